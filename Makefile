@@ -83,7 +83,8 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 
 # The tests of the inspector that need neither torch nor the bundled engine.
 INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
-	tests/history tests/kv_events tests/sequence tests/state tests/transport tests/tui tests/wire \
+	tests/history tests/kv_events tests/live tests/process tests/sequence tests/state tests/text \
+	tests/transport tests/tui tests/wire \
 	tests/test_*.py)
 
 ## Test the inspector with another Python, without torch: make test-python PYTHON=python3.13

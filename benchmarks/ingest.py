@@ -19,7 +19,7 @@ from benchmarks import running
 from benchmarks.feeder import feeding
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle
 from benchmarks.scenes import Crowd, decoding, in_rows, num_deltas
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.state import EngineState, snapshot
 from seqtop.transport.subscriber import Subscriber
 from seqtop.wire import codec, parsing

@@ -15,7 +15,7 @@ from benchmarks import running, terminal
 from benchmarks.feeder import feeding
 from benchmarks.figure import Figure, Findings, Growth, Limit, percentile
 from benchmarks.scenes import Crowd
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec

@@ -15,8 +15,8 @@ from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, SIZE, on_terminal
 from benchmarks.scenes import Crowd
 from seqtop.history.memory_store import DEFAULT_MAX_BYTES
+from seqtop.live.session import VIEWER_MAX_FINISHED, Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import VIEWER_MAX_FINISHED, Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
 

@@ -25,9 +25,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Step

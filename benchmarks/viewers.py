@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 import zmq
 
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher

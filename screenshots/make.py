@@ -29,9 +29,9 @@ from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
 from engine_stub.processing.output_processor import ProcessedOutputs
 from engine_stub.step_record import StepRecord
 from engine_stub.worker.model_runner import ModelOutput
-from seqtop.connection import Connection, ConnectionState, ControlError
 from seqtop.history.memory_store import MemoryStore
-from seqtop.observable import Observable
+from seqtop.live.connection import Connection, ConnectionState, ControlError
+from seqtop.process.observable import Observable
 from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange

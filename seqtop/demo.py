@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.connection import Connection, ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import Connection, ConnectionState
+from seqtop.live.session import Session
 
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0

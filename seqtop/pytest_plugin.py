@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from seqtop.checks.live_checker import LiveChecker
     from seqtop.history.recorder import Recorder
-    from seqtop.session import Session
+    from seqtop.live.session import Session
 
 _FIXTURE = "seqtop_checks"
 
@@ -49,8 +49,8 @@ class CheckedEngine:
 
     def _receive_all(self, timeout: float) -> None:
         """Waits until the session has all that the engine has published, if it still runs."""
-        from seqtop.connection import ConnectionState, UnreachableError
-        from seqtop.session import Session
+        from seqtop.live.connection import ConnectionState, UnreachableError
+        from seqtop.live.session import Session
 
         if self.session.connection.state is not ConnectionState.LIVE:
             return
@@ -110,7 +110,7 @@ class SeqtopChecks:
         from seqtop.history import FileWriter
         from seqtop.history.memory_store import MemoryStore
         from seqtop.history.recorder import Recorder
-        from seqtop.session import Session
+        from seqtop.live.session import Session
 
         session = Session(endpoint, history=MemoryStore(max_bytes=0), redact=redact)
         checker = LiveChecker(session, thresholds=from_values(thresholds or {}))

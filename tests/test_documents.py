@@ -13,8 +13,8 @@ import pytest
 
 from engine_stub.entrypoints.cli import _parser as engine_parser
 from seqtop.cli.parser import build_parser
-from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
 from seqtop.tui.rendering import cell_map
 from seqtop.tui.rendering.style import Line

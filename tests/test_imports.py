@@ -11,7 +11,7 @@ INSPECTOR = (
     "seqtop.sequence",
     "seqtop.wire",
     "seqtop.state",
-    "seqtop.session",
+    "seqtop.live.session",
     "seqtop.demo",
     "seqtop.export.json_document",
     "seqtop.tui.app",
@@ -27,7 +27,7 @@ def test_inspector_does_not_load(forbidden: str) -> None:
 ATTACH = (
     "seqtop.cli.main",
     "seqtop.cli.attach",
-    "seqtop.session",
+    "seqtop.live.session",
     "seqtop.history.memory_store",
     "seqtop.tui.app",
     "seqtop.tui.settings",

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
-from seqtop import __version__, garbage_collection, local_engines
-from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
-from seqtop.ascii_output import replace_unencodable
+from seqtop import __version__
 from seqtop.flight_recorder import process as flight_recorder
-from seqtop.sanitize import safe_line
-from seqtop.signals import when_stdin_closes
+from seqtop.live import local_engines
+from seqtop.process import garbage_collection
+from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
+from seqtop.process.signals import when_stdin_closes
+from seqtop.text.ascii_output import replace_unencodable
+from seqtop.text.sanitize import safe_line
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
 from seqtop.transport.publisher import Publisher, PublishError

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import decoders
 
 from engine_stub.model_executor.model_config import ModelConfig
-from seqtop.tokenizer_file import read_tokenizer
+from seqtop.text.tokenizer_file import read_tokenizer
 
 
 class Tokenizer:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.observable import Observable
+from seqtop.process.observable import Observable
 from seqtop.wire.messages import Event
 
 __all__ = ["BackgroundChecker", "CheckThread", "LocatedFinding"]

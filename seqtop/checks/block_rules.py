@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
-from seqtop.format import plural
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.model import SequenceState
+from seqtop.text.format import plural
 from seqtop.wire.messages import Event, RequestFinished, Step
 
 _BLOCK_RANGE = rule("block-range", "a block table names a block that the pool does not have")

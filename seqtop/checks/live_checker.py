@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from seqtop.checks.stream_checker import Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire import codec, parsing

@@ -11,10 +11,10 @@ import msgspec
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
-from seqtop.format import plural
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.text.format import plural
 from seqtop.wire.messages import (
     EngineInfo,
     Event,

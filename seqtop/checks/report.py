@@ -19,11 +19,11 @@ from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
-from seqtop.connection import ConnectionState
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
-from seqtop.sanitize import safe_json, safe_line
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
+from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.transport.curve_keys import ViewerKeys
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from seqtop import local_engines
 from seqtop.cli import kv_events
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
 from seqtop.cli.run_app import run_app
-from seqtop.local_engines import LocalEngineError
-from seqtop.sanitize import safe_line
+from seqtop.live import local_engines
+from seqtop.live.local_engines import LocalEngineError
+from seqtop.text.sanitize import safe_line
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
 
 _MAX_RANKS = 64
@@ -72,7 +72,7 @@ def validate(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     from seqtop.history.memory_store import DEFAULT_MAX_BYTES, MemoryStore
-    from seqtop.session import Session
+    from seqtop.live.session import Session
 
     if status := validate(options):
         return status

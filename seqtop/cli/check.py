@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.argparse_ext import positive
 from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
 from seqtop.cli.options import (
     Commands,
@@ -14,6 +13,7 @@ from seqtop.cli.options import (
     add_timeout,
     curve_keys,
 )
+from seqtop.process.argparse_ext import positive
 
 
 def add_command(commands: Commands) -> None:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.checks.report import check_live, check_recording
     from seqtop.checks.thresholds import from_values
     from seqtop.history import RecordingError
-    from seqtop.signals import until_signalled
+    from seqtop.process.signals import until_signalled
 
     thresholds = from_values(options.threshold)
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop import argparse_ext
 from seqtop.cli.options import Commands
+from seqtop.process import argparse_ext
 
 
 def add_command(commands: Commands) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.argparse_ext import not_negative
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, add_view_options
 from seqtop.cli.run_app import run_app
+from seqtop.process.argparse_ext import not_negative
 
 
 def add_command(commands: Commands) -> None:

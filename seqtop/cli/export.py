@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read_source(options: argparse.Namespace) -> list[EngineRun]:
     from seqtop.export.lifecycle import read_runs
-    from seqtop.session import Session
+    from seqtop.live.session import Session
 
     if "://" in options.source:
         with Session(options.source, keys=curve_keys(options)) as session:

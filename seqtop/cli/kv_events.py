@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seqtop.ascii_output import use_ascii
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.run_app import NO_TERMINAL, has_terminal
-from seqtop.tokenizer_file import TokenizerError, read_tokenizer
+from seqtop.text.ascii_output import use_ascii
+from seqtop.text.tokenizer_file import TokenizerError, read_tokenizer
 
 if TYPE_CHECKING:
     from seqtop.kv_events.session import KvSession
@@ -58,7 +58,7 @@ def find_conflict(options: argparse.Namespace, others: Sequence[str]) -> str | N
 
 def attach(options: argparse.Namespace) -> int:
     """Shows the cache in the app and returns the exit status."""
-    from seqtop import paths
+    from seqtop.process import paths
     from seqtop.tui.screens.kv.app import KvApp
     from seqtop.tui.settings import SavedState, read
 

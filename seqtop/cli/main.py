@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from seqtop.argparse_ext import suggestion
-from seqtop.ascii_output import replace_unencodable
 from seqtop.cli import COMMANDS
 from seqtop.cli.messages import fail
 from seqtop.cli.parser import build_parser
-from seqtop.connection import UnreachableError
+from seqtop.live.connection import UnreachableError
+from seqtop.process.argparse_ext import suggestion
+from seqtop.text.ascii_output import replace_unencodable
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 

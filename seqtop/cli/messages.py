@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from seqtop.sanitize import safe_line
+from seqtop.text.sanitize import safe_line
 
 INCOMPLETE = 3
 """The exit status if a command did its work, but not everything could be read."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from seqtop.argparse_ext import not_negative
+from seqtop.process.argparse_ext import not_negative
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, with_scheme
 
 if TYPE_CHECKING:

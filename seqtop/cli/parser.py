@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterable
 
 from seqtop import __version__
-from seqtop.argparse_ext import CommandParser
 from seqtop.cli import COMMANDS
+from seqtop.process.argparse_ext import CommandParser
 
 EXAMPLES = """\
 examples:

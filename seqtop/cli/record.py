@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqtop.argparse_ext import positive
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import (
     Commands,
@@ -21,15 +20,16 @@ from seqtop.cli.options import (
     add_timeout,
     curve_keys,
 )
-from seqtop.sanitize import safe_line
-from seqtop.signals import when_stdin_closes
+from seqtop.process.argparse_ext import positive
+from seqtop.process.signals import when_stdin_closes
+from seqtop.text.sanitize import safe_line
 
 if TYPE_CHECKING:
     import threading
 
-    from seqtop.connection import Connection
     from seqtop.history.recorder import Recorder
-    from seqtop.session import Session
+    from seqtop.live.connection import Connection
+    from seqtop.live.session import Session
     from seqtop.state.slo import Slo
 
 _STATUS_SECONDS = 0.5
@@ -106,8 +106,8 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
     from seqtop.checks.thresholds import from_values
     from seqtop.flight_recorder import recorder
     from seqtop.history import RecordingError
-    from seqtop.session import Session
-    from seqtop.signals import until_signalled
+    from seqtop.live.session import Session
+    from seqtop.process.signals import until_signalled
     from seqtop.state.slo import Slo
 
     redact = options.redact is not False
@@ -154,8 +154,8 @@ def _run_recorder(options: argparse.Namespace) -> int:
     from seqtop.history import FileWriter, RecordingError
     from seqtop.history.memory_store import MemoryStore
     from seqtop.history.recorder import Recorder
-    from seqtop.session import Session
-    from seqtop.signals import until_signalled
+    from seqtop.live.session import Session
+    from seqtop.process.signals import until_signalled
     from seqtop.state import DEFAULT_MAX_FINISHED
 
     session = Session(
@@ -216,7 +216,7 @@ def _wait(
 
 def _describe_silence(connection: Connection, seconds: float) -> str | None:
     """Returns a warning if the last message was received `seconds` ago and that is too long."""
-    from seqtop.connection import ConnectionState
+    from seqtop.live.connection import ConnectionState
 
     if connection.state is ConnectionState.LIVE and seconds < _SILENCE_SECONDS:
         return None

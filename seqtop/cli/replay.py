@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.argparse_ext import positive
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_view_options
 from seqtop.cli.recordings import nearest_step
 from seqtop.cli.run_app import run_app
+from seqtop.process.argparse_ext import positive
 
 
 def add_command(commands: Commands) -> None:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seqtop import garbage_collection
-from seqtop.ascii_output import use_ascii
 from seqtop.cli.messages import fail
+from seqtop.process import garbage_collection
+from seqtop.text.ascii_output import use_ascii
 
 if TYPE_CHECKING:
     from seqtop.tui.source import Source
@@ -47,7 +47,7 @@ def run_app(
     if not has_terminal():
         return fail(NO_TERMINAL)
     garbage_collection.pause_until_first_frame()
-    from seqtop import paths
+    from seqtop.process import paths
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import SavedState, Settings, read
 

@@ -7,10 +7,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from seqtop.argparse_ext import CommandParser
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands
-from seqtop.sanitize import safe_line
+from seqtop.process.argparse_ext import CommandParser
+from seqtop.text.sanitize import safe_line
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, is_loopback
 
 _COMMANDS = ("attach", "replay", "demo")

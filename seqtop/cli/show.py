@@ -6,7 +6,6 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from seqtop.argparse_ext import not_negative
 from seqtop.cli import kv_events
 from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
 from seqtop.cli.options import (
@@ -20,10 +19,11 @@ from seqtop.cli.options import (
     parse_sort,
 )
 from seqtop.cli.recordings import nearest_step, open_recording
+from seqtop.process.argparse_ext import not_negative
 
 if TYPE_CHECKING:
-    from seqtop.connection import Connection
     from seqtop.history import FileStore
+    from seqtop.live.connection import Connection
     from seqtop.state import EngineState
 
 
@@ -123,8 +123,8 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
 
 
 def _show_recording(options: argparse.Namespace) -> int:
-    from seqtop.connection import Connection, ConnectionState
     from seqtop.history import RecordingError
+    from seqtop.live.connection import Connection, ConnectionState
 
     try:
         with open_recording(options.source) as recording:
@@ -151,8 +151,8 @@ def _state_at(recording: FileStore, step: int | None) -> EngineState:
 def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
     import msgspec
 
-    from seqtop.sanitize import safe_json, safe_line
     from seqtop.state.compare import compare, describe
+    from seqtop.text.sanitize import safe_json, safe_line
 
     comparison = compare(one, other)
     if json:
@@ -162,7 +162,7 @@ def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
 
 
 def _show_live(options: argparse.Namespace) -> int:
-    from seqtop.session import Session
+    from seqtop.live.session import Session
 
     with Session(options.source, keys=curve_keys(options)) as session:
         session.await_engine(options.timeout)
@@ -202,8 +202,8 @@ def _print(output: str, options: argparse.Namespace) -> None:
 def _follow(options: argparse.Namespace) -> int:
     from seqtop.export.follow import JsonLinesWriter, follow
     from seqtop.history.memory_store import MemoryStore
-    from seqtop.session import Session
-    from seqtop.signals import until_signalled
+    from seqtop.live.session import Session
+    from seqtop.process.signals import until_signalled
     from seqtop.state.filter import NO_FILTER
 
     every = 1.0 if options.every is None else options.every

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.diff.run import Run, StepDecisions
+from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
 
 DifferenceKind: TypeAlias = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from seqtop.diff.comparison import Comparison, Figure
-from seqtop.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import safe_json, safe_line
 
 
 def as_json(comparison: Comparison, a: str, b: str) -> str:

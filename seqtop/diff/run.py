@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from seqtop import garbage_collection
 from seqtop.history.timeline import Timeline
+from seqtop.process import garbage_collection
 from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus, latency
 from seqtop.state.model import RequestState
 from seqtop.wire.messages import (

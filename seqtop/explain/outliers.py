@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import FIELDS, Field, Value, cause_word
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.slo import FIGURES, Slo, measured, missed
+from seqtop.text import format as fmt
 from seqtop.wire.messages import RequestFinished
 
 _MAX_WORDS = 20

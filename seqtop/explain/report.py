@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.explain import chain
 from seqtop.explain.chain import Holder, Part
 from seqtop.explain.explanation import Explanation
 from seqtop.explain.outliers import Outliers
-from seqtop.sanitize import safe_json, safe_line
 from seqtop.sequence import latency
 from seqtop.state.step_summary import preemption_cause
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json, safe_line
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10

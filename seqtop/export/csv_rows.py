@@ -16,9 +16,9 @@ from typing import TextIO
 import msgspec
 
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle
-from seqtop.sanitize import safe_text
 from seqtop.sequence import RequestMetrics
 from seqtop.state.fields import FIELDS, Value
+from seqtop.text.sanitize import safe_text
 from seqtop.wire.messages import StepStats
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 (and full-width forms)

@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from seqtop.connection import Connection, ConnectionState, UnreachableError
-from seqtop.sanitize import safe_json
+from seqtop.live.connection import Connection, ConnectionState, UnreachableError
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.listener import StateChange
+from seqtop.text.sanitize import safe_json
 
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from seqtop.connection import Connection
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
-from seqtop.sanitize import safe_json
+from seqtop.live.connection import Connection
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.model import WaitTimes
 from seqtop.state.waits import wait_until
+from seqtop.text.sanitize import safe_json
 from seqtop.wire.columns import Floats, Ints
 
 

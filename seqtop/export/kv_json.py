@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from seqtop.connection import Connection
 from seqtop.kv_events.cache import CachedKvBlock, KvCache, merged_tree
 from seqtop.kv_events.messages import BlockHash
-from seqtop.sanitize import safe_json
+from seqtop.live.connection import Connection
+from seqtop.text.sanitize import safe_json
 
 
 def document(cache: KvCache, connection: Connection) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle
-from seqtop.sanitize import safe_text
 from seqtop.state import SequenceState, Span
+from seqtop.text.sanitize import safe_text
 
 TraceEvent: TypeAlias = dict[str, Any]
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
-from seqtop import format as fmt
-from seqtop.column_layout import UNLIMITED, fit
-from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import FIELDS, Field
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import UNLIMITED, fit
+from seqtop.text.sanitize import safe_line, safe_text
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""

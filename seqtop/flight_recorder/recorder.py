@@ -14,10 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.thresholds import Thresholds
-from seqtop.connection import ConnectionState, UnreachableError
 from seqtop.flight_recorder.verdict import (
     ENDED,
     FAILED,
@@ -31,11 +29,13 @@ from seqtop.flight_recorder.verdict import (
 from seqtop.history import RecordingError
 from seqtop.history.copying import save
 from seqtop.history.memory_store import MemoryStore
-from seqtop.sanitize import safe_json
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState, UnreachableError
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json
 from seqtop.transport.subscriber import SILENCE_SECONDS
 from seqtop.wire.messages import EngineStopped
 

@@ -6,10 +6,10 @@ import threading
 import time
 from types import TracebackType
 
-from seqtop.connection import Connection, ConnectionState, ControlError
 from seqtop.history.event_index import EventKind, IndexEntry
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
-from seqtop.observable import Observable
+from seqtop.live.connection import Connection, ConnectionState, ControlError
+from seqtop.process.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from seqtop import garbage_collection
 from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
+from seqtop.process import garbage_collection
 from seqtop.state import EngineState
 from seqtop.wire import parsing
 from seqtop.wire.columns import Ints

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.kv_events.cache import KvCache
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
-from seqtop.observable import Observable
+from seqtop.live.connection import Connection, ConnectionState, UnreachableError
+from seqtop.process.observable import Observable
 
 
 class KvSession(Observable):

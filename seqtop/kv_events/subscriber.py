@@ -13,11 +13,11 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
 from seqtop.kv_events import messages
 from seqtop.kv_events.messages import EventBatch, KvMessage
 from seqtop.kv_events.replay_client import ReplayClient, ReplayEnded
+from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.endpoints import check

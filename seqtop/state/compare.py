@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import EngineData
 from seqtop.state.step_summary import preemption_cause
+from seqtop.text import format as fmt
 
 MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""

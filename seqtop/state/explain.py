@@ -2,13 +2,13 @@
 
 import itertools
 
-from seqtop import format as fmt
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.waits import wait_until
+from seqtop.text import format as fmt
 from seqtop.wire.messages import PrefixMiss, WaitReason
 
 _SHORTEST_WAIT = 0.05

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop import format as fmt
-from seqtop.column_layout import UNLIMITED, Column
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.waits import NOT_A_CAUSE
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import UNLIMITED, Column
 
 Value: TypeAlias = float | str | None
 Getter: TypeAlias = Callable[[RequestState, SequenceState, float], Value]

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop import format as fmt
 from seqtop.state.fields import FIELDS, Field, status_words
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.text import format as fmt
 
 Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
 

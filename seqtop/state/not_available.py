@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from itertools import islice
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_line
 from seqtop.state.fields import FIELDS
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 
 FIGURES = {
     "cached_blocks": "cached blocks",

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state.fields import queue_time
 from seqtop.state.filter import FilterError, quantity
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.text import format as fmt
 
 FIGURES = {
     "ttft": "TTFT",

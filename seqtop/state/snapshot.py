@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from seqtop import garbage_collection
+from seqtop.process import garbage_collection
 from seqtop.sequence import SequenceStatus
 from seqtop.sequence.names import Name
 from seqtop.state import EngineState

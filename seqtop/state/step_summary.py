@@ -8,13 +8,13 @@ import math
 
 import msgspec
 
-from seqtop import format as fmt
 from seqtop.sequence import (
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
 from seqtop.state.model import EngineData
+from seqtop.text import format as fmt
 from seqtop.wire import decode_rows
 from seqtop.wire.decode_rows import Decode
 from seqtop.wire.messages import (

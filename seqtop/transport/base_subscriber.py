@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import zmq
 
-from seqtop.connection import Connection, ConnectionState
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.transport import sockets
 from seqtop.transport.endpoints import check
 from seqtop.wire.errors import WireError

@@ -17,8 +17,8 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.curve_keys import ViewerKeys

@@ -17,12 +17,12 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState, ControlError
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state.slo import FIGURES
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab

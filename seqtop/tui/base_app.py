@@ -6,8 +6,8 @@ from pathlib import Path
 
 from textual.binding import Binding
 
-from seqtop import garbage_collection
-from seqtop.sanitize import safe_line
+from seqtop.process import garbage_collection
+from seqtop.text.sanitize import safe_line
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ordered_keys import OrderedKeysApp

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from seqtop import format as fmt
+from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.checks.background import LocatedFinding

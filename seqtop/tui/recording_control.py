@@ -5,15 +5,15 @@ import time
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from seqtop import format as fmt
 from seqtop.history import FileWriter, RecordingError
 from seqtop.history.recorder import Recorder
 from seqtop.state.listener import Listener
+from seqtop.text import format as fmt
 
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A source whose events can be recorded; `seqtop.session.Session` is one."""
+    """A source whose events can be recorded; `seqtop.live.session.Session` is one."""
 
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with the current state, and with each later change."""

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from seqtop import format as fmt
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.text import format as fmt
 from seqtop.wire.messages import Preemption, RequestFinished, Step
 
 Seek: TypeAlias = Callable[[Timeline, int], int | None]

@@ -20,12 +20,12 @@ from textual.theme import BUILTIN_THEMES
 
 from seqtop.checks import thresholds
 from seqtop.checks.thresholds import ThresholdError, Thresholds
-from seqtop.sanitize import safe_line
 from seqtop.state import slo
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import FilterError, parse
 from seqtop.state.ordering import Sort
 from seqtop.state.slo import Slo, SloError
+from seqtop.text.sanitize import safe_line
 from seqtop.tui import theme
 from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 

@@ -4,15 +4,15 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from seqtop.connection import Connection
 from seqtop.history.timeline import Timeline
+from seqtop.live.connection import Connection
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener
 
 
 class Source(Protocol):
-    """One engine, live (`seqtop.session.Session`) or recorded (`Playback`)."""
+    """One engine, live (`seqtop.live.session.Session`) or recorded (`Playback`)."""
 
     @property
     def state(self) -> EngineState:

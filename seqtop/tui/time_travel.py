@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from seqtop import format as fmt
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
 from seqtop.history.segments import Gap
@@ -12,6 +11,7 @@ from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.state.listener import StateChange
+from seqtop.text import format as fmt
 from seqtop.tui.seek import Seek
 from seqtop.tui.source import Source
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from seqtop.connection import ConnectionState
 from seqtop.history.step_series import StepSeries
 from seqtop.history.timeline import RecordingError
-from seqtop.observable import Observable
+from seqtop.live.connection import ConnectionState
+from seqtop.process.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex

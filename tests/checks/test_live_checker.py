@@ -1,7 +1,7 @@
 """Checks of a live stream: what a session receives, and what it misses."""
 
 from seqtop.checks.live_checker import LiveChecker
-from seqtop.session import Session
+from seqtop.live.session import Session
 from tests.support.hand_driven import (
     HandDrivenEngine,
     arrival,

@@ -3,7 +3,7 @@
 import pytest
 
 from seqtop.cli.main import main
-from seqtop.session import Session
+from seqtop.live.session import Session
 
 
 def test_ranks_are_engines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seqtop import paths
+from seqtop.process import paths
 from tests.support.commands import SEQTOP, run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from seqtop import sanitize
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.text import sanitize
 from seqtop.transport.publisher import Publisher
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS

@@ -15,10 +15,10 @@ from seqtop.checks.checker import Checker
 from seqtop.history import FileStore
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.recorder import Recorder
+from seqtop.live.session import Session
 from seqtop.sequence import (
     SamplingParams,
 )
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher

@@ -18,7 +18,7 @@ MODES_OFF = (
     b"\x1b[?2004l",  # bracketed paste
 )
 CRASH = """
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.tui.app import SeqtopApp
 class Broken(SeqtopApp):
     def draw(self):
@@ -31,7 +31,7 @@ with Session("ipc:///nowhere/e") as session:
 """
 STUCK = """
 import pathlib, sys, time
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.tui.app import SeqtopApp
 class Stuck(SeqtopApp):
     def on_key(self):

@@ -16,9 +16,9 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import publisher as publisher_module
 from seqtop.transport.publisher import Publisher

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state import EngineState
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from tests.support.awkward_state import NASTY, awkward_state

@@ -2,8 +2,8 @@
 
 import json
 
-from seqtop.connection import Connection
 from seqtop.export import kv_json
+from seqtop.live.connection import Connection
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
 
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher

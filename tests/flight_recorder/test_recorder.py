@@ -21,8 +21,8 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder import process
 from seqtop.flight_recorder.recorder import MAX_BYTES, MAX_RECORDS, FlightRecorder, ring
 from seqtop.history import FileStore
+from seqtop.live.session import Session
 from seqtop.sequence import RequestMetrics
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.transport.publisher import Publisher

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.connection import ConnectionState, ControlError
 from seqtop.history import FileStore, FileWriter, RecordingError
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
+from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange

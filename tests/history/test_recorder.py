@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.connection import ConnectionState
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import Timeline
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire import codec

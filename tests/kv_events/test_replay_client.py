@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop.connection import ConnectionState
 from seqtop.kv_events.session import KvSession
+from seqtop.live.connection import ConnectionState
 from tests.support.kv_publisher import KvPublisher, hashes, removed, stored
 from tests.support.waiting import wait_until
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from seqtop.connection import ConnectionState, UnreachableError
 from seqtop.export import kv_json
 from seqtop.kv_events.session import KvSession
+from seqtop.live.connection import ConnectionState, UnreachableError
 from tests.support.kv_publisher import KvPublisher, batch, cleared, hashes, removed, stored
 from tests.support.waiting import wait_until
 

@@ -23,9 +23,9 @@ from engine_stub.config import DEFAULT_MODEL
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.report import Report, report_live, sentence
 from seqtop.checks.thresholds import Thresholds
-from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from tests.support.random_runs import RandomRun, small_models

@@ -1,10 +1,10 @@
 """Two moments of a run, and what differs between them."""
 
-from seqtop import format as fmt
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.compare import compare, describe
 from seqtop.state.freeze import freeze
+from seqtop.text import format as fmt
 from seqtop.wire.messages import MissCause, Preemption, PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import step
 from tests.support.scripted import START, Script, ScriptedSource, engine_info

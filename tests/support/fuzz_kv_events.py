@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from seqtop.connection import Connection, ConnectionState
 from seqtop.export import kv_json
 from seqtop.kv_events import messages
 from seqtop.kv_events.cache import KvCache
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.wire import WireError
 from tests.support.fuzz import Feed, require_reason
 from tests.support.kv_publisher import batch, cleared, removed, stored

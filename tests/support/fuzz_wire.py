@@ -12,9 +12,9 @@ from unittest.mock import patch
 import msgspec
 
 from seqtop.checks.checker import Checker
-from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state import EngineState, snapshot
 from seqtop.state.explain import explain
 from seqtop.state.filter import parse as parse_filter

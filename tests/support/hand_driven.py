@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import zmq
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import openai
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state.model import RequestState
 from tests.support.waiting import SECONDS, wait_until
 

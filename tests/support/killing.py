@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.connection import ConnectionState
 from seqtop.history import FileStore
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.recorder import Recorder
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec

@@ -4,9 +4,9 @@ import hashlib
 import threading
 from typing import Any
 
-from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
 from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
+from seqtop.live.connection import Connection, ConnectionState
 from seqtop.tui.screens.kv.app import KvApp
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.publisher import Publisher

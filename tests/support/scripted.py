@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from seqtop.connection import Connection, ConnectionState
 from seqtop.history.memory_store import MemoryStore
-from seqtop.observable import Observable
+from seqtop.live.connection import Connection, ConnectionState
+from seqtop.process.observable import Observable
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,

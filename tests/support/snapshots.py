@@ -23,7 +23,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from seqtop.ascii_output import ascii_form
+from seqtop.text.ascii_output import ascii_form
 from seqtop.tui.theme import LIGHT
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")

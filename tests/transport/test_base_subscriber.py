@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from tests.support.hand_driven import HandDrivenEngine, arrival, joined
 from tests.support.waiting import SECONDS, wait_until
 

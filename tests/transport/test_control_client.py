@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from seqtop.connection import ControlError
+from seqtop.live.connection import ControlError
+from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     control_client,

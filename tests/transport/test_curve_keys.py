@@ -11,9 +11,9 @@ import pytest
 import zmq
 import zmq.auth
 
-from seqtop.connection import ConnectionState, ControlError, UnreachableError
+from seqtop.live.connection import ConnectionState, ControlError, UnreachableError
+from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import curve_keys
 from seqtop.transport.curve_keys import KeyFileError, ViewerKeys

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Refused

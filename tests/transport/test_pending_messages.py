@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.transport import pending_messages, subscriber
 from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire.frames import Frame

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 import zmq
 
+from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,

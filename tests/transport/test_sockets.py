@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     sockets,

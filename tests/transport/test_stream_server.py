@@ -4,9 +4,9 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,

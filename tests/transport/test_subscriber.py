@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.transport import subscriber
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (

@@ -8,7 +8,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import notices, play, screen, until
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import Header

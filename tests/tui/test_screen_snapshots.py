@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import checked
 from tests.support.scripted import HOSTILE, ScriptedSource, scene

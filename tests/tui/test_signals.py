@@ -11,7 +11,7 @@ from tests.support.waiting import SECONDS
 PROGRAM = """
 import asyncio
 from seqtop.kv_events.session import KvSession
-from seqtop.session import Session
+from seqtop.live.session import Session
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.kv.app import KvApp
 

@@ -3,8 +3,8 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.columns import Floats
 from tests.support.checks_screen import KEY as CHECKS

@@ -6,13 +6,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.text import format as fmt
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 from seqtop.tui.screens.sequences.screen import SequencesScreen

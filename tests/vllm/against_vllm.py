@@ -21,9 +21,9 @@ from stepping import THRESHOLDS
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView

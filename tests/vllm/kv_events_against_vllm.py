@@ -22,9 +22,9 @@ from vllm.distributed.kv_events import (
     ZmqEventPublisher,
 )
 
-from seqtop.connection import ConnectionState
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.session import KvSession
+from seqtop.live.connection import ConnectionState
 
 SECONDS = 60
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.wire import codec, frames
 from tests.support.hand_driven import HandDrivenEngine, arrival, joined
 from tests.support.waiting import SECONDS, wait_until

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import subscriber
 from seqtop.transport.publisher import Publisher

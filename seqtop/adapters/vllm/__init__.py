@@ -11,7 +11,7 @@ It has two halves, so that it takes little time of the scheduler's thread:
 
 import os
 
-from seqtop import paths
+from seqtop.process import paths
 
 
 def register() -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from seqtop.tokenizer_file import TokenizerError, read_tokenizer
+from seqtop.text.tokenizer_file import TokenizerError, read_tokenizer
 
 
 class StreamDetokenizer:

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from seqtop import local_engines
 from seqtop.adapters.vllm.attachment import Attachment
 from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.live import local_engines
 
 _log = logging.getLogger("vllm.seqtop")
 

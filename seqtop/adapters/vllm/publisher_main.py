@@ -20,7 +20,6 @@ from typing import cast
 import msgspec
 import zmq
 
-from seqtop import local_engines
 from seqtop.adapters.vllm.detokenizer import load_detokenizer
 from seqtop.adapters.vllm.observations import (
     AllRequests,
@@ -31,7 +30,8 @@ from seqtop.adapters.vllm.observations import (
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.flight_recorder import process as flight_recorder
-from seqtop.signals import when_stdin_closes
+from seqtop.live import local_engines
+from seqtop.process.signals import when_stdin_closes
 from seqtop.state import EngineState, not_available
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError

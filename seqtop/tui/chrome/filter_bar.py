@@ -9,9 +9,9 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Label, Static
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_line
 from seqtop.state.filter import FilterError
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 
 
 class FilterBar(Vertical):

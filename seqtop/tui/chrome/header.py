@@ -2,11 +2,11 @@
 
 from functools import lru_cache
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import not_available
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
 from seqtop.tui.rendering.line_view import LineView

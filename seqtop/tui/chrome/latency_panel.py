@@ -2,10 +2,10 @@
 
 from textual.timer import Timer
 
-from seqtop import format as fmt
 from seqtop.state.latency import Measured
 from seqtop.state.sliding_window import WINDOW, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN

@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 from textual.message import Message
 
-from seqtop import format as fmt
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.state import not_available
 from seqtop.state.step_summary import TIME_PARTS
+from seqtop.text import format as fmt
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.charts import column_chart, column_height, round_top, stacked_chart

@@ -7,7 +7,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
-from seqtop.sanitize import safe_line
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.dialog import Dialog
 
 _OTHER_LINES = 6

@@ -5,7 +5,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Label
 
-from seqtop.sanitize import safe_line
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.dialog import Dialog
 
 

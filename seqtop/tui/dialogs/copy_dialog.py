@@ -10,9 +10,9 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Label
 
-from seqtop.sanitize import safe_json, without_controls
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import FIELDS
+from seqtop.text.sanitize import safe_json, without_controls
 from seqtop.tui.dialogs.dialog import Dialog
 
 

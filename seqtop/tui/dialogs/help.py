@@ -8,10 +8,10 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Label, Static
 
-from seqtop import format as fmt
 from seqtop.state import not_available
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
+from seqtop.text import format as fmt
 from seqtop.tui.dialogs.dialog import Dialog
 from seqtop.tui.keymap import GROUPS, Notes, group_of
 from seqtop.tui.rendering.wrapped_text import wrap

@@ -7,8 +7,8 @@ from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Label, Static
 
-from seqtop.sanitize import safe_line
 from seqtop.sequence import SamplingParams
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.dialog import Dialog
 
 

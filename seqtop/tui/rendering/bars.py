@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import get_character_cell_size
 
-from seqtop.sanitize import is_narrow
+from seqtop.text.sanitize import is_narrow
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, text_width
 
 SPARKS = "▁▂▃▄▅▆▇█"

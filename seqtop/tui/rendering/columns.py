@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from seqtop.column_layout import Column
+from seqtop.text.column_layout import Column
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from seqtop.sanitize import safe_text
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, text_width
 
 DrawnLine: TypeAlias = tuple[Line, str]

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from seqtop import format as fmt
+from seqtop.text import format as fmt
 
 SCALES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
 """The scales per power of ten. They are few, so that a growing window is seldom redrawn."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from seqtop.sanitize import safe_line
+from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.chrome.notice import Notice, notice_text

@@ -8,7 +8,7 @@ from seqtop.adapters.vllm.detokenizer import (
     StreamDetokenizer,
     load_detokenizer,
 )
-from seqtop.tokenizer_file import TokenizerError
+from seqtop.text.tokenizer_file import TokenizerError
 
 STORY = "Once upon a time a fox called Zoë 🦊 slept — alone."
 

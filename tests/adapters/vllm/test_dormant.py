@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from seqtop import local_engines
 from seqtop.adapters import vllm as adapter
-from seqtop.connection import ConnectionState
-from seqtop.local_engines import LocalEngine
-from seqtop.session import Session
+from seqtop.live import local_engines
+from seqtop.live.connection import ConnectionState
+from seqtop.live.local_engines import LocalEngine
+from seqtop.live.session import Session
 from tests.adapters.vllm.test_step_builder import SHARED, step_and_assert_shows
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until

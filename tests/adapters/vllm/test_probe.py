@@ -9,9 +9,9 @@ from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
-from seqtop.connection import ConnectionState
 from seqtop.export import text
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.wire import parsing
 from tests.adapters.vllm.test_step_builder import catch_up

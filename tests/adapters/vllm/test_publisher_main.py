@@ -23,9 +23,9 @@ from seqtop.adapters.vllm.publisher_main import ObservationReceiver, publish
 from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys

@@ -12,8 +12,8 @@ from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.observations import Arrived
 from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.connection import ConnectionState
-from seqtop.session import Session
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 

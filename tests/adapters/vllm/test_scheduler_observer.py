@@ -12,8 +12,8 @@ from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, Stepp
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
-from seqtop.session import Session
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 

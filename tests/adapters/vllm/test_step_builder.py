@@ -11,9 +11,9 @@ from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import cache
 from seqtop.tui.chrome.notice import SENTENCES

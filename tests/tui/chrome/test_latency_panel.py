@@ -2,10 +2,10 @@
 
 from textual.pilot import Pilot
 
-from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.bars import SPARKS
 from seqtop.tui.settings import Settings

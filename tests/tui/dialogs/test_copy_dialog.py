@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.sanitize import without_controls
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
+from seqtop.text.sanitize import without_controls
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.copy_dialog import copies
 from seqtop.wire.messages import SequenceUpdate

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from seqtop.sanitize import safe_text
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import bar, crop_left, row, rows, sparkline, spread, tail
 from seqtop.tui.rendering.style import fitted, line_width, plain
 

@@ -1,6 +1,6 @@
 """The line of titles."""
 
-from seqtop.column_layout import Column
+from seqtop.text.column_layout import Column
 from seqtop.tui.rendering.columns import header
 from seqtop.tui.rendering.style import plain
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import bar, row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped

@@ -9,9 +9,9 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from seqtop import format as fmt
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText

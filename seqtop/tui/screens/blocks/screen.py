@@ -8,7 +8,7 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
-from seqtop.sanitize import safe_line
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks import TAB

@@ -6,11 +6,11 @@ from operator import attrgetter
 
 from textual.message import Message
 
-from seqtop import format as fmt
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RULES
-from seqtop.sanitize import safe_text
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted

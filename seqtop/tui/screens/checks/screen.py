@@ -8,9 +8,9 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widget import Widget
 
-from seqtop import format as fmt
 from seqtop.checks.background import LocatedFinding
 from seqtop.checks.rules import RULES
+from seqtop.text import format as fmt
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from seqtop import format as fmt
-from seqtop.column_layout import Column, fit
-from seqtop.connection import ConnectionState
-from seqtop.sanitize import safe_text
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.sliding_window import Figures
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import Column, fit
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline

@@ -7,10 +7,10 @@ from textual.binding import Binding
 from textual.widget import Widget
 from textual.widgets import Input
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.chrome.latency_panel import latency_lines
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from seqtop import format as fmt
 from seqtop.kv_events.cache import CachedKvBlock, merged_tree
 from seqtop.kv_events.messages import BlockHash
-from seqtop.sanitize import safe_line
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped

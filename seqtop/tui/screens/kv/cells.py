@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from seqtop import format as fmt
 from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, merged_tree
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText

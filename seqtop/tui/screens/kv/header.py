@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.chrome.header import BADGES
 from seqtop.tui.rendering.bars import row, spread
 from seqtop.tui.rendering.line_view import LineView

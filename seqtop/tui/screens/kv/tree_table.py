@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from textual.message import Message
 
-from seqtop import format as fmt
-from seqtop.column_layout import UNLIMITED, Column, fit
 from seqtop.kv_events.cache import Key, PrefixTree
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from seqtop.connection import Connection
 from seqtop.kv_events.cache import CachedKvBlock, KvCache
+from seqtop.live.connection import Connection
 
 TokenDecoder: TypeAlias = Callable[[Sequence[int]], str]
 """Decodes token ids to text."""

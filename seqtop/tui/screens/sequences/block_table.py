@@ -2,9 +2,9 @@
 
 from collections.abc import Container, Iterable, Set
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrapped

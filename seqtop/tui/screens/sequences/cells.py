@@ -7,9 +7,6 @@ from typing import TypeAlias
 
 from rich.cells import set_cell_size
 
-from seqtop import format as fmt
-from seqtop.column_layout import fit
-from seqtop.sanitize import MAX_LINE, is_narrow, safe_line, safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
@@ -27,6 +24,9 @@ from seqtop.state.fields import (
     waited,
 )
 from seqtop.state.tree import TreePosition
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import fit
+from seqtop.text.sanitize import MAX_LINE, is_narrow, safe_line, safe_text
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, plain, text_width
 

@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.message import Message
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.finding_sentences import sequence_sentence
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView

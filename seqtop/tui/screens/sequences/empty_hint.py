@@ -1,7 +1,7 @@
 """A hint in place of the rows of an empty table."""
 
-from seqtop.connection import ConnectionState
-from seqtop.sanitize import safe_line
+from seqtop.live.connection import ConnectionState
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.ui_state import UiState

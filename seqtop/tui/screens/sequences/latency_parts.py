@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.message import Message
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_line
 from seqtop.sequence import latency
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS
 from seqtop.tui.rendering.wrapped_text import wrap

@@ -9,9 +9,9 @@ from enum import Enum
 import msgspec
 
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import RequestState, SequenceState
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState

@@ -4,10 +4,10 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import waited
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged

@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop import format as fmt
 from seqtop.sequence import SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import Field
 from seqtop.state.slo import missed
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.columns import ColumnTitles
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN

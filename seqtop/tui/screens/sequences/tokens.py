@@ -4,9 +4,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_text
 from seqtop.state import SequenceState
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.sequences.pane import ScrollablePane

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from seqtop.sanitize import safe_text
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.token_marks import BORDER, Marking, TokenMarks

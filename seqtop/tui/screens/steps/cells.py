@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from rich.cells import cell_len
 
-from seqtop import format as fmt
-from seqtop.column_layout import UNLIMITED, Column, fit
 from seqtop.state.step_summary import TIME_PARTS, StepSummary, describe_limit
+from seqtop.text import format as fmt
+from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.bars import bar
 from seqtop.tui.rendering.charts import stacked_cells
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.state import step_summary
 from seqtop.state.fields import STATUS_WORDS
 from seqtop.state.step_summary import Member, StepSummary
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView

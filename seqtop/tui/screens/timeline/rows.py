@@ -3,12 +3,12 @@
 import math
 from typing import NamedTuple
 
-from seqtop import format as fmt
-from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import queue_time, sequence_name
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_text
 from seqtop.tui import seek
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row

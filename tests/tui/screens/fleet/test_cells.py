@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop import format as fmt
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet import cells

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.state.filter import FilterError
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.engine_filter import parse_engine_filter

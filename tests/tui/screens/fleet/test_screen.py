@@ -4,7 +4,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp

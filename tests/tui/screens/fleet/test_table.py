@@ -2,7 +2,7 @@
 
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.wire.messages import RequestArrived

@@ -3,7 +3,7 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, engine_info

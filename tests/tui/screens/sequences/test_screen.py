@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import ConnectionState, ControlError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
+from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state.fields import COLUMNS
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from seqtop import format as fmt
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.token_marks import Marking, TokenMarks

@@ -3,9 +3,9 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.viewport import Extent, Mode, Viewport
 from tests.support.piloting import play, screen

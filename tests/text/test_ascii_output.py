@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 import seqtop
-from seqtop.ascii_output import ascii_form, replace_unencodable, use_ascii
+from seqtop.text.ascii_output import ascii_form, replace_unencodable, use_ascii
 from seqtop.tui.screens.blocks import cells
 
 

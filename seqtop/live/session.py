@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 
-from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
-from seqtop.observable import Observable
+from seqtop.live.connection import Connection, ConnectionState, UnreachableError
+from seqtop.process.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, StateChange

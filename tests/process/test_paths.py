@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtop import paths
+from seqtop.process import paths
 from seqtop.tui import settings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.cli.kv_events import token_decoder
-from seqtop.tokenizer_file import MAX_BYTES, TokenizerError, read_tokenizer
+from seqtop.text.tokenizer_file import MAX_BYTES, TokenizerError, read_tokenizer
 
 MODEL = Path(__file__).parents[1] / "engine_stub" / "weights"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from seqtop import format as fmt
+from seqtop.text import format as fmt
 
 ANY_NUMBER = st.none() | st.floats() | st.integers(-(10**400), 10**400) | st.integers(-2_000, 2_000)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqtop.column_layout import UNLIMITED, Column, fit
+from seqtop.text.column_layout import UNLIMITED, Column, fit
 
 NAME = Column(key="name", title="Name", width=6, max_width=10, priority=0, right=False)
 COUNT = Column(key="count", title="Count", width=5, priority=2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 
-from seqtop.sanitize import (
+from seqtop.text.sanitize import (
     _ODD,
     MAX_MARKS,
     NEWLINE_MARK,

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from seqtop.argparse_ext import CommandParser, not_negative, positive, suggestion
+from seqtop.process.argparse_ext import CommandParser, not_negative, positive, suggestion
 
 
 @pytest.mark.parametrize(

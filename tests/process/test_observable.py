@@ -2,7 +2,7 @@
 
 import threading
 
-from seqtop.observable import Observable
+from seqtop.process.observable import Observable
 from tests.support.waiting import SECONDS
 
 

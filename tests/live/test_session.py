@@ -5,9 +5,9 @@ import weakref
 import msgspec
 import pytest
 
-from seqtop.connection import ConnectionState
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.wire.messages import RequestFinished
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, joined, same

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from seqtop import local_engines
 from seqtop.cli.main import main
-from seqtop.local_engines import LocalEngine, LocalEngineError
+from seqtop.live import local_engines
+from seqtop.live.local_engines import LocalEngine, LocalEngineError
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from seqtop.signals import until_signalled
+from seqtop.process.signals import until_signalled
 from tests.support.commands import run
 
 
@@ -21,5 +21,5 @@ def test_a_signal_sets_the_event_and_the_handlers_return(number: signal.Signals)
 
 
 def test_end_of_standard_input_sets_the_event() -> None:
-    program = "from seqtop.signals import when_stdin_closes; when_stdin_closes().wait()"
+    program = "from seqtop.process.signals import when_stdin_closes; when_stdin_closes().wait()"
     assert run(sys.executable, "-c", program, input="not the end yet").returncode == 0

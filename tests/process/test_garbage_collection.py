@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seqtop import garbage_collection
+from seqtop.process import garbage_collection
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Live engines: those on this machine, the connection to one, and the session with it."""
