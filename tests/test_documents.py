@@ -13,15 +13,15 @@ import pytest
 
 from engine_stub.entrypoints.cli import _parser as engine_parser
 from seqtop.cli.parser import build_parser
-from seqtop.kv_events.cache import KvCache
+from seqtop.kv import cells, header
+from seqtop.kv.cache import KvCache
+from seqtop.kv.ui_state import KvUiState
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
-from seqtop.tui.rendering import cell_map
+from seqtop.tui.rendering import cell_map, owner_marks
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
-from seqtop.tui.screens.kv import cells, header
-from seqtop.tui.screens.kv.ui_state import KvUiState
 from seqtop.wire.messages import Event
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def test_the_cells_of_the_block_map() -> None:
         pool_cells.SHARED,
         pool_cells.SWAPPED,
         pool_cells.RESERVED,
-        pool_cells.SELECTED,
+        owner_marks.SELECTED,
         pool_cells.SELECTED_SHARED,
     ):
         assert f"`{glyph}`" in listed

@@ -46,9 +46,9 @@ NOT_FOR_ATTACH = (
     "seqtop.checks.report",
     "seqtop.demo",
     "seqtop.export",
-    "seqtop.tui.screens.kv.app",
+    "seqtop.kv.app",
     "seqtop.web",
-    "seqtop.kv_events.subscriber",
+    "seqtop.kv.subscriber",
     "seqtop.transport.publisher",
     "seqtop.transport.stream_server",
 )

@@ -13,8 +13,8 @@ from seqtop.text.ascii_output import use_ascii
 from seqtop.text.tokenizer_file import TokenizerError, read_tokenizer
 
 if TYPE_CHECKING:
-    from seqtop.kv_events.session import KvSession
-    from seqtop.tui.screens.kv.ui_state import TokenDecoder
+    from seqtop.kv.session import KvSession
+    from seqtop.kv.ui_state import TokenDecoder
 
 
 def add_options(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:
@@ -58,8 +58,8 @@ def find_conflict(options: argparse.Namespace, others: Sequence[str]) -> str | N
 
 def attach(options: argparse.Namespace) -> int:
     """Shows the cache in the app and returns the exit status."""
+    from seqtop.kv.app import KvApp
     from seqtop.process import paths
-    from seqtop.tui.screens.kv.app import KvApp
     from seqtop.tui.settings import SavedState, read
 
     try:
@@ -82,7 +82,7 @@ def attach(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Prints the cache as JSON and returns the exit status."""
-    from seqtop.export import kv_json
+    from seqtop.kv import json_document
 
     if not options.json:
         return fail("--kv-events are printed as JSON: add --json", status=2)
@@ -94,7 +94,7 @@ def show(options: argparse.Namespace) -> int:
     with _session(options) as source:
         source.await_publisher(options.timeout)
         with source.lock:
-            output = kv_json.encode(source.cache, source.connection).decode()
+            output = json_document.encode(source.cache, source.connection).decode()
     print_document(output)
     return 0
 
@@ -117,7 +117,7 @@ def token_decoder(path: str) -> TokenDecoder:
 
 
 def _session(options: argparse.Namespace) -> KvSession:
-    from seqtop.kv_events.session import KvSession
+    from seqtop.kv.session import KvSession
 
     return KvSession(options.kv_events, replay=options.replay, topic=options.kv_topic or "")
 

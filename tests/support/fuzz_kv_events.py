@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from seqtop.export import kv_json
-from seqtop.kv_events import messages
-from seqtop.kv_events.cache import KvCache
+from seqtop.kv import json_document, messages
+from seqtop.kv.cache import KvCache
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.wire import WireError
 from tests.support.fuzz import Feed, require_reason
@@ -80,7 +79,7 @@ class _Stream:
 
     def _look(self) -> None:
         cache = self._cache
-        kv_json.encode(cache, LINK)
+        json_document.encode(cache, LINK)
         assert cache.num_cells == sum(tier.num_blocks for tier in cache.tiers.values()) <= 40
         for tree in cache.trees(0, 99):
             assert cache.rank(tree) is not None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from seqtop.kv_events.session import KvSession
+from seqtop.kv.session import KvSession
 from tests.support.waiting import MILLISECONDS
 
 END = (-1).to_bytes(8, "big", signed=True)

@@ -4,10 +4,10 @@ import hashlib
 import threading
 from typing import Any
 
-from seqtop.kv_events.cache import KvCache
-from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
+from seqtop.kv.app import KvApp
+from seqtop.kv.cache import KvCache
+from seqtop.kv.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
 from seqtop.live.connection import Connection, ConnectionState
-from seqtop.tui.screens.kv.app import KvApp
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"
 

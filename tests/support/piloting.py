@@ -9,10 +9,10 @@ from textual.app import App
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
+from seqtop.kv.app import KvApp
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
-from seqtop.tui.screens.kv.app import KvApp
 from tests.support.waiting import SECONDS
 
 Play = Callable[[Pilot[int]], Awaitable[None]]

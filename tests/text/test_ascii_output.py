@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from rich.cells import cell_len
 
 import seqtop
 from seqtop.text.ascii_output import ascii_form, replace_unencodable, use_ascii
+from seqtop.tui.rendering import owner_marks
 from seqtop.tui.screens.blocks import cells
 
 
@@ -38,17 +40,18 @@ def test_the_signs_of_the_block_map_differ() -> None:
         cells.SHARED,
         cells.SWAPPED,
         cells.RESERVED,
-        cells.SELECTED,
+        owner_marks.SELECTED,
         cells.SELECTED_SHARED,
     )
     forms = {ascii_form(sign) for sign, _ in signs}
     assert len(forms) == len(signs)
-    assert not forms.intersection(cells.LETTERS), "letters are owners"
+    assert not forms.intersection(owner_marks.LETTERS), "letters are owners"
 
 
 def test_every_sign_that_the_app_draws_has_a_form() -> None:
     drawn: set[str] = set()
-    for path in Path(seqtop.__file__).parent.joinpath("tui").rglob("*.py"):
+    root = Path(seqtop.__file__).parent
+    for path in itertools.chain(root.glob("tui/**/*.py"), root.glob("kv/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,7 +1,7 @@
 """Snapshots of every screen: three sizes, in light colours, without colour and in ASCII.
 
 More of the block map, the checks and the dialogs is in `test_snapshots.py`, the screens for
-KV-cache events are in `screens/kv/test_screens.py`.
+KV-cache events are in `tests/kv/test_screens.py`.
 """
 
 from functools import partial

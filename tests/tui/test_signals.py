@@ -10,10 +10,10 @@ from tests.support.waiting import SECONDS
 
 PROGRAM = """
 import asyncio
-from seqtop.kv_events.session import KvSession
+from seqtop.kv.session import KvSession
 from seqtop.live.session import Session
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.kv.app import KvApp
+from seqtop.kv.app import KvApp
 
 async def run():
     with {session}("ipc:///nowhere/e") as session:

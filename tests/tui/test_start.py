@@ -64,4 +64,4 @@ print(*sys.modules, sep="\\n")
     assert screens == {"sequences"}
     commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.cli.")}
     assert commands & {*COMMANDS} == {"attach"}
-    assert not {name for name in loaded if name.startswith("seqtop.tui.screens.kv")}
+    assert not {name for name in loaded if name.startswith("seqtop.kv")}

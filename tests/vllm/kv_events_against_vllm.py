@@ -22,8 +22,8 @@ from vllm.distributed.kv_events import (
     ZmqEventPublisher,
 )
 
-from seqtop.kv_events.messages import EventBatch
-from seqtop.kv_events.session import KvSession
+from seqtop.kv.messages import EventBatch
+from seqtop.kv.session import KvSession
 from seqtop.live.connection import ConnectionState
 
 SECONDS = 60

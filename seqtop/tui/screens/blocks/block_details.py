@@ -10,9 +10,10 @@ from seqtop.state.model import CachedBlock
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import bar, row
+from seqtop.tui.rendering.owner_marks import SELECTED, owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
-from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
+from seqtop.tui.screens.blocks.cells import CACHED, mark
 from seqtop.tui.screens.sequences.cells import glyph
 
 MOST_NAMES = 200

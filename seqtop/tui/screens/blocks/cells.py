@@ -5,7 +5,6 @@ filled, and shows a letter for its owner, so that neighbours differ without colo
 have signs of their own. If a pool has more blocks than cells fit, a cell stands for several.
 """
 
-import string
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -14,11 +13,9 @@ from seqtop.state.block_index import BlockIndex
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
+from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
-LETTERS = string.ascii_uppercase + string.ascii_lowercase
-OWNER_STYLES = tuple(f"owner-{number}" for number in range(6))
-"""The styles of owners, which fill the cells. With 52 letters there are 156 different pairs."""
 MAX_PITCH = 16
 """The most columns of a cell, with the gap after it."""
 MAX_EXAMINED = 100_000
@@ -34,7 +31,6 @@ SHARED = ("≡", OWNER_STYLES[0])
 SWAPPED = ("⇄", OWNER_STYLES[0])
 """The sign of a swapped-out block in host memory; its style is that of its owner."""
 RESERVED = ("∅", "unheld")
-SELECTED = ("█", "selected")
 SELECTED_SHARED = ("▓", "selected-shared")
 SHADES = "░▒▓█"
 """Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
@@ -160,11 +156,6 @@ def grid(
     while span < most and condensed._replace(span=span).height > height:
         span += 1
     return condensed._replace(span=max(min(span, most), 1))
-
-
-def owner_mark(seq_id: int) -> StyledText:
-    """Returns the letter of a sequence and its style."""
-    return LETTERS[seq_id % len(LETTERS)], OWNER_STYLES[seq_id % len(OWNER_STYLES)]
 
 
 def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:

@@ -5,8 +5,9 @@ from textual.pilot import Pilot
 
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.blocks.cells import FREE, cell, condensed_mark, grid, owner_mark
+from seqtop.tui.screens.blocks.cells import FREE, cell, condensed_mark, grid
 from tests.support.block_screen import pool, sequence
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from seqtop.kv_events.cache import CachedKvBlock, KvCache
+from seqtop.kv.cache import CachedKvBlock, KvCache
 from seqtop.live.connection import Connection
 
 TokenDecoder: TypeAlias = Callable[[Sequence[int]], str]
@@ -18,7 +18,7 @@ RATE_SECONDS = 5.0
 
 
 class KvSource(Protocol):
-    """One publisher; `seqtop.kv_events.session.KvSession` is one."""
+    """One publisher; `seqtop.kv.session.KvSession` is one."""
 
     has_replay: bool
 

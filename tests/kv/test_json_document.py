@@ -2,13 +2,13 @@
 
 import json
 
-from seqtop.export import kv_json
+from seqtop.kv import json_document
 from seqtop.live.connection import Connection
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
 
 
 def encoded(source: ScriptedKvSource) -> str:
-    return kv_json.encode(source.cache, Connection("tcp://127.0.0.1:5557")).decode()
+    return json_document.encode(source.cache, Connection("tcp://127.0.0.1:5557")).decode()
 
 
 def test_blocks_trees_and_tiers_agree() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.tui.screens.kv.app import KvApp
+from seqtop.kv.app import KvApp
 from tests.support.kv_scene import ScriptedKvSource, app_of
 from tests.support.snapshots import Snapshots, same_text_in_light_colours
 

@@ -12,8 +12,8 @@ from enum import Enum
 
 import zmq
 
-from seqtop.kv_events import messages
-from seqtop.kv_events.messages import KvMessage
+from seqtop.kv import messages
+from seqtop.kv.messages import KvMessage
 from seqtop.wire.errors import WireError
 
 SILENCE_SECONDS = 3.0

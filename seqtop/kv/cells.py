@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, merged_tree
+from seqtop.kv.cache import CachedKvBlock, Key, KvCache, Tier, merged_tree
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.owner_marks import SELECTED, owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
-from seqtop.tui.screens.blocks.cells import SELECTED, owner_mark
 
 FORK = ("≡", "shared")
 EMPTIED = ("·", "track")

@@ -1,7 +1,7 @@
 """The cursor, the rate and the changes of a source of KV-cache events."""
 
-from seqtop.kv_events.messages import AllBlocksCleared
-from seqtop.tui.screens.kv.ui_state import KvUiState
+from seqtop.kv.messages import AllBlocksCleared
+from seqtop.kv.ui_state import KvUiState
 from tests.support.kv_scene import ScriptedKvSource, digest, run
 
 

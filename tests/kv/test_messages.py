@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqtop.kv_events import messages
-from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, UnknownEvent
+from seqtop.kv import messages
+from seqtop.kv.messages import AllBlocksCleared, BlockRemoved, BlockStored, UnknownEvent
 from seqtop.wire.errors import WireError
 from tests.support.kv_publisher import batch, cleared, removed, stored
 

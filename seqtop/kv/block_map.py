@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from seqtop.kv_events.cache import Key
+from seqtop.kv import cells
+from seqtop.kv.cache import Key
+from seqtop.kv.cells import KvGrid, Place
+from seqtop.kv.ui_state import KvUiState
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.kv import cells
-from seqtop.tui.screens.kv.cells import KvGrid, Place
-from seqtop.tui.screens.kv.ui_state import KvUiState
 
 
 class KvBlockMap(CellMap[Place]):

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from seqtop.kv_events.session import KvSession
+from seqtop.kv.session import KvSession
 from tests.support.kv_publisher import KvPublisher, stored
 from tests.support.waiting import wait_until
 

@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from textual.message import Message
 
-from seqtop.kv_events.cache import Key, PrefixTree
+from seqtop.kv.block_details import ago, name, preview
+from seqtop.kv.cache import Key, PrefixTree
+from seqtop.kv.ui_state import KvUiState
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.list_view import MARGIN, ListView
+from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
-from seqtop.tui.screens.blocks.cells import owner_mark
-from seqtop.tui.screens.kv.block_details import ago, name, preview
-from seqtop.tui.screens.kv.ui_state import KvUiState
 
 
 @dataclass(frozen=True, kw_only=True)

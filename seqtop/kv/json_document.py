@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from seqtop.kv_events.cache import CachedKvBlock, KvCache, merged_tree
-from seqtop.kv_events.messages import BlockHash
+from seqtop.kv.cache import CachedKvBlock, KvCache, merged_tree
+from seqtop.kv.messages import BlockHash
 from seqtop.live.connection import Connection
 from seqtop.text.sanitize import safe_json
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from textual.binding import Binding
 
+from seqtop.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
+from seqtop.kv.ui_state import KvSource, KvUiState, TokenDecoder
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.keymap import APP_KEYS, Notes
-from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
-from seqtop.tui.screens.kv.ui_state import KvSource, KvUiState, TokenDecoder
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
@@ -40,6 +41,7 @@ class KvApp(BaseApp):
         clock: Returns seconds, for rates.
     """
 
+    CSS_PATH = [*BaseApp.CSS_PATH, Path(__file__).with_name("screens.tcss")]  # noqa: RUF012
     DEFAULT_MODE = TABS[0].name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *(

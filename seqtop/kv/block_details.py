@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 
-from seqtop.kv_events.cache import CachedKvBlock, merged_tree
-from seqtop.kv_events.messages import BlockHash
+from seqtop.kv.cache import CachedKvBlock, merged_tree
+from seqtop.kv.cells import UNNAMED
+from seqtop.kv.messages import BlockHash
+from seqtop.kv.ui_state import KvUiState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped
-from seqtop.tui.screens.blocks.cells import owner_mark
-from seqtop.tui.screens.kv.cells import UNNAMED
-from seqtop.tui.screens.kv.ui_state import KvUiState
 
 _64_BITS = 2**64 - 1
 MOST_CHILDREN = 50

@@ -13,9 +13,9 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from seqtop.kv_events import messages
-from seqtop.kv_events.messages import EventBatch, KvMessage
-from seqtop.kv_events.replay_client import ReplayClient, ReplayEnded
+from seqtop.kv import messages
+from seqtop.kv.messages import EventBatch, KvMessage
+from seqtop.kv.replay_client import ReplayClient, ReplayEnded
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.transport import sockets

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.tui.screens.kv.cells import KvGrid, Place, grid
+from seqtop.kv.cells import KvGrid, Place, grid
 from tests.support.kv_scene import ScriptedKvSource, scene
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.kv_events.session import KvSession
+from seqtop.kv.session import KvSession
 from seqtop.live.connection import ConnectionState
 from tests.support.kv_publisher import KvPublisher, hashes, removed, stored
 from tests.support.waiting import wait_until
@@ -52,7 +52,7 @@ def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str
 def test_a_replay_that_does_not_answer_is_given_up(
     endpoints: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqtop.kv_events.replay_client.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("seqtop.kv.replay_client.SILENCE_SECONDS", 0.05)
     with (
         KvPublisher(endpoints[0]) as publisher,
         KvSession(endpoints[0], replay=endpoints[1]) as session,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from seqtop.kv.cells import UNNAMED
+from seqtop.kv.ui_state import KvUiState
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -9,8 +11,6 @@ from seqtop.tui.chrome.header import BADGES
 from seqtop.tui.rendering.bars import row, spread
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
-from seqtop.tui.screens.kv.cells import UNNAMED
-from seqtop.tui.screens.kv.ui_state import KvUiState
 
 GAP = ("▲ GAP", "badge-alert")
 

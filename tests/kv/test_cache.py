@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqtop.kv_events.cache import CachedKvBlock, KvCache, merged_tree
-from seqtop.kv_events.messages import (
+from seqtop.kv.cache import CachedKvBlock, KvCache, merged_tree
+from seqtop.kv.messages import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -229,7 +229,7 @@ def test_what_fits_together_always_does(events: list[KvEvent], max_blocks: int) 
 
 
 def test_token_ids_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqtop.kv_events.cache.MAX_TOKEN_IDS", 10)
+    monkeypatch.setattr("seqtop.kv.cache.MAX_TOKEN_IDS", 10)
     cache = cache_after(stored([1], size=8), stored([2], 1, size=3), stored([3], 2, size=2))
     assert names(cache.blocks.values()) == [1, 3]
     assert cache.num_not_shown == 1

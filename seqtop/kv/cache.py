@@ -17,7 +17,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from sortedcontainers import SortedDict
 
-from seqtop.kv_events.messages import (
+from seqtop.kv.messages import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,

@@ -4,9 +4,9 @@ from collections import Counter
 
 from textual.pilot import Pilot
 
-from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved
+from seqtop.kv.block_map import KvBlockMap
+from seqtop.kv.messages import AllBlocksCleared, BlockRemoved
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.screens.kv.block_map import KvBlockMap
 from tests.support.kv_scene import ScriptedKvSource, app_of, digest, run
 from tests.support.piloting import play, screen
 

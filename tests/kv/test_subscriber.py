@@ -1,11 +1,9 @@
 """Following KV-cache events over real sockets: holes, restarts, garbage, lost connections."""
 
-import json
-
 import pytest
 
-from seqtop.export import kv_json
-from seqtop.kv_events.session import KvSession
+from seqtop.kv import json_document
+from seqtop.kv.session import KvSession
 from seqtop.live.connection import ConnectionState, UnreachableError
 from tests.support.kv_publisher import KvPublisher, batch, cleared, hashes, removed, stored
 from tests.support.waiting import wait_until
@@ -80,7 +78,8 @@ def test_numbers_that_leap_are_counted_to_a_sensible_end(endpoints: tuple[str, s
             publisher.next_number = 0
         wait_until(lambda: session.cache.num_batches == 6)
         assert session.connection.num_missed == 2**53
-        assert json.loads(kv_json.encode(session.cache, session.connection))["complete"] is False
+        document = json_document.document(session.cache, session.connection)
+        assert document["complete"] is False
 
 
 def test_an_engine_that_is_restarted_is_noticed_by_its_numbers(endpoints: tuple[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from textual.pilot import Pilot
 
-from seqtop.kv_events.messages import AllBlocksCleared, UnknownEvent
+from seqtop.kv.messages import AllBlocksCleared, UnknownEvent
 from seqtop.live.connection import ConnectionState
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, app_of, digest, run
 from tests.support.piloting import play, screen

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from seqtop.kv_events.cache import KvCache
-from seqtop.kv_events.messages import EventBatch
-from seqtop.kv_events.subscriber import KvSubscriber
+from seqtop.kv.cache import KvCache
+from seqtop.kv.messages import EventBatch
+from seqtop.kv.subscriber import KvSubscriber
 from seqtop.live.connection import Connection, ConnectionState, UnreachableError
 from seqtop.process.observable import Observable
 

@@ -8,18 +8,18 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
-from seqtop.kv_events.cache import CachedKvBlock
+from seqtop.kv import cells
+from seqtop.kv.block_details import facts
+from seqtop.kv.block_map import KvBlockMap
+from seqtop.kv.cache import CachedKvBlock
+from seqtop.kv.header import KvHeader, notice_text
+from seqtop.kv.tree_table import TreeRows, arrange
+from seqtop.kv.ui_state import KvUiState
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.base import TabbedScreen
-from seqtop.tui.screens.kv import cells
-from seqtop.tui.screens.kv.block_details import facts
-from seqtop.tui.screens.kv.block_map import KvBlockMap
-from seqtop.tui.screens.kv.header import KvHeader, notice_text
-from seqtop.tui.screens.kv.tree_table import TreeRows, arrange
-from seqtop.tui.screens.kv.ui_state import KvUiState
 
 WIDE = 140
 """From this width on, the details are shown beside the map."""

@@ -1,0 +1,1 @@
+"""The viewer of KV-cache events: an app of its own, which shares widgets and the transport."""

@@ -1,1 +1,0 @@
-"""KV-cache events of vLLM and SGLang: messages, subscriber, cache and session."""

@@ -1,1 +1,0 @@
-"""The app for engines that publish KV-cache events and nothing else."""
