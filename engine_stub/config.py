@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-PreemptionMode: TypeAlias = Literal["recompute", "swap"]
+from seqtop.wire.messages import PreemptionMode
+
 PreemptionVictim: TypeAlias = Literal["last", "largest"]
 PoolingType: TypeAlias = Literal["LAST", "MEAN"]
 SpeculativeMethod: TypeAlias = Literal["ngram", "draft-head"]

@@ -7,15 +7,13 @@ are tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
-from engine_stub.config import PreemptionMode
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 from seqtop.state.prefix_misses import PrefixLookup
-
-WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
+from seqtop.wire.messages import PreemptionMode, WaitCause
 
 
 # A step makes one for each group, and a struct is made in a tenth of a dataclass's time.

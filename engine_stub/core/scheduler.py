@@ -25,7 +25,7 @@ from typing import assert_never
 
 from sortedcontainers import SortedKeyList
 
-from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import max_num_running_seqs
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.lookahead_slots import LookaheadSlots
@@ -34,6 +34,7 @@ from engine_stub.core.sequence_groups import unfinished_seqs
 from engine_stub.core.waiting_queue import WaitingQueue
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
 from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
+from seqtop.wire.messages import PreemptionMode
 
 # The share of the pool that admissions leave free, for the running groups to grow into.
 _WATERMARK = 0.01

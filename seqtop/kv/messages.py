@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from seqtop.wire.element_count import check_elements
-from seqtop.wire.error_location import explain
+from seqtop.wire.error_location import describe_error
 from seqtop.wire.errors import WireError
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
@@ -202,13 +202,13 @@ def _event(raw: msgspec.Raw, index: int) -> KvEvent:
         decoder = _EVENTS[name][is_array]
         event: KvEvent = decoder.decode(raw)
     except Exception as error:
-        reason = explain(error, decoder.type, raw)
+        reason = describe_error(error, decoder.type, raw)
         raise WireError(f"cannot decode a batch of KV events: {what}: {reason}") from error
     return event
 
 
 def _reason(error: Exception, payload: bytes) -> str:
-    return explain(error, _BATCH[_is_array(payload)].type, payload)
+    return describe_error(error, _BATCH[_is_array(payload)].type, payload)
 
 
 def _without_topic(frames: list[bytes]) -> list[bytes]:

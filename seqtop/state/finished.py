@@ -12,7 +12,7 @@ from seqtop.state.model import EngineData
 from seqtop.wire.messages import Step
 
 
-def retire(state: EngineData, request_id: str) -> list[int]:
+def evict_finished(state: EngineData, request_id: str) -> list[int]:
     """Counts a request as finished and drops the oldest finished requests beyond the cap.
 
     Drops an eighth of the cap at once, so that each finish costs O(1) on average.

@@ -15,7 +15,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import decodes, waits
-from seqtop.state.finished import copy_finished, retire
+from seqtop.state.finished import copy_finished, evict_finished
 from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
 from seqtop.state.sequence_updates import (
     clear_output,
@@ -365,7 +365,7 @@ def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     close_span(state, request, event.time)
     state.time = max(state.time, event.time)
-    return [*seq_ids, *retire(state, event.request_id)]
+    return [*seq_ids, *evict_finished(state, event.request_id)]
 
 
 def _rank_sequences(state: EngineData, request: RequestState, ranking: list[int]) -> list[int]:

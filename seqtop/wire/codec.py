@@ -29,7 +29,7 @@ from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 from seqtop.wire import columns
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.element_count import MAX_ELEMENTS, check_elements
-from seqtop.wire.error_location import explain, locate_failure, name_of
+from seqtop.wire.error_location import describe_error, locate_failure, name_of
 from seqtop.wire.errors import WireError
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
 
@@ -91,7 +91,7 @@ def decode(
         check_elements(data, max_elements)
         return cast(T, decoder.decode(data))
     except Exception as error:
-        reason = explain(error, type, data)
+        reason = describe_error(error, type, data)
         raise WireError(f"cannot decode {name or name_of(type)}: {reason}") from error
 
 

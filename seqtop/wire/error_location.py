@@ -36,7 +36,7 @@ def name_of(target: Any) -> str:
     return target.__name__ if isinstance(target, type) else str(target)
 
 
-def explain(error: Exception, target: Any, data: Any) -> str:
+def describe_error(error: Exception, target: Any, data: Any) -> str:
     """Returns the reason for a decoding error, with the names of the fields.
 
     The cost is bounded whatever the data: of large data, and of data that the error quotes at

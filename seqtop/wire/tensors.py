@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from seqtop.sequence.tensors import Tensor
-from seqtop.wire.error_location import explain
+from seqtop.wire.error_location import describe_error
 
 TENSOR_CODE: Final = ord("T")
 
@@ -72,7 +72,7 @@ def unpack_tensor(payload: memoryview) -> Tensor:
     try:
         name, shape, data = _decode_parts(payload)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"malformed tensor: {explain(error, _Parts, payload)}") from error
+        raise ValueError(f"malformed tensor: {describe_error(error, _Parts, payload)}") from error
     item_bytes = _ITEM_BYTES.get(name)
     if item_bytes is None:
         raise ValueError(f"unknown tensor element type {name!r}")

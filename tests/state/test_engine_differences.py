@@ -5,8 +5,8 @@ from typing import Any
 from seqtop.checks.checker import Checker
 from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.explain import explain
 from seqtop.state.ordering import SequenceView
+from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import Preemption, SequenceUpdate
 from tests.support.hand_driven import arrival, engine_info, stats, step
 
@@ -87,8 +87,8 @@ def test_why_says_what_only_the_engine_has_a_word_for() -> None:
     drafts.num_computed_tokens = 4
     state.apply(step(3, sequences=[held, drafts]))
     view.rebuild(state)
-    assert "WAITING_FOR_REMOTE_KVS" in explain(state, view, state.sequences[4])
-    assert explain(state, view, state.sequences[1]).startswith(
+    assert "WAITING_FOR_REMOTE_KVS" in status_sentence(state, view, state.sequences[4])
+    assert status_sentence(state, view, state.sequences[1]).startswith(
         "Decoding: 2 tokens so far. Of 3 drafts 1 were right."
     )
 

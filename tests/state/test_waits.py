@@ -4,9 +4,9 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, Span
-from seqtop.state.explain import describe_waits, explain
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import SequenceView
+from seqtop.state.status_sentence import describe_waits, status_sentence
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, WaitCause, WaitReason
@@ -27,7 +27,7 @@ def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
     sequence = source.state.sequences[late.seq_ids[0]]
     view = SequenceView()
     view.rebuild(source.state)
-    assert "Waited 5.00 s: 3.00 s for a place, 2.00 s for blocks." in explain(
+    assert "Waited 5.00 s: 3.00 s for a place, 2.00 s for blocks." in status_sentence(
         source.state, view, sequence
     )
     assert FIELDS["waited"].value(late, sequence, source.state.time) == late.wait.total

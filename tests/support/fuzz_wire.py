@@ -16,9 +16,9 @@ from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state import EngineState, snapshot
-from seqtop.state.explain import explain
 from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.state.status_sentence import status_sentence
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
 from seqtop.wire.messages import Accepted, Event, Refused, Snapshot
 from tests.support.event_script import EventScript
@@ -58,7 +58,7 @@ class Viewer:
         self.view.rebuild(state)
         self.view.tick(state)
         for seq_id in self.view.page(0, 1_000):
-            explain(state, self.view, state.sequences[seq_id])
+            status_sentence(state, self.view, state.sequences[seq_id])
         text.table(state)
         json_document.encode(state, LINK)
         position = choose.randint(self.history.first, self.history.last)

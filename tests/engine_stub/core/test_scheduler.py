@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
-from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, StepRecord, WaitCause
+from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, StepRecord
 from seqtop.sequence import (
     SamplingParams,
     Sequence,
@@ -24,6 +24,7 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+from seqtop.wire.messages import PreemptionMode, WaitCause
 from tests.support.running import MakeEngine, drain, greedy
 
 

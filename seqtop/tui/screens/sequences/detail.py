@@ -8,8 +8,8 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.state.status_sentence import status_sentence
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.finding_sentences import sequence_sentence
@@ -145,8 +145,8 @@ class Detail(Vertical):
             return
         request, sequence = found
         findings = self._ui.findings_about(request.request_id, sequence.seq_id)
-        explanation = explain(self._ui.state, self._ui.view, sequence)
-        sentence = safe_line(f"{sequence_sentence(findings)} {explanation}".lstrip())
+        status = status_sentence(self._ui.state, self._ui.view, sequence)
+        sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:

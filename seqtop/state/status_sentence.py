@@ -1,4 +1,4 @@
-"""Explanations of the status of a sequence, in one or two sentences."""
+"""The status of a sequence in one or two sentences: its progress, the reason to wait, its end."""
 
 import itertools
 
@@ -33,8 +33,8 @@ _WAITED = {
 } | {status: f"for {reason}" for status, reason in _WAITS_FOR.items()}
 
 
-def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
-    """Explains the status of a sequence: its progress, the reason to wait, or its end.
+def status_sentence(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
+    """Returns one or two sentences on a sequence: its progress, the reason to wait, or its end.
 
     Args:
         state: The state of the engine.

@@ -6,9 +6,9 @@ import pytest
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.explain import explain
 from seqtop.state.model import CachedBlock, WaitTimes
 from seqtop.state.ordering import SequenceView
+from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import PrefixMiss, WaitCause, WaitReason
 from tests.support.hand_driven import engine_info
 
@@ -38,7 +38,7 @@ def sentence(
         setattr(asked, name, value)
     view = SequenceView()
     view.rebuild(state)
-    return explain(state, view, asked)
+    return status_sentence(state, view, asked)
 
 
 def reason(cause: WaitCause, missing: int = 0) -> dict[str, Any]:
