@@ -13,8 +13,8 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # also where the environment says otherwise: tests start some hundred processes.
 WORKERS ?= 3
 PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/sequence tests/state \
-	tests/wire
+PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
+	tests/state tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
 	test-triton test-vllm clean
@@ -83,7 +83,7 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 
 # The tests of the inspector that need neither torch nor the bundled engine.
 INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
-	tests/history tests/kv tests/live tests/process tests/sequence tests/state tests/text \
+	tests/history tests/kv tests/live tests/process tests/publish tests/sequence tests/state tests/text \
 	tests/transport tests/tui tests/wire \
 	tests/test_*.py)
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from seqtop.publish.prefix_history import PrefixLookup
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
-from seqtop.state.prefix_misses import PrefixLookup
 from seqtop.wire.messages import PreemptionMode, WaitCause
 
 

@@ -28,8 +28,8 @@ from engine_stub.step_record import (
     StoredBlock,
     TableChanges,
 )
+from seqtop.publish.prefix_history import PrefixLookup
 from seqtop.sequence import Sequence
-from seqtop.state.prefix_misses import PrefixLookup
 
 
 @dataclass(frozen=True, slots=True)

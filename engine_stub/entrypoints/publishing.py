@@ -18,6 +18,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
 from engine_stub.step_record import PreemptionRecord, SequenceRecord, StepRecord
 from seqtop import __version__
+from seqtop.publish.prefix_history import PrefixHistory
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -29,7 +30,6 @@ from seqtop.sequence import (
     SequenceGroupMetadataLike,
 )
 from seqtop.sequence.parallel import parent_request_id
-from seqtop.state.prefix_misses import PrefixHistory
 from seqtop.wire import messages
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,

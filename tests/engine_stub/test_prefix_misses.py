@@ -11,9 +11,9 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.core.block_manager import BlockManager, Placement
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from seqtop.publish.prefix_history import MAX_RUNS
 from seqtop.sequence import LoRARequest, SamplingParams, Sequence, SequenceGroup
 from seqtop.state import EngineState
-from seqtop.state.prefix_misses import MAX_RUNS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 from tests.support.running import MakeEngine

@@ -179,3 +179,19 @@ def test_a_fork_starts_with_the_output_of_its_parent_and_goes_on_alone() -> None
             parent, None, 3
         )  # fmt: skip
     assert state.num_anomalies == 0
+
+
+def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    first = [
+        PrefixMiss(cause="new_tokens", num_tokens=8),
+        PrefixMiss(cause="unknown", num_tokens=2),
+    ]
+    again = [PrefixMiss(cause="new_tokens", num_tokens=3)]
+    for number, misses in enumerate((first, None, again)):
+        before = state.num_missed_tokens
+        state.apply(step(number, sequences=[update(1, RUNNING, number, prefix_misses=misses)]))
+        assert state.sequences[1].prefix_misses == (again if number == 2 else first)
+        assert (state.num_missed_tokens == before) == (misses is None)
+    assert state.num_missed_tokens == {"new_tokens": 11, "unknown": 2}

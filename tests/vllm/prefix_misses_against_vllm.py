@@ -14,8 +14,8 @@ import token_executor
 from cache_spy import CacheSpy, Cause
 from stepping import make_core, stepped
 
+from seqtop.publish.prefix_history import MAX_RUNS
 from seqtop.state.listener import StateChange
-from seqtop.state.prefix_misses import MAX_RUNS
 from seqtop.wire import parsing
 from seqtop.wire.messages import PrefixMiss, Step
 

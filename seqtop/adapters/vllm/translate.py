@@ -25,8 +25,8 @@ from seqtop.adapters.vllm.observations import (
 )
 from seqtop.adapters.vllm.request import Names, Request, sampling_params, shortened
 from seqtop.adapters.vllm.step_builder import StepBuilder
+from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
-from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     CudaGraph,

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.step_record import TableChanges
+from seqtop.publish.prefix_history import PrefixLookup
 from seqtop.sequence import LoRARequest, Sequence, token_inputs
-from seqtop.state.prefix_misses import PrefixLookup
 
 BLOCK_SIZE = 4
 

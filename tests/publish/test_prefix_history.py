@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.state import EngineState
-from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
-from seqtop.wire.messages import PrefixMiss, SequenceUpdate
-from tests.support.reducer_events import RUNNING, arrived, step
+from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 
 SIZE = 4
 
@@ -170,25 +167,6 @@ def test_many_runs_are_added_up_by_cause() -> None:
         ("new_tokens", 12, None, None),
         LAST,
     ]
-
-
-def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
-    state = EngineState()
-    state.apply(arrived("a", 1))
-    first = [
-        PrefixMiss(cause="new_tokens", num_tokens=8),
-        PrefixMiss(cause="unknown", num_tokens=2),
-    ]
-    again = [PrefixMiss(cause="new_tokens", num_tokens=3)]
-    for number, found in enumerate((first, None, again)):
-        update = SequenceUpdate(
-            seq_id=1, status=RUNNING, num_computed_tokens=number, prefix_misses=found
-        )
-        before = state.num_missed_tokens
-        state.apply(step(number, sequences=[update]))
-        assert state.sequences[1].prefix_misses == (again if number == 2 else first)
-        assert (state.num_missed_tokens == before) == (found is None)
-    assert state.num_missed_tokens == {"new_tokens": 11, "unknown": 2}
 
 
 @pytest.mark.parametrize("hits", [0, 3])

@@ -1,0 +1,1 @@
+"""What the publishers of engines share, bundled or adapted. Viewers do not import it."""
