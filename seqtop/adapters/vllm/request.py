@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Final
 
 from seqtop.adapters.vllm.observations import Arrived, CurrentRequest
+from seqtop.publish.token_hashes import TokenHashes
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.sequence.names import MAX_NAME_LENGTH
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 _MAX_NAMES: Final = 100_000
-_HASH_LENGTH: Final = 16
 
 _ENDS: Final = {
     "FINISHED_STOPPED": SequenceStatus.FINISHED_STOPPED,
@@ -69,24 +67,12 @@ class Request:
     """True until it samples a token after its last admission."""
     token_ids: list[int] = field(default_factory=list)
     """Prompt and output; empty for a prompt of embeddings."""
-    _token_hashes: list[bytes] = field(default_factory=list)
-
-    def hash_tokens(self, num_blocks: int, block_size: int) -> list[bytes]:
-        """Returns a hash for each of the first full blocks that covers all tokens up to its end.
-
-        It depends on the tokens alone, unlike vLLM's. There may be fewer than `num_blocks`.
-        """
-        hashes = self._token_hashes
-        for index in range(len(hashes), min(num_blocks, len(self.token_ids) // block_size)):
-            block = array("q", self.token_ids[index * block_size : (index + 1) * block_size])
-            parent = hashes[-1] if hashes else b""
-            hashes.append(blake2b(parent + block.tobytes(), digest_size=_HASH_LENGTH).digest())
-        return hashes[:num_blocks]
+    token_hashes: TokenHashes = field(default_factory=TokenHashes)
 
     def set_prompt(self, token_ids: list[int]) -> None:
         """Replaces all tokens by those of a new prompt."""
         self.num_prompt_tokens, self.num_output_tokens = len(token_ids), 0
-        self.token_ids, self._token_hashes = list(token_ids), []
+        self.token_ids, self.token_hashes = list(token_ids), TokenHashes()
 
     @classmethod
     def of(
@@ -117,7 +103,7 @@ class Request:
         self.num_prompt_tokens = current.arrived.num_prompt_tokens
         self.num_output_tokens = len(current.output_token_ids)
         self.token_ids = [*current.arrived.prompt_token_ids, *current.output_token_ids]
-        self._token_hashes = []
+        self.token_hashes = TokenHashes()
         self.num_computed_tokens = current.num_computed_tokens
         self.was_scheduled = current.was_scheduled
         self.engine_status = engine_status(status)

@@ -295,9 +295,9 @@ class Translator:
         """Returns the hashes of the tokens of blocks from `first` on; `hashes` if unknown."""
         if request is None:
             return hashes
-        end = first + len(hashes)
-        of_tokens = request.hash_tokens(end, self._started.block_size)[first:]
-        return of_tokens if len(of_tokens) == len(hashes) else hashes
+        return request.token_hashes.of_blocks(
+            request.token_ids, self._started.block_size, first, hashes
+        )
 
     def _finished(self, request_id: str, request: Request, time: float) -> RequestFinished:
         del self._requests[request_id]
