@@ -252,6 +252,7 @@ class LLMEngine:
             num_swapped=self.scheduler.swapped.num_seqs,
             blocks=self.block_manager.stats,
             cache_changes=self.block_manager.take_cache_changes(),
+            cache_events=self.block_manager.take_events(),
             scheduler_time=timer.scheduler_time,
             model_forward_time=timer.model_forward_time,
             model_execute_time=timer.model_execute_time,

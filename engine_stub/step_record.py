@@ -131,6 +131,55 @@ class AdmissionLookup(NamedTuple):
     lookup: PrefixLookup
 
 
+class BlockRemoved(NamedTuple):
+    """A block that the prefix cache evicted; vLLM's event of this name.
+
+    Attributes:
+        block_hash: The hash of the content that was lost.
+        seq_id: The sequence that got the block.
+    """
+
+    block: int
+    block_hash: bytes
+    seq_id: int
+
+
+class BlockStored(NamedTuple):
+    """A full, computed block that was added to the prefix cache; vLLM's event of this name.
+
+    Attributes:
+        seq_id: The sequence that computed it.
+        index: Its logical position in the table of that sequence.
+    """
+
+    block: int
+    block_hash: bytes
+    seq_id: int
+    index: int
+
+
+class PrefixQueried(NamedTuple):
+    """The lookup in the prefix cache with which a group was admitted.
+
+    Attributes:
+        seq_ids: The sequences of the group, all of one length.
+        num_tokens: The tokens of each.
+        num_hits: Leading blocks of each that were found.
+        missed: For each sequence, the hashes of the full blocks after these, except one that holds
+            the last token, which has to be computed in any case.
+        use_cache: Whether the group may use the cache.
+    """
+
+    seq_ids: list[int]
+    num_tokens: int
+    num_hits: int
+    missed: list[list[bytes]]
+    use_cache: bool
+
+
+CacheEvent: TypeAlias = BlockStored | BlockRemoved | PrefixQueried
+
+
 @dataclass(frozen=True, slots=True)
 class CacheChanges:
     """Changes of the prefix cache in a step; vLLM's ``BlockRemoved`` and ``BlockStored``.
@@ -259,6 +308,7 @@ class StepRecord:
         num_swapped: Sequences that are swapped out after this step.
         blocks: The KV pools after this step.
         cache_changes: Changes of the prefix cache in this step.
+        cache_events: Events of the prefix cache in this step, in order.
         scheduler_time: Duration of scheduling.
         model_forward_time: Duration of the model's forward pass.
         model_execute_time: Duration of the worker's part: preparation, forward pass, sampling.
@@ -288,6 +338,7 @@ class StepRecord:
     num_swapped: int
     blocks: BlockStats
     cache_changes: CacheChanges
+    cache_events: list[CacheEvent]
     scheduler_time: float
     model_forward_time: float
     model_execute_time: float

@@ -24,7 +24,10 @@ from engine_stub.core.block_table import BlockTable, common_prefix
 from engine_stub.step_record import (
     AdmissionLookup,
     BlockStats,
+    BlockStored,
     CacheChanges,
+    CacheEvent,
+    PrefixQueried,
     StoredBlock,
     TableChanges,
 )
@@ -155,6 +158,7 @@ class BlockManager:
         """
         if self.enable_prefix_caching:
             self._lookups += [self._admission_lookup(seq, placement) for seq in seqs]
+            self.device.events.append(self._prefix_queried(seqs, placement))
         taken: dict[object, int] = {}
         for seq in seqs:
             table = self._tables.setdefault(seq.seq_id, BlockTable())
@@ -232,6 +236,7 @@ class BlockManager:
                 self._stored.append(
                     StoredBlock(block, block_hash, token_hashes[index], seq.seq_id, index)
                 )
+                self.device.events.append(BlockStored(block, block_hash, seq.seq_id, index))
         table.registered = table.blocks[:num_full]
 
     @property
@@ -252,6 +257,11 @@ class BlockManager:
         stored, self._stored = self._stored, []
         lookups, self._lookups = self._lookups, []
         return CacheChanges(self.device.take_removed(), stored, lookups)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Returns the events of the prefix cache since the last call, in order."""
+        events, self.device.events = self.device.events, []
+        return events
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Makes a forked sequence share all blocks of its parent."""
@@ -359,6 +369,17 @@ class BlockManager:
             is_cacheable=placement.use_cache,
         )
         return AdmissionLookup(seq.seq_id, self.device.num_removed, lookup)
+
+    def _prefix_queried(self, seqs: list[Sequence], placement: Placement) -> PrefixQueried:
+        num_tokens, num_hits = seqs[0].get_len(), len(placement.hits)
+        num_blocks = (num_tokens - 1) // self.block_size
+        missed: list[list[bytes]] = []
+        for seq in seqs:
+            table = self._tables.setdefault(seq.seq_id, BlockTable())
+            table.hash_blocks(seq, num_blocks)
+            missed.append(table.hashes[num_hits:num_blocks])
+        seq_ids = [seq.seq_id for seq in seqs]
+        return PrefixQueried(seq_ids, num_tokens, num_hits, missed, placement.use_cache)
 
     def _keys(self, seq: Sequence) -> list[object]:
         """Returns a key for each block of a sequence; blocks with equal keys may be shared."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 
-from engine_stub.step_record import RemovedBlock
+from engine_stub.step_record import BlockRemoved, CacheEvent, RemovedBlock
 
 
 class BlockPool:
@@ -32,6 +32,7 @@ class BlockPool:
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
         self._removed: list[RemovedBlock] = []
+        self.events: list[CacheEvent] = []
 
     @property
     def num_free(self) -> int:
@@ -65,6 +66,7 @@ class BlockPool:
             block_hash = self._hash_of_block.pop(block)
             del self._block_of_hash[block_hash]
             self._removed.append(RemovedBlock(block, block_hash, seq_id))
+            self.events.append(BlockRemoved(block, block_hash, seq_id))
         self._ref_counts[block] = 1
         return block
 

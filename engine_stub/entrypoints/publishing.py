@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
-from engine_stub.step_record import PreemptionRecord, SequenceRecord, StepRecord
+from engine_stub.step_record import (
+    BlockRemoved,
+    BlockStored,
+    PreemptionRecord,
+    PrefixQueried,
+    SequenceRecord,
+    StepRecord,
+)
 from seqtop import __version__
-from seqtop.publish.prefix_history import PrefixHistory
+from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
+from seqtop.publish.token_hashes import TokenHashes
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -84,6 +91,21 @@ class MessageSink(Protocol):
         """Sends a message to all viewers."""
 
 
+class _Published(NamedTuple):
+    """A sequence of an unfinished group, and the hashes of its blocks by their tokens alone."""
+
+    request_id: str
+    seq: Sequence
+    token_hashes: TokenHashes
+
+    def hash_tokens(self, first: int, block_hashes: list[bytes]) -> list[bytes]:
+        """Returns a token hash for each of `block_hashes`, those of the blocks from `first` on."""
+        seq = self.seq
+        return [
+            *self.token_hashes.of_blocks(seq.get_token_ids(), seq.block_size, first, block_hashes)
+        ]
+
+
 class StepPublisher:
     """Publishes the requests and steps of one engine.
 
@@ -96,8 +118,8 @@ class StepPublisher:
         self._history = PrefixHistory()
         # Unfinished groups by request id.
         self._groups: dict[str, SequenceGroup] = {}
-        # Request ids of unfinished groups by sequence id.
-        self._request_ids: dict[int, str] = {}
+        # Their sequences by id.
+        self._sequences: dict[int, _Published] = {}
         # Request id, sequence id and logical position of each block in the prefix cache.
         self._cached: dict[int, tuple[str, int, int]] = {}
         self._num_preemptions = 0
@@ -107,7 +129,8 @@ class StepPublisher:
     def arrived(self, group: SequenceGroup) -> None:
         """Publishes that a group has joined the waiting queue."""
         self._groups[group.request_id] = group
-        self._request_ids.update((seq.seq_id, group.request_id) for seq in group.seqs)
+        for seq in group.seqs:
+            self._add(group.request_id, seq)
         self._publisher.publish(_arrival(group))
 
     def in_flight(self, time: float, table_of: Callable[[Sequence], list[int]]) -> InFlight:
@@ -144,6 +167,9 @@ class StepPublisher:
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
         self._last_stats = _stats(record, self._num_preemptions)
+        for update in record.non_plain_updates:
+            if update.parent_seq_id is not None:
+                self._add(update.request_id, update.seq)
         misses = self._prefix_misses(record)
         preempted = (update for each in record.preemptions for update in self._preempted(each))
         self._publisher.publish(
@@ -164,30 +190,32 @@ class StepPublisher:
         )
         for update in record.non_plain_updates:
             if update.is_removed:
-                self._request_ids.pop(update.seq.seq_id, None)
+                self._sequences.pop(update.seq.seq_id, None)
         for group in record.finished:
             self._ended(group, record.time)
 
     def _prefix_misses(self, record: StepRecord) -> dict[int, list[PrefixMiss]]:
         """Returns the causes of the misses of each sequence that was admitted, by its id."""
-        changes, history, request_ids = record.cache_changes, self._history, self._request_ids
+        history, sequences = self._history, self._sequences
         misses: dict[int, list[PrefixMiss]] = {}
-        num_removed = 0
-
-        def evict_up_to(end: int) -> None:
-            nonlocal num_removed
-            for _, block_hash, seq_id in changes.removed[num_removed:end]:
-                history.evict(record.step, request_ids.get(seq_id), block_hash)
-            num_removed = end
-
-        groups = groupby(changes.lookups, key=lambda each: request_ids[each.seq_id])
-        for request_id, lookups in groups:
-            of_group = list(lookups)
-            evict_up_to(of_group[0].num_removed)
-            found = history.look_up(record.step, request_id, [each.lookup for each in of_group])
-            misses |= zip((each.seq_id for each in of_group), found, strict=True)
-        evict_up_to(len(changes.removed))
+        for event in record.cache_events:
+            match event:
+                case BlockStored(_, block_hash, seq_id, index):
+                    stored = sequences[seq_id]
+                    (token_hash,) = stored.hash_tokens(index, [block_hash])
+                    history.store(record.step, stored.request_id, block_hash, token_hash)
+                case BlockRemoved(_, block_hash, seq_id):
+                    got = sequences.get(seq_id)
+                    history.evict(record.step, got.request_id if got else None, block_hash)
+                case PrefixQueried(seq_ids):
+                    queried = [sequences[seq_id] for seq_id in seq_ids]
+                    lookups = _lookups(event, queried)
+                    causes = history.look_up(record.step, queried[0].request_id, lookups)
+                    misses.update(zip(seq_ids, causes, strict=True))
         return misses
+
+    def _add(self, request_id: str, seq: Sequence) -> None:
+        self._sequences[seq.seq_id] = _Published(request_id, seq, TokenHashes())
 
     def _updates(
         self, record: StepRecord, misses: dict[int, list[PrefixMiss]]
@@ -202,8 +230,6 @@ class StepPublisher:
         }
         for update in record.non_plain_updates:
             seq_id = update.seq.seq_id
-            if update.parent_seq_id is not None:
-                self._request_ids[seq_id] = update.request_id
             new_blocks: list[int] = []
             table: list[int] | None = None
             if update.seq.is_finished():
@@ -215,14 +241,13 @@ class StepPublisher:
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
-        cached, request_ids = self._cached, self._request_ids
+        cached = self._cached
         for removed in record.cache_changes.removed:
             cached.pop(removed.block, None)
         runs: list[CachedBlocks] = []
         neighbour = None
-        for block, block_hash, token_hash, seq_id, position in record.cache_changes.stored:
-            request_id = request_ids[seq_id]
-            self._history.store(record.step, request_id, block_hash, token_hash)
+        for block, _, _, seq_id, position in record.cache_changes.stored:
+            request_id = self._sequences[seq_id].request_id
             cached[block] = request_id, seq_id, position
             if (seq_id, position) == neighbour:
                 runs[-1].blocks.append(block)
@@ -298,7 +323,7 @@ class StepPublisher:
         if self._groups.pop(group.request_id, None) is None:
             return  # a sample of a request that was refused, whose arrival was not published
         for seq in group.seqs:
-            self._request_ids.pop(seq.seq_id, None)
+            self._sequences.pop(seq.seq_id, None)
         self._publisher.publish(
             RequestFinished(
                 request_id=group.request_id,
@@ -309,6 +334,21 @@ class StepPublisher:
                 seq_ids=[seq.seq_id for seq in group.seqs],
             )
         )
+
+
+def _lookups(event: PrefixQueried, sequences: list[_Published]) -> list[PrefixLookup]:
+    block_size = sequences[0].seq.block_size
+    return [
+        PrefixLookup(
+            block_size=block_size,
+            num_tokens=event.num_tokens,
+            num_hit_tokens=event.num_hits * block_size,
+            hashes=hashes,
+            token_hashes=sequence.hash_tokens(event.num_hits, hashes),
+            is_cacheable=event.use_cache,
+        )
+        for hashes, sequence in zip(event.missed, sequences, strict=True)
+    ]
 
 
 def _decodes(record: StepRecord) -> messages.Decodes | None:
