@@ -251,7 +251,6 @@ class LLMEngine:
             num_waiting=self.scheduler.waiting.num_seqs,
             num_swapped=self.scheduler.swapped.num_seqs,
             blocks=self.block_manager.stats,
-            cache_changes=self.block_manager.take_cache_changes(),
             cache_events=self.block_manager.take_events(),
             scheduler_time=timer.scheduler_time,
             model_forward_time=timer.model_forward_time,

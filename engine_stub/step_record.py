@@ -7,11 +7,10 @@ are tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.publish.prefix_history import PrefixLookup
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 from seqtop.wire.messages import PreemptionMode, WaitCause
 
@@ -90,47 +89,6 @@ class BlockStats:
     free_cpu: int
 
 
-class RemovedBlock(NamedTuple):
-    """A block that the prefix cache evicted.
-
-    Attributes:
-        block_hash: The hash of the content that was lost.
-        seq_id: The sequence that got the block.
-    """
-
-    block: int
-    block_hash: bytes
-    seq_id: int
-
-
-class StoredBlock(NamedTuple):
-    """A full, computed block that was added to the prefix cache.
-
-    Attributes:
-        token_hash: The hash that the block would have without adapters.
-        seq_id: The sequence that computed it.
-        position: Its logical position in the table of that sequence.
-    """
-
-    block: int
-    block_hash: bytes
-    token_hash: bytes
-    seq_id: int
-    position: int
-
-
-class AdmissionLookup(NamedTuple):
-    """The lookup in the prefix cache with which a sequence was admitted.
-
-    Attributes:
-        num_removed: Blocks that were removed in this step before it.
-    """
-
-    seq_id: int
-    num_removed: int
-    lookup: PrefixLookup
-
-
 class BlockRemoved(NamedTuple):
     """A block that the prefix cache evicted; vLLM's event of this name.
 
@@ -149,13 +107,13 @@ class BlockStored(NamedTuple):
 
     Attributes:
         seq_id: The sequence that computed it.
-        index: Its logical position in the table of that sequence.
+        position: Its logical position in the table of that sequence.
     """
 
     block: int
     block_hash: bytes
     seq_id: int
-    index: int
+    position: int
 
 
 class PrefixQueried(NamedTuple):
@@ -178,23 +136,6 @@ class PrefixQueried(NamedTuple):
 
 
 CacheEvent: TypeAlias = BlockStored | BlockRemoved | PrefixQueried
-
-
-@dataclass(frozen=True, slots=True)
-class CacheChanges:
-    """Changes of the prefix cache in a step; vLLM's ``BlockRemoved`` and ``BlockStored``.
-
-    Attributes:
-        removed: Blocks removed from the cache. They were removed before `stored` were added, which
-            may contain one of them again.
-        stored: Blocks added.
-        lookups: Lookups of the sequences admitted, those of one group together. All of them were
-            made before `stored` were added.
-    """
-
-    removed: list[RemovedBlock]
-    stored: list[StoredBlock]
-    lookups: list[AdmissionLookup]
 
 
 class TableChanges(msgspec.Struct):
@@ -307,7 +248,6 @@ class StepRecord:
         num_waiting: Sequences that are waiting after this step.
         num_swapped: Sequences that are swapped out after this step.
         blocks: The KV pools after this step.
-        cache_changes: Changes of the prefix cache in this step.
         cache_events: Events of the prefix cache in this step, in order.
         scheduler_time: Duration of scheduling.
         model_forward_time: Duration of the model's forward pass.
@@ -337,7 +277,6 @@ class StepRecord:
     num_waiting: int
     num_swapped: int
     blocks: BlockStats
-    cache_changes: CacheChanges
     cache_events: list[CacheEvent]
     scheduler_time: float
     model_forward_time: float

@@ -22,16 +22,12 @@ from itertools import takewhile
 from engine_stub.core.block_pool import BlockPool
 from engine_stub.core.block_table import BlockTable, common_prefix
 from engine_stub.step_record import (
-    AdmissionLookup,
     BlockStats,
     BlockStored,
-    CacheChanges,
     CacheEvent,
     PrefixQueried,
-    StoredBlock,
     TableChanges,
 )
-from seqtop.publish.prefix_history import PrefixLookup
 from seqtop.sequence import Sequence
 
 
@@ -83,8 +79,6 @@ class BlockManager:
         self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
-        self._stored: list[StoredBlock] = []
-        self._lookups: list[AdmissionLookup] = []
         self._changes = TableChanges()
 
     @property
@@ -157,7 +151,6 @@ class BlockManager:
         No block may have been taken or released since `placement` was made.
         """
         if self.enable_prefix_caching:
-            self._lookups += [self._admission_lookup(seq, placement) for seq in seqs]
             self.device.events.append(self._prefix_queried(seqs, placement))
         taken: dict[object, int] = {}
         for seq in seqs:
@@ -229,13 +222,9 @@ class BlockManager:
         if num_full <= len(table.registered):
             return
         table.hash_blocks(seq, num_full)
-        token_hashes = table.hash_tokens(seq, num_full)
         for index in range(len(table.registered), num_full):
             block, block_hash = table.blocks[index], table.hashes[index]
             if self.device.register(block, block_hash):
-                self._stored.append(
-                    StoredBlock(block, block_hash, token_hashes[index], seq.seq_id, index)
-                )
                 self.device.events.append(BlockStored(block, block_hash, seq.seq_id, index))
         table.registered = table.blocks[:num_full]
 
@@ -248,29 +237,16 @@ class BlockManager:
         """Starts a new record of table changes."""
         self._changes = TableChanges()
 
-    def take_cache_changes(self) -> CacheChanges:
-        """Returns the changes of the prefix cache since the last call.
-
-        To be called after each step. Blocks are removed while a step is scheduled, and stored
-        when it has been computed.
-        """
-        stored, self._stored = self._stored, []
-        lookups, self._lookups = self._lookups, []
-        return CacheChanges(self.device.take_removed(), stored, lookups)
-
     def take_events(self) -> list[CacheEvent]:
         """Returns the events of the prefix cache since the last call, in order."""
-        events, self.device.events = self.device.events, []
-        return events
+        return self.device.take_events()
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Makes a forked sequence share all blocks of its parent."""
         table = self._tables[parent.seq_id]
         for block in table.blocks:
             self.device.share(block)
-        self._tables[child.seq_id] = BlockTable(
-            table.blocks, table.registered, table.hashes.copy(), table.token_hashes.copy()
-        )
+        self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
         self._changes.replace(child.seq_id, table.blocks)
         table.capacity = 0  # the last block is shared now
 
@@ -354,21 +330,6 @@ class BlockManager:
         table.hash_blocks(seq, (seq.get_len() - 1) // self.block_size)
         found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
         return [block for block in found if block is not None]
-
-    def _admission_lookup(self, seq: Sequence, placement: Placement) -> AdmissionLookup:
-        """Returns the lookup that found `placement`, before any block is taken for it."""
-        table = self._tables.setdefault(seq.seq_id, BlockTable())
-        num_hits, num_blocks = len(placement.hits), (seq.get_len() - 1) // self.block_size
-        table.hash_blocks(seq, num_blocks)
-        lookup = PrefixLookup(
-            block_size=self.block_size,
-            num_tokens=seq.get_len(),
-            num_hit_tokens=num_hits * self.block_size,
-            hashes=table.hashes[num_hits:num_blocks],
-            token_hashes=table.hash_tokens(seq, num_blocks)[num_hits:num_blocks],
-            is_cacheable=placement.use_cache,
-        )
-        return AdmissionLookup(seq.seq_id, self.device.num_removed, lookup)
 
     def _prefix_queried(self, seqs: list[Sequence], placement: Placement) -> PrefixQueried:
         num_tokens, num_hits = seqs[0].get_len(), len(placement.hits)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 
-from engine_stub.step_record import BlockRemoved, CacheEvent, RemovedBlock
+from engine_stub.step_record import BlockRemoved, CacheEvent
 
 
 class BlockPool:
@@ -31,7 +31,6 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
-        self._removed: list[RemovedBlock] = []
         self.events: list[CacheEvent] = []
 
     @property
@@ -65,7 +64,6 @@ class BlockPool:
             block, _ = self._cached.popitem(last=False)
             block_hash = self._hash_of_block.pop(block)
             del self._block_of_hash[block_hash]
-            self._removed.append(RemovedBlock(block, block_hash, seq_id))
             self.events.append(BlockRemoved(block, block_hash, seq_id))
         self._ref_counts[block] = 1
         return block
@@ -99,15 +97,10 @@ class BlockPool:
         self._hash_of_block[block] = block_hash
         return True
 
-    @property
-    def num_removed(self) -> int:
-        """Blocks that were removed from the cache since the last call of `take_removed`."""
-        return len(self._removed)
-
-    def take_removed(self) -> list[RemovedBlock]:
-        """Returns the blocks that were removed from the cache since the last call."""
-        removed, self._removed = self._removed, []
-        return removed
+    def take_events(self) -> list[CacheEvent]:
+        """Returns the events since the last call, in order."""
+        events, self.events = self.events, []
+        return events
 
     def check(self, holders: Counter[int]) -> None:
         """Asserts that every block is in one state, with the right reference count.

@@ -21,7 +21,6 @@ class BlockTable:
         blocks: Physical block numbers on the device; empty while swapped out.
         registered: The leading blocks that are registered in the prefix cache.
         hashes: Hash of each full block, computed on first use.
-        token_hashes: The same without adapters, for a sequence that has one.
         capacity: The number of tokens up to which the sequence needs neither another block nor a
             copy of a shared one.
     """
@@ -29,32 +28,19 @@ class BlockTable:
     blocks: list[int] = field(default_factory=list)
     registered: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
-    token_hashes: list[bytes] = field(default_factory=list)
     capacity: int = 0
 
     def hash_blocks(self, seq: Sequence, num_blocks: int) -> None:
         """Extends the chain of hashes to `num_blocks` blocks of the sequence."""
-        _extend_chain(self.hashes, seq, num_blocks, seq.extra_hash())
-
-    def hash_tokens(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """Returns the hashes of at least `num_blocks` blocks as they would be without adapters."""
-        chain = self.hashes if seq.extra_hash() is None else self.token_hashes
-        _extend_chain(chain, seq, num_blocks, None)
-        return chain
-
-
-def _extend_chain(
-    hashes: list[bytes], seq: Sequence, num_blocks: int, extra_hash: int | None
-) -> None:
-    token_ids = seq.get_token_ids()
-    for index in range(len(hashes), num_blocks):
-        # Whatever else determines the content salts the first hash, and so the whole chain.
-        parent = hashes[-1] if hashes else repr(extra_hash).encode()
-        start = index * seq.block_size
-        block_tokens = array("q", token_ids[start : start + seq.block_size])
-        digest = blake2b(parent, digest_size=16)
-        digest.update(block_tokens.tobytes())
-        hashes.append(digest.digest())
+        hashes, token_ids = self.hashes, seq.get_token_ids()
+        for index in range(len(hashes), num_blocks):
+            # Whatever else determines the content salts the first hash, and so the whole chain.
+            parent = hashes[-1] if hashes else repr(seq.extra_hash()).encode()
+            start = index * seq.block_size
+            block_tokens = array("q", token_ids[start : start + seq.block_size])
+            digest = blake2b(parent, digest_size=16)
+            digest.update(block_tokens.tobytes())
+            hashes.append(digest.digest())
 
 
 def common_prefix(lists: Iterable[list[int]]) -> list[int]:

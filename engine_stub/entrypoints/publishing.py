@@ -184,7 +184,9 @@ class StepPublisher:
                 preemptions=[_preemption(each) for each in record.preemptions],
                 wait_reasons=_wait_reasons(record),
                 newly_cached_blocks=self._newly_cached(record),
-                uncached_blocks=[each.block for each in record.cache_changes.removed],
+                uncached_blocks=[
+                    event.block for event in record.cache_events if isinstance(event, BlockRemoved)
+                ],
                 decodes=_decodes(record),
             )
         )
@@ -200,9 +202,9 @@ class StepPublisher:
         misses: dict[int, list[PrefixMiss]] = {}
         for event in record.cache_events:
             match event:
-                case BlockStored(_, block_hash, seq_id, index):
+                case BlockStored(_, block_hash, seq_id, position):
                     stored = sequences[seq_id]
-                    (token_hash,) = stored.hash_tokens(index, [block_hash])
+                    (token_hash,) = stored.hash_tokens(position, [block_hash])
                     history.store(record.step, stored.request_id, block_hash, token_hash)
                 case BlockRemoved(_, block_hash, seq_id):
                     got = sequences.get(seq_id)
@@ -242,11 +244,14 @@ class StepPublisher:
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
         cached = self._cached
-        for removed in record.cache_changes.removed:
-            cached.pop(removed.block, None)
         runs: list[CachedBlocks] = []
         neighbour = None
-        for block, _, _, seq_id, position in record.cache_changes.stored:
+        for event in record.cache_events:
+            if isinstance(event, BlockRemoved):
+                cached.pop(event.block, None)
+            if not isinstance(event, BlockStored):
+                continue
+            block, _, seq_id, position = event
             request_id = self._sequences[seq_id].request_id
             cached[block] = request_id, seq_id, position
             if (seq_id, position) == neighbour:

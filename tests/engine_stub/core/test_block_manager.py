@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine_stub.core.block_manager import BlockManager
-from engine_stub.step_record import TableChanges
-from seqtop.publish.prefix_history import PrefixLookup
+from engine_stub.step_record import BlockRemoved, BlockStored, PrefixQueried, TableChanges
 from seqtop.sequence import LoRARequest, Sequence, token_inputs
 
 BLOCK_SIZE = 4
@@ -278,8 +277,8 @@ def test_forks_of_forks_are_copied_for_all_writers_but_one() -> None:
     assert manager.get_computed_block_nums(seqs) == [0]
     tables = [[0, 2], [0, 3], [0, 1]]
     assert [manager.get_computed_block_nums([seq]) for seq in seqs] == tables
-    stored = manager.take_cache_changes().stored
-    assert [(each.seq_id, each.position, each.block) for each in stored] == [
+    stored = [event for event in manager.take_events() if isinstance(event, BlockStored)]
+    assert [(event.seq_id, event.position, event.block) for event in stored] == [
         (0, 0, 0),
         (0, 1, 2),
         (1, 1, 3),
@@ -372,40 +371,34 @@ def test_a_swapped_sequence_can_be_freed() -> None:
 
 
 @pytest.mark.parametrize("use_cache", [False, True])
-def test_a_lookup_tells_the_full_blocks_that_were_not_found(use_cache: bool) -> None:
+def test_events_are_in_order_and_name_the_blocks_that_a_lookup_missed(use_cache: bool) -> None:
     manager = make_manager(7)
     lora = LoRARequest("l", 1, "/l")
     first = make_seq(0, [1] * 13, lora)
     allocate(manager, first)
     compute(manager, first)
     manager.free(first)
-    changes = manager.take_cache_changes()
-    assert [each[:2] for each in changes.lookups] == [(0, 0)]
-    assert changes.lookups[0].lookup.hashes == [each.block_hash for each in changes.stored]
-    assert [each.block for each in changes.stored] == [0, 1, 2]
+    query, *stored = manager.take_events()
+    assert isinstance(query, PrefixQueried)
+    hashes = query.missed[0]
+    assert query == PrefixQueried([0], 13, 0, [hashes], use_cache=True)
+    assert len({*hashes}) == 3
+    assert stored == [BlockStored(index, hashes[index], 0, index) for index in range(3)]
     plain, other = make_seq(1, [1] * 17), make_seq(2, [1] * 5, lora)
     allocate(manager, plain)
     manager.allocate([other], manager.find_placement([other], use_cache=use_cache))
     manager.check()
-    later = manager.take_cache_changes()
-    assert [(each.block, each.seq_id) for each in later.removed] == (
-        [(2, 1), (1, 2)] if use_cache else [(2, 1), (1, 2), (0, 2)]
-    )
-    assert [each[:2] for each in later.lookups] == [(1, 0), (2, 1)]
-    of_plain, of_other = (each.lookup for each in later.lookups)
-    assert len(of_plain.hashes) == 4
-    assert of_plain.token_hashes == of_plain.hashes
-    assert of_plain.is_cacheable
-    missed = slice(1 if use_cache else 0, 1)
-    assert of_other == PrefixLookup(
-        block_size=4,
-        num_tokens=5,
-        num_hit_tokens=4 if use_cache else 0,
-        hashes=[each.block_hash for each in changes.stored][missed],
-        token_hashes=of_plain.token_hashes[missed],
-        is_cacheable=use_cache,
-    )
-    assert [each.token_hash for each in changes.stored] == of_plain.hashes[:3]
+    of_plain, removed, of_other, *more_removed = manager.take_events()
+    assert isinstance(of_plain, PrefixQueried)
+    assert of_plain == PrefixQueried([1], 17, 0, of_plain.missed, use_cache=True)
+    assert len({*of_plain.missed[0]} - {*hashes}) == 4
+    assert removed == BlockRemoved(2, hashes[2], 1)
+    num_hits = 1 if use_cache else 0
+    assert of_other == PrefixQueried([2], 5, num_hits, [hashes[num_hits:1]], use_cache)
+    assert more_removed == [
+        BlockRemoved(block, hashes[block], 2) for block in ([1] if use_cache else [1, 0])
+    ]
+    assert manager.take_events() == []
 
 
 def test_freeing_twice_or_never_allocated_changes_nothing() -> None:
@@ -442,7 +435,7 @@ class Blocks(RuleBasedStateMachine):
         self.seqs: list[Sequence] = []
         self.num_made = 0
         self.cached: set[int] = set()
-        """What the changes that the manager tells of add up to."""
+        """The blocks that the events of the manager add up to."""
 
     @rule(
         start=st.sampled_from([[1] * 8, [1] * 4 + [2] * 4, []]),
@@ -490,14 +483,14 @@ class Blocks(RuleBasedStateMachine):
         assert stats.used + stats.cached + stats.free == stats.total
 
     @invariant()
-    def changes_of_the_cache_add_up(self) -> None:
-        changes = self.manager.take_cache_changes()
-        removed = [each.block for each in changes.removed]
-        stored = {each.block for each in changes.stored}
-        assert len(set(removed)) == len(removed)
-        assert len(stored) == len(changes.stored)
-        assert self.cached.issuperset(removed)
-        self.cached = self.cached.difference(removed) | stored
+    def events_of_the_cache_add_up(self) -> None:
+        for event in self.manager.take_events():
+            match event:
+                case BlockStored(block=block):
+                    assert block not in self.cached
+                    self.cached.add(block)
+                case BlockRemoved(block=block):
+                    self.cached.remove(block)
         assert self.cached == set(self.manager.device._hash_of_block)
 
     @invariant()

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from engine_stub.core.block_pool import BlockPool
-from engine_stub.step_record import RemovedBlock
+from engine_stub.step_record import BlockRemoved
 
 
 def test_all_blocks_are_free_at_first() -> None:
@@ -27,10 +27,8 @@ def test_free_blocks_are_taken_before_cached_ones() -> None:
     assert pool.find(b"first") == first
     assert pool.take(7) == first
     assert pool.find(b"first") is None
-    assert pool.num_removed == 1
-    assert pool.take_removed() == [RemovedBlock(first, b"first", 7)]
-    assert pool.take_removed() == []
-    assert pool.num_removed == 0
+    assert pool.take_events() == [BlockRemoved(first, b"first", 7)]
+    assert pool.take_events() == []
     pool.check(Counter(range(3)))
 
 
