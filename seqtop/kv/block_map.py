@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from seqtop.kv import cells
 from seqtop.kv.cache import Key
-from seqtop.kv.cells import KvGrid, Place
 from seqtop.kv.ui_state import KvUiState
+from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
 
 
-class KvBlockMap(CellMap[Place]):
-    """The cells of all tiers."""
+class KvBlockMap(CellMap[int]):
+    """The cells of all tiers, numbered across the tiers."""
 
     BINDINGS = move_bindings(
         ("left,h", "move(-1)", "The cell before", "left"),
@@ -24,28 +24,32 @@ class KvBlockMap(CellMap[Place]):
     def __init__(self, ui: KvUiState) -> None:
         super().__init__(ui.lock)
         self._ui = ui
-        self._grid = KvGrid((), 10, 1, 3)
+        self._grid = BlockGrid((), 10)
         self._path: set[Key] = set()
 
     @property
-    def cursor(self) -> Place | None:
-        place = self._ui.cursor
-        return None if place is None else Place(*place)
+    def cursor(self) -> int | None:
+        """The number of the cell under the cursor; `None` if it is not in the last frame."""
+        cursor = self._ui.cursor
+        return None if cursor is None else self._grid.block(*cursor)
 
     def show(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
         if not self.size:
             return
         block = self._ui.block
-        self._path = set() if block is None else {each.key for each in self._ui.cache.path(block)}
+        self._path = (
+            set() if block is None else {cached.key for cached in self._ui.cache.path(block)}
+        )
         width, height = max(self.text_width - 1, 1), self.size.height
         self._grid = cells.grid(self._ui.cache.tiers, width, height)
-        self.set_height(self._grid.starts[-1])
+        self.set_height(self._grid.height)
         self.refresh_changed()
 
-    def go_to(self, key: Place) -> None:
+    def go_to(self, key: int) -> None:
         with self._ui.lock:
-            self._ui.medium, self._ui.cell = key
+            pool, self._ui.cell = self._grid.pool_of(max(0, min(key, self._grid.num_blocks - 1)))
+            self._ui.medium = pool.name
             self.show()
             self.reveal()
         self.post_message(self.Moved())
@@ -56,21 +60,21 @@ class KvBlockMap(CellMap[Place]):
             self.reveal()
 
     def action_move(self, by: int) -> None:
-        if (cursor := self.cursor) is not None and self._grid.tiers:
-            self.go_to(self._grid.stepped(cursor, by))
+        if (cursor := self.cursor) is not None:
+            self.go_to(cursor + by)
 
     def action_end(self, direction: int) -> None:
-        if self._grid.tiers:
-            medium, num_cells = self._grid.tiers[0 if direction < 0 else -1]
-            self.go_to(Place(medium, 0 if direction < 0 else num_cells - 1))
+        if self._grid.num_blocks:
+            self.go_to(0 if direction < 0 else self._grid.num_blocks - 1)
 
-    def _position(self, key: Place) -> tuple[int, int]:
+    def _position(self, key: int) -> tuple[int, int]:
         return self._grid.line(key), self._grid.column(key)
 
-    def _key_at(self, x: int, y: int) -> Place | None:
-        return self._grid.place_at(x, y)
+    def _key_at(self, x: int, y: int) -> int | None:
+        cell = self._grid.cell_at(x, y)
+        return None if cell is None else cell.start
 
-    def _rows_away(self, key: Place, lines: int) -> Place:
+    def _rows_away(self, key: int, lines: int) -> int:
         return self._grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:

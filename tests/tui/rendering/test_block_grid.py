@@ -1,78 +1,61 @@
-"""The grid of all maps of blocks lays them out as the two grids before it did."""
+"""The grid of the blocks of several pools: titles, and moves across them."""
 
-from hypothesis import assume, given
-from hypothesis import strategies as st
+import pytest
 
-from seqtop.kv import cells as kv_cells
-from seqtop.kv.cache import Tier
 from seqtop.tui.rendering.block_grid import BlockGrid, Pool
-from seqtop.tui.screens.blocks import cells as pool_cells
 
-widths = st.integers(1, 170)
-heights = st.integers(0, 60)
+POOLS = (Pool("GPU", 126), Pool("empty", 0), Pool("CPU", 55))
 
 
-@given(st.integers(1, 3_000), st.integers(0, 500), widths, heights, st.booleans(), st.data())
-def test_it_equals_the_grid_of_the_pool(
-    num_device: int, num_host: int, width: int, height: int, single: bool, data: st.DataObject
-) -> None:
-    old = pool_cells.grid(num_device, num_host, width, height, single=single)
-    pools = Pool("device", num_device, has_title=False), Pool("host", num_host)
-    new = BlockGrid(pools, old.per_row, old.pitch, old.lines, old.span)
-    assert (new.label, new.width, new.row_blocks) == (old.label, old.width, old.row_blocks)
-    assert new.height == old.height
-    lines = st.integers(-2, old.height + 2)
-    for y in data.draw(st.lists(lines, max_size=20)):
-        assert new.blocks(y) == old.blocks(y)
-        assert new.cells(y) == old.cells(y)
-        assert (new.title(y) is not None) == (num_host > 0 and y == old.device_lines)
-        for x in range(0, width + 3, 3):
-            assert new.cell_at(x, y) == old.cell_at(x, y)
-    for block in data.draw(st.lists(st.integers(0, num_device + num_host - 1), max_size=20)):
-        assert new.line(block) == old.line(block)
-        assert new.column(block) == old.column(block)
-        assert new.cell(block) == old.cell(block)
-        for rows in (-40, -2, -1, 0, 1, 2, 40):
-            assert new.moved(block, rows) == old.moved(block, rows)
+@pytest.fixture(params=[(2, 1, 1), (1, 1, 4), (5, 3, 1)])
+def grid(request: pytest.FixtureRequest) -> BlockGrid:
+    pitch, lines, span = request.param
+    return BlockGrid(POOLS, 30, pitch, lines, span)
 
 
-@given(st.lists(st.integers(1, 400), max_size=5), widths, heights, st.data())
-def test_it_equals_the_grid_of_tiers(
-    sizes: list[int], width: int, height: int, data: st.DataObject
-) -> None:
-    assume(max(sizes, default=0) not in {1, 10, 100})  # where the label was too wide
-    tiers = {f"t{index}": Tier(cells=[None] * size) for index, size in enumerate(sizes)}
-    old = kv_cells.grid(tiers, width, height)
-    new = BlockGrid(tuple(Pool(*tier) for tier in old.tiers), old.per_row, old.pitch)
-    names = [name for name, _ in old.tiers]
-    assert new.height == old.starts[-1]
-    assert new.num_blocks == sum(sizes)
-    for y in range(-1, new.height + 2):
-        medium, numbers = old.row(y)
-        if y >= 0:
-            blocks = [new.pool_of(block) for block in new.blocks(y)]
-            assert [(pool.name, number) for pool, number in blocks] == [
-                (medium, number) for number in numbers
-            ]
-        pool = new.title(y)
-        assert (None if pool is None else pool.name) == (medium if y in old.starts[:-1] else None)
-        for x in range(0, width + 3, 3):
-            place = old.place_at(x, y)
-            cell = new.cell_at(x, y)
-            if y >= 0:
-                assert cell == (None if place is None else range(b := new.block(*place), b + 1))
-    if not sizes:
-        return
-    for block in data.draw(st.lists(st.integers(0, new.num_blocks - 1), max_size=20)):
-        pool, number = new.pool_of(block)
-        place = kv_cells.Place(pool.name, number)
-        assert new.block(*place) == block
-        assert new.line(block) == old.line(place)
-        assert new.column(block) == old.column(place)
-        for rows in (-40, -2, -1, 0, 1, 2, 40):
-            assert new.block(*old.moved(place, rows)) == new.moved(block, rows)
-        for by in (-1, 1):
-            stepped = max(0, min(block + by, new.num_blocks - 1))
-            assert new.block(*old.stepped(place, by)) == stepped
-    assert new.block("other", 0) is None
-    assert new.block(names[0], sizes[0]) is None
+def test_every_block_is_in_one_cell(grid: BlockGrid) -> None:
+    blocks = range(grid.num_blocks)
+    cells = {(grid.column(block), grid.line(block)): grid.cell(block) for block in blocks}
+    assert sorted(block for cell in cells.values() for block in cell) == [*blocks]
+    assert [grid.cell_at(x, y) for x, y in cells] == [*cells.values()]
+
+
+def test_titles_and_the_space_beside_the_cells_have_no_blocks(grid: BlockGrid) -> None:
+    titles = [y for y in range(-1, grid.height + 1) if grid.title(y) is not None]
+    assert [grid.title(y).name for y in titles] == ["GPU", "CPU"]
+    for y in (-1, *titles, grid.height):
+        assert grid.cell_at(grid.label, y) is None
+        assert not grid.blocks(y)
+    assert grid.cell_at(0, 1) is None
+    assert grid.cell_at(29 * grid.pitch + grid.label, grid.height - 1) is None
+
+
+def test_blocks_are_numbered_across_pools(grid: BlockGrid) -> None:
+    for block in range(grid.num_blocks):
+        pool, number = grid.pool_of(block)
+        assert grid.block(pool.name, number) == block
+    assert grid.pool_of(126) == (POOLS[2], 0)
+    assert grid.block("CPU", 55) is None
+    assert grid.block("DISK", 0) is None
+    for block in (-1, grid.num_blocks):
+        with pytest.raises(IndexError):
+            grid.pool_of(block)
+
+
+def test_moves_cross_titles_and_end_at_the_edges(grid: BlockGrid) -> None:
+    block, lines = 7, set()
+    for _ in range(grid.height):
+        lines.add(grid.line(block))
+        block = grid.moved(block, 1)
+    tops = {grid.line(number) for number in range(grid.num_blocks)}
+    assert lines == tops
+    assert grid.pool_of(block)[0].name == "CPU"
+    assert grid.moved(block, 1) == block
+    assert grid.line(grid.moved(block, -100)) == grid.line(0)
+    assert grid.moved(7, -1) == 7
+
+
+def test_without_blocks_there_are_no_lines() -> None:
+    grid = BlockGrid((Pool("empty", 0),), 30)
+    assert grid.height == 0
+    assert grid.title(0) is None

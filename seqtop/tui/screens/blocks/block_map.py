@@ -1,9 +1,10 @@
 """The map of the block pool: a cell for each block, and a cursor on one of them."""
 
 from seqtop.state.block_index import BlockIndex
+from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.blocks.cells import BlockGrid, grid, pool_line, shown_owners
+from seqtop.tui.screens.blocks.cells import grid, pool_line, pools_of, shown_owners
 from seqtop.tui.ui_state import Changes, UiState
 
 MAX_LINES = 1_000
@@ -55,7 +56,8 @@ class BlockMap(CellMap[int]):
         else:
             for block in changed:
                 self._lines_of_cells.pop(self.block_grid.line(block), None)
-        if changes.touched is None or not self.block_grid.fits(self.index):
+        pools = pools_of(self.index.num_device, self.index.num_host)
+        if changes.touched is None or self.block_grid.pools != pools:
             self._arrange()
         if self.cursor != before:
             self.reveal()
@@ -154,8 +156,8 @@ class BlockMap(CellMap[int]):
         if self._lines_for != key or len(self._lines_of_cells) > MAX_LINES:
             self._lines_of_cells.clear()
             self._lines_for = key
-        found = self._lines_of_cells.get(y)
-        if found is None:
+        cells = self._lines_of_cells.get(y)
+        if cells is None:
             line = pool_line(key[0], self._ui.state, self.index, y, key[1])
-            found = self._lines_of_cells[y] = line, shown_owners(key[0], self.index, y)
-        return found
+            cells = self._lines_of_cells[y] = line, shown_owners(key[0], self.index, y)
+        return cells

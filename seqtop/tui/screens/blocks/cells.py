@@ -6,12 +6,12 @@ have signs of their own. If a pool has more blocks than cells fit, a cell stands
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
 from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
 from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
@@ -36,96 +36,9 @@ SHADES = "░▒▓█"
 """Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
 
 
-class BlockGrid(NamedTuple):
-    """The layout of the cells: rows of the device's pool, a title, rows of the host's pool."""
-
-    num_device: int
-    num_host: int
-    per_row: int
-    """Cells in a row."""
-    pitch: int
-    """The columns of a cell and the gap after it."""
-    lines: int
-    """The lines of a cell."""
-    span: int
-    """The blocks of a cell."""
-    label: int
-    """The columns for the number at the beginning of a row, and the gap after it."""
-
-    def fits(self, index: BlockIndex) -> bool:
-        """Returns whether the grid is for pools of the sizes in `index`."""
-        return (self.num_device, self.num_host) == (index.num_device, index.num_host)
-
-    @property
-    def width(self) -> int:
-        """The columns of a cell without the gap after it, which narrow cells do not have."""
-        return self.pitch - (self.pitch > 2)
-
-    @property
-    def row_blocks(self) -> int:
-        """The blocks of a row."""
-        return self.per_row * self.span
-
-    @property
-    def device_lines(self) -> int:
-        return -(-self.num_device // self.row_blocks) * self.lines
-
-    @property
-    def height(self) -> int:
-        """The lines of the whole grid."""
-        host_lines = -(-self.num_host // self.row_blocks) * self.lines
-        return self.device_lines + (host_lines + 1 if host_lines else 0)
-
-    def blocks(self, y: int) -> range:
-        """Returns the blocks on line `y`; none on the host's title and below the end."""
-        if y < self.device_lines:
-            start, end = y // self.lines * self.row_blocks, self.num_device
-        else:
-            row = (y - self.device_lines - 1) // self.lines
-            start, end = self.num_device + row * self.row_blocks, self.num_device + self.num_host
-        is_title = y >= self.device_lines and start < self.num_device
-        return range(0) if y < 0 or is_title else range(start, min(start + self.row_blocks, end))
-
-    def cells(self, y: int) -> list[range]:
-        """Returns the blocks of each cell on line `y`."""
-        blocks = self.blocks(y)
-        return [blocks[at : at + self.span] for at in range(0, len(blocks), self.span)]
-
-    def line(self, block: int) -> int:
-        """Returns the first line of a block's cell."""
-        if block < self.num_device:
-            return block // self.row_blocks * self.lines
-        return self.device_lines + 1 + (block - self.num_device) // self.row_blocks * self.lines
-
-    def column(self, block: int) -> int:
-        """Returns the first column of a block's cell."""
-        cell = (block - self.blocks(self.line(block)).start) // self.span
-        return self.label + cell * self.pitch + cell // GROUP
-
-    def cell(self, block: int) -> range:
-        """Returns the blocks of the cell with `block`."""
-        blocks = self.blocks(self.line(block))
-        at = (block - blocks.start) // self.span * self.span
-        return blocks[at : at + self.span]
-
-    def cell_at(self, x: int, y: int) -> range | None:
-        """Returns the blocks of the cell at column `x` of line `y`."""
-        group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
-        column = group * GROUP + rest // self.pitch
-        cells = self.cells(y)
-        if x < self.label or rest >= GROUP * self.pitch or column >= len(cells):
-            return None
-        return cells[column]
-
-    def moved(self, block: int, rows: int) -> int:
-        """Returns the block `rows` below (above, if negative), or the nearest that exists."""
-        line = self.line(block)
-        column = block - self.blocks(line).start
-        target = max(0, min(line + rows * self.lines, self.height - 1))
-        if not self.blocks(target):  # the cursor skips the host's title
-            target += 1 if rows > 0 else -1
-        reached = self.blocks(target)
-        return reached[min(column, len(reached) - 1)] if reached else block
+def pools_of(num_device: int, num_host: int) -> tuple[Pool, Pool]:
+    """Returns the pools of the device and of the host, of which the second has a title."""
+    return Pool("device", num_device, has_title=False), Pool("host", num_host)
 
 
 def grid(
@@ -136,13 +49,13 @@ def grid(
     If the pools do not fit into `height` lines, a cell has one column, and stands for as many
     blocks as let all be visible; with `single`, for one.
     """
-    label = len(str(max(num_device, num_host, 1) - 1)) + 2
-    room = max(width - label + 1, GROUP + 1)
+    pools = pools_of(num_device, num_host)
+    room = max(width - label_width(pools) + 1, GROUP + 1)
     best = None
     for groups in range(1, room // (GROUP + 1) + 1):
         pitch = min((room // groups - 1) // GROUP, MAX_PITCH)
-        flat = BlockGrid(num_device, num_host, groups * GROUP, pitch, 1, 1, label)
-        has_host = flat.height - flat.device_lines > 0
+        flat = BlockGrid(pools, groups * GROUP, pitch)
+        has_host = num_host > 0
         rows = max(flat.height - has_host, 1)
         # The characters of a terminal are about twice as high as wide: no cell is upright.
         lines = min((height - has_host) // rows, max(pitch * 2 // 3, 1))
@@ -150,7 +63,7 @@ def grid(
             best = flat._replace(lines=lines)
     if best is not None:
         return best
-    condensed = BlockGrid(num_device, num_host, room // (GROUP + 1) * GROUP, 1, 1, 1, label)
+    condensed = BlockGrid(pools, room // (GROUP + 1) * GROUP)
     most = 1 if single else -(-MAX_EXAMINED // (condensed.per_row * max(height, 1)))
     span = max((num_device + num_host) // (condensed.per_row * max(height, 1)), 1)
     while span < most and condensed._replace(span=span).height > height:
@@ -212,22 +125,23 @@ def pool_line(
     grid: BlockGrid, state: EngineState, index: BlockIndex, y: int, selected: int | None
 ) -> Line:
     """Returns line `y` of the map: in a row's first line the first block's number, then cells."""
+    if grid.title(y) is not None:
+        return ((" " * grid.label + "host memory, to swap to", "dim"),)
     blocks = grid.blocks(y)
     if not blocks:
-        is_title = bool(grid.num_host) and y == grid.device_lines
-        return ((" " * grid.label + "host memory, to swap to", "dim"),) if is_title else ()
-    pool = grid.num_device if blocks.start >= grid.num_device else 0
+        return ()
+    _, first = grid.pool_of(blocks.start)
     sub_line = y - grid.line(blocks.start)
-    label = f"{blocks.start - pool if sub_line == 0 else '':>{grid.label - 1}} "
+    label = f"{first if sub_line == 0 else '':>{grid.label - 1}} "
     if grid.span > 1:
-        return cell_row(label, [(condensed_mark(index, each, selected),) for each in grid.cells(y)])
+        return cell_row(label, [(condensed_mark(index, run, selected),) for run in grid.cells(y)])
     return cell_row(
         label,
         [
             cell(
                 mark(index, block, selected),
                 fill(state, index, block) if grid.width > 1 else 1.0,
-                block - pool,
+                first + block - blocks.start,
                 grid,
                 sub_line,
             )
