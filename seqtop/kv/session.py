@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from seqtop.kv.cache import KvCache
 from seqtop.kv.messages import EventBatch
 from seqtop.kv.subscriber import KvSubscriber
-from seqtop.live.connection import Connection, ConnectionState, UnreachableError
-from seqtop.process.observable import Observable
+from seqtop.live.base_session import BaseSession
+from seqtop.live.connection import ConnectionState, UnreachableError
 
 
-class KvSession(Observable):
-    """Follows a publisher from `start` to `close`; a context manager does both.
+class KvSession(BaseSession):
+    """Follows a publisher, and keeps the prefix cache that its events describe.
 
     Args:
         endpoint: The publisher's ZeroMQ endpoint.
@@ -21,9 +20,7 @@ class KvSession(Observable):
         topic: The prefix of the topics to receive.
 
     Attributes:
-        lock: Held while an event is applied. Hold it while reading `cache`.
         cache: The prefix cache according to the events.
-        version: A number that grows with each change of `cache` or `connection`.
         has_replay: Whether the publisher has a replay socket.
 
     Raises:
@@ -38,15 +35,9 @@ class KvSession(Observable):
         topic: str = "",
     ) -> None:
         super().__init__()
-        self.lock = threading.RLock()
         self.cache = KvCache()
         self.has_replay = replay is not None
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
-
-    @property
-    def connection(self) -> Connection:
-        """The state of the connection."""
-        return self._subscriber.connection
 
     @property
     def now(self) -> float:
@@ -56,18 +47,6 @@ class KvSession(Observable):
         be wrong for replayed messages.
         """
         return max(time.time(), self.cache.time)
-
-    def start(self) -> None:
-        """Starts to receive."""
-        self._subscriber.start()
-
-    def close(self) -> None:
-        """Stops receiving."""
-        self._subscriber.close()
-
-    def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Waits up to `timeout` seconds for a connection state; returns whether it was reached."""
-        return self.wait_until(lambda: self.connection.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a connection and the first replay.
@@ -84,7 +63,7 @@ class KvSession(Observable):
             raise UnreachableError(self.connection.detail)
 
     def apply(self, batch: EventBatch) -> None:
-        """Updates the cache by a batch. Called on the subscriber's thread, as the next three."""
+        """Updates the cache by a batch. Called on the subscriber's thread, as the next two."""
         with self.lock:
             self.cache.apply(batch)
             self.changed()
@@ -100,14 +79,3 @@ class KvSession(Observable):
         with self.lock:
             self.cache.restart()
             self.changed()
-
-    def connection_changed(self) -> None:
-        """Wakes the threads that wait for a connection state."""
-        self.changed()
-
-    def __enter__(self) -> KvSession:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -5,11 +5,9 @@ The thread receives, decodes and applies events. Readers take the lock while the
 
 from __future__ import annotations
 
-import threading
-
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import Connection, ConnectionState, UnreachableError
-from seqtop.process.observable import Observable
+from seqtop.live.base_session import BaseSession
+from seqtop.live.connection import ConnectionState, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, StateChange
@@ -25,10 +23,8 @@ VIEWER_MAX_FINISHED = 10_000
 """Finished requests in the state of a viewer."""
 
 
-class Session(Observable):
-    """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
-
-    Its version grows with every change of `state` or `connection`.
+class Session(BaseSession):
+    """Follows the engine at `endpoint`, and keeps its state and its history.
 
     Args:
         endpoint: Where the engine publishes.
@@ -51,8 +47,6 @@ class Session(Observable):
         redact: bool = False,
     ) -> None:
         super().__init__()
-        self.lock = threading.RLock()
-        """Held while an event is applied; hold it while reading `state`."""
         self.state = EngineState(max_finished=max_finished)
         """The engine's state. A snapshot replaces the object."""
         self.sequence_number = -1
@@ -66,23 +60,6 @@ class Session(Observable):
         self._keys = keys
         self._redacts = redact
         self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
-
-    @property
-    def connection(self) -> Connection:
-        """The state of the connection."""
-        return self._subscriber.connection
-
-    def start(self) -> None:
-        """Starts to receive, on the subscriber's thread."""
-        self._subscriber.start()
-
-    def close(self) -> None:
-        """Stops receiving; returns when the subscriber's thread has ended."""
-        self._subscriber.close()
-
-    def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Waits up to `timeout` seconds for one of `states`; returns whether it was reached."""
-        return self.wait_until(lambda: self.connection.state in states, timeout)
 
     def await_engine(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a first state.
@@ -158,7 +135,7 @@ class Session(Observable):
     def remove_listener(self, listener: Listener) -> None:
         """Removes a listener that `add_listener` added."""
         with self.lock:
-            self._listeners = tuple(each for each in self._listeners if each != listener)
+            self._listeners = tuple(other for other in self._listeners if other != listener)
 
     # The interface of an `EventSink`, for the subscriber's thread.
 
@@ -205,10 +182,6 @@ class Session(Observable):
             self.sequence_number = reply.sequence_number
             self._publish(self._replaced(reply.incarnation))
 
-    def connection_changed(self) -> None:
-        """Wakes the threads that wait for a connection state."""
-        self.changed()
-
     def _replaced(self, incarnation: str) -> StateChange:
         return StateChange(
             self.state,
@@ -221,10 +194,3 @@ class Session(Observable):
         for listener in self._listeners:
             listener(change)
         self.changed()
-
-    def __enter__(self) -> Session:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
