@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seqtop.kv.cells import UNNAMED
 from seqtop.kv.ui_state import KvUiState
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
-from seqtop.tui.chrome.header import BADGES
-from seqtop.tui.rendering.bars import row, spread
-from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
+from seqtop.tui.rendering.bars import figure, row, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 
 GAP = ("▲ GAP", "badge-alert")
 
 
-class KvHeader(LineView):
+class KvHeader(BaseHeader):
     """The publisher, the connection and the totals."""
 
     def __init__(self, ui: KvUiState) -> None:
-        super().__init__(id="header")
+        super().__init__(ui.lock)
         self._ui = ui
 
-    def update(self) -> None:
-        """Draws the lines that look different. Called under the lock of `ui`."""
-        if not self.size:
-            return
-        width = max(self.size.width - 2, 1)
-        lines = identity(self._ui, width), cached(self._ui, width), totals(self._ui, width)
-        self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
-
-    def on_resize(self) -> None:
-        with self._ui.lock:
-            self.update()
+    def lines(self, width: int) -> Sequence[Line]:
+        return identity(self._ui, width), cached(self._ui, width), totals(self._ui, width)
 
 
 def notice_text(ui: KvUiState) -> str:
@@ -81,19 +73,19 @@ def cached(ui: KvUiState, width: int) -> Line:
     if not cache.num_batches:
         return (("no message yet", "dim"),)
     tiers = [
-        (3, _figure(safe_line(medium) or UNNAMED, fmt.count(tier.num_blocks)))
+        (3, figure(safe_line(medium) or UNNAMED, fmt.count(tier.num_blocks)))
         for medium, tier in list(cache.tiers.items())[:8]
     ]
     return row(
         [
-            (0, _figure("blocks", fmt.count(len(cache.blocks)))),
-            (0, _figure("tokens", fmt.count(cache.num_tokens))),
-            (1, _figure("prefix trees", fmt.count(cache.num_trees))),
+            (0, figure("blocks", fmt.count(len(cache.blocks)))),
+            (0, figure("tokens", fmt.count(cache.num_tokens))),
+            (1, figure("prefix trees", fmt.count(cache.num_trees))),
             *(tiers if len(cache.tiers) > 1 else []),
-            (2, _figure("events/s", fmt.rate(ui.rate))),
+            (2, figure("events/s", fmt.rate(ui.rate))),
         ],
         width,
-        gap=2 if width < 110 else 3,
+        gap=gap(width),
     )
 
 
@@ -115,18 +107,14 @@ def totals(ui: KvUiState, width: int) -> Line:
         return row(problems, width) if problems else ()
     return row(
         [
-            (0, _figure("stored", fmt.count(cache.num_stored))),
-            (0, _figure("removed", fmt.count(cache.num_removed))),
-            (2, _figure("cleared", fmt.count(cache.num_cleared))),
-            (3, _figure("stored again", fmt.count(cache.num_stored_again))),
-            (4, _figure("extended", fmt.count(cache.num_extending))),
-            (3, _figure("branched", fmt.count(cache.num_branching))),
+            (0, figure("stored", fmt.count(cache.num_stored))),
+            (0, figure("removed", fmt.count(cache.num_removed))),
+            (2, figure("cleared", fmt.count(cache.num_cleared))),
+            (3, figure("stored again", fmt.count(cache.num_stored_again))),
+            (4, figure("extended", fmt.count(cache.num_extending))),
+            (3, figure("branched", fmt.count(cache.num_branching))),
             *problems,
         ],
         width,
-        gap=2 if width < 110 else 3,
+        gap=gap(width),
     )
-
-
-def _figure(label: str, value: str) -> Line:
-    return ((f"{label} ", "dim"), (value, "strong"))

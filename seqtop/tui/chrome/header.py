@@ -1,5 +1,6 @@
 """The header: the engine, its connection, its rates and the use of its KV cache."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from seqtop.live.connection import ConnectionState
@@ -7,22 +8,12 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import not_available
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
 from seqtop.tui.rates import kv_use
-from seqtop.tui.rendering.bars import bar, row, sparkline, spread
-from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.bars import bar, figure, row, sparkline, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.ui_state import UiState
 
-BADGES = {
-    ConnectionState.CONNECTING: ("◌ CONNECTING", "badge-wait"),
-    ConnectionState.SYNCING: ("↻ SYNCING", "badge-wait"),
-    ConnectionState.LIVE: ("● LIVE", "badge-live"),
-    ConnectionState.LOST: ("✗ LOST", "badge-alert"),
-    ConnectionState.STOPPED: ("■ STOPPED", "badge-alert"),
-    ConnectionState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
-    ConnectionState.REFUSED: ("✗ REFUSED", "badge-alert"),
-    ConnectionState.REPLAY: ("▷ REPLAY", "badge-paused"),
-}
 _LEAST_BAR = 8
 """The cells of the bar of the KV cache at least."""
 TIME_SECONDS = 5.0
@@ -30,29 +21,20 @@ TIME_SECONDS = 5.0
 PAUSED = ("‖ PAUSED", "badge-paused")
 
 
-class Header(LineView):
-    """The top of the screen: one to three lines, depending on the height of the screen."""
+class Header(BaseHeader):
+    """The engine, its connection, its rates and the use of its KV cache."""
 
     def __init__(self, ui: UiState, *, title: str) -> None:
-        super().__init__(id="header")
+        super().__init__(ui.lock)
         self._ui = ui
         self._title = title
 
-    def update(self) -> None:
-        """Draws the lines that look different. Called under the lock of `ui`."""
-        if not self.size:
-            return
-        width = max(self.size.width - 2, 1)
-        lines = (
+    def lines(self, width: int) -> Sequence[Line]:
+        return (
             identity(self._ui, width, self._title),
             throughput(self._ui, width),
             cache(self._ui, width),
         )
-        self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
-
-    def on_resize(self) -> None:
-        with self._ui.lock:
-            self.update()
 
 
 def badges(ui: UiState) -> Line:
@@ -145,7 +127,7 @@ def throughput(ui: UiState, width: int) -> Line:
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
-            (0, _figure("step", step)),
+            (0, figure("step", step)),
             (5, ((fmt.rate(rates.steps), style), (" steps/s", "dim"))),
             (
                 1,
@@ -167,7 +149,7 @@ def throughput(ui: UiState, width: int) -> Line:
             (8, (("tok/s ", "dim"), (spark, "running")) if spark else ()),
         ],
         width,
-        gap=2 if width < 110 else 3,
+        gap=gap(width),
     )
 
 
@@ -220,8 +202,8 @@ def cache(ui: UiState, width: int) -> Line:
     parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
     use = fmt.percent(kv_use(state))
     spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
-    hits = _figure("prefix hits", fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries))
-    preempted = _figure("preempted", fmt.count(stats.num_preemptions))
+    hits = figure("prefix hits", fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries))
+    preempted = figure("preempted", fmt.count(stats.num_preemptions))
     best: Line = ()
     most = -1
     for cells, figures in (
@@ -238,7 +220,7 @@ def cache(ui: UiState, width: int) -> Line:
             *problems,
             (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
         ]
-        line = row(items, width, gap=2 if width < 110 else 3)
+        line = row(items, width, gap=gap(width))
         num_shown = (figures[0] in line) + (preempted[-1] in line)
         if num_shown > most:
             best, most = line, num_shown
@@ -263,11 +245,6 @@ def _findings(ui: UiState) -> Line:
             (fmt.plural(warnings, "warning"), "waiting"),
         )
     return line
-
-
-def _figure(label: str, value: str, unit: str = "", style: str = "strong") -> Line:
-    spans: Line = ((f"{label} ", "dim"), (value, style))
-    return (*spans, (f" {unit}", "dim")) if unit else spans
 
 
 def _count(sign: str, style: str, number: int, word: str) -> Line:

@@ -87,6 +87,11 @@ def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
     return lines
 
 
+def figure(label: str, value: str) -> Line:
+    """Returns a value behind its name."""
+    return ((f"{label} ", "dim"), (value, "strong"))
+
+
 def spread(left: Line, right: Line, width: int) -> Line:
     """Returns a line of `width` cells with `left` and `right` at its ends."""
     gap = max(width - line_width(left) - line_width(right), 1)

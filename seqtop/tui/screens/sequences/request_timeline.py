@@ -8,7 +8,7 @@ from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import waited
 from seqtop.text import format as fmt
-from seqtop.tui.rendering.bars import row, rows
+from seqtop.tui.rendering.bars import figure, row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
 from seqtop.tui.screens.sequences.pane import DetailPane
@@ -154,10 +154,10 @@ def _figures(
         ("e2e" if finished else "so far", length),
     )
     return [
-        *rows((_figure(name, fmt.seconds(value)) for name, value in latencies), width),
+        *rows((figure(name, fmt.seconds(value)) for name, value in latencies), width),
         *rows(
             (
-                (*_figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
+                (*figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
                 for name, value in _time_parts(request, length)
             ),
             width,
@@ -187,7 +187,3 @@ def _time_parts(request: RequestState, length: float) -> list[tuple[str, float]]
     parts.insert(0, ("waiting", waited(request, arrival + length)))
     parts.append(("other", max(length - sum(seconds for _, seconds in parts), 0.0)))
     return parts
-
-
-def _figure(label: str, value: str) -> Line:
-    return ((f"{label} ", "dim"), (value, "strong"))
