@@ -1,4 +1,7 @@
-"""The engine: takes requests, and computes some tokens of some of them in each step."""
+"""A continuous-batching engine.
+
+Each step schedules a batch, runs the model on it and processes the outputs.
+"""
 
 from __future__ import annotations
 

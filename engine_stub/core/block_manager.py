@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import takewhile
 
 from engine_stub.core.block_pool import BlockPool
 from engine_stub.core.block_table import BlockTable, common_prefix
 from engine_stub.step_record import (
     BlockStats,
-    BlockStored,
     CacheEvent,
     PrefixQueried,
     TableChanges,
@@ -32,25 +30,27 @@ from seqtop.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """A possible allocation for sequences that have no blocks, valid until blocks change.
+class ComputedBlocks:
+    """The cached prefix of sequences that have no blocks, and the blocks that the rest needs.
+
+    Valid until blocks change.
 
     Attributes:
-        hits: Cached blocks that hold the first tokens of all the sequences.
-        num_new: Further blocks to allocate.
-        num_unused_hits: Those of `hits` that are in no table, and so count as available.
+        blocks: Cached blocks that hold the first tokens of all the sequences.
+        num_new_blocks: Further blocks to allocate.
+        num_unused_blocks: Those of `blocks` that are in no table, and so count as available.
         use_cache: Whether the prefix cache was looked up.
     """
 
-    hits: list[int]
-    num_new: int
-    num_unused_hits: int
+    blocks: list[int]
+    num_new_blocks: int
+    num_unused_blocks: int
     use_cache: bool
 
     @property
-    def num_blocks(self) -> int:
+    def num_required_blocks(self) -> int:
         """Blocks that the allocation makes unavailable."""
-        return self.num_new + self.num_unused_hits
+        return self.num_new_blocks + self.num_unused_blocks
 
 
 class BlockManager:
@@ -112,12 +112,14 @@ class BlockManager:
         """Returns the leading blocks of all sequences in the prefix cache; None if that is off."""
         if not self.enable_prefix_caching:
             return None
-        registered = [self._tables[seq.seq_id].registered for seq in seqs]
-        return registered[0] if len(registered) == 1 else common_prefix(registered)
+        cached = [self._tables[seq.seq_id].cached_blocks for seq in seqs]
+        return cached[0] if len(cached) == 1 else common_prefix(cached)
 
     # --- Sequences without blocks
 
-    def find_placement(self, seqs: list[Sequence], *, use_cache: bool = True) -> Placement:
+    def get_computed_blocks(
+        self, seqs: list[Sequence], *, use_cache: bool = True
+    ) -> ComputedBlocks:
         """Finds the longest cached prefix, and counts the further blocks needed.
 
         At least one token is left to compute, because sampling needs its logits.
@@ -126,18 +128,17 @@ class BlockManager:
             seqs: The unfinished sequences of one group, all of one length.
             use_cache: Whether to use the prefix cache.
         """
-        hits: list[int] = []
+        blocks: list[int] = []
         if self.enable_prefix_caching and use_cache:
-            hits = common_prefix([self._find_prefix(seq) for seq in seqs])
+            blocks = common_prefix([self._cached_prefix(seq) for seq in seqs])
         if len(seqs) == 1:
-            num_new = seqs[0].n_blocks - len(hits)
+            num_new_blocks = seqs[0].n_blocks - len(blocks)
         else:
-            keys = {key for seq in seqs for key in self._keys(seq)[len(hits) :]}
-            num_new = len(keys)
-        return Placement(
-            hits=hits,
-            num_new=num_new,
-            num_unused_hits=sum(self.device.ref_count(block) == 0 for block in hits),
+            num_new_blocks = len({key for seq in seqs for key in self._keys(seq)[len(blocks) :]})
+        return ComputedBlocks(
+            blocks=blocks,
+            num_new_blocks=num_new_blocks,
+            num_unused_blocks=sum(self.device.ref_count(block) == 0 for block in blocks),
             use_cache=use_cache,
         )
 
@@ -145,31 +146,31 @@ class BlockManager:
         """Returns the blocks missing to take `num_blocks` and leave `reserve`; 0 if none are."""
         return max(num_blocks + reserve - self.num_available, 0)
 
-    def allocate(self, seqs: list[Sequence], placement: Placement) -> None:
+    def allocate_slots(self, seqs: list[Sequence], computed: ComputedBlocks) -> None:
         """Allocates blocks for all tokens of the sequences of a group.
 
-        No block may have been taken or released since `placement` was made.
+        No block may have been taken or freed since `get_computed_blocks` returned `computed`.
         """
         if self.enable_prefix_caching:
-            self.device.events.append(self._prefix_queried(seqs, placement))
-        taken: dict[object, int] = {}
+            self.device.events.append(self._prefix_queried(seqs, computed))
+        new_blocks: dict[object, int] = {}
         for seq in seqs:
             table = self._tables.setdefault(seq.seq_id, BlockTable())
-            blocks = [self.device.share(block) for block in placement.hits]
-            num_new = seq.n_blocks - len(placement.hits)
+            self.device.touch(computed.blocks)
+            blocks = computed.blocks.copy()
             if len(seqs) == 1:
-                blocks += [self.device.take(seq.seq_id) for _ in range(num_new)]
+                blocks += self.device.get_new_blocks(seq.n_blocks - len(blocks), seq.seq_id)
             else:
-                for key in self._keys(seq)[len(placement.hits) :]:
-                    if key in taken:
-                        self.device.share(taken[key])
+                for key in self._keys(seq)[len(computed.blocks) :]:
+                    if key in new_blocks:
+                        self.device.touch([new_blocks[key]])
                     else:
-                        taken[key] = self.device.take(seq.seq_id)
-                    blocks.append(taken[key])
-            table.blocks, table.registered = blocks, placement.hits
+                        (new_blocks[key],) = self.device.get_new_blocks(1, seq.seq_id)
+                    blocks.append(new_blocks[key])
+            table.blocks, table.cached_blocks = blocks, computed.blocks
             if self.enable_prefix_caching:
                 self._prefix_queries += seq.get_len()
-                self._prefix_hits += len(placement.hits) * self.block_size
+                self._prefix_hits += len(computed.blocks) * self.block_size
 
     # --- Running sequences
 
@@ -201,11 +202,11 @@ class BlockManager:
             for index in self._writable_indices(seq, blocks):
                 shared = blocks[index]
                 if self.device.ref_count(shared) > 1:
-                    blocks[index] = self.device.take(seq.seq_id)
-                    self.device.release(shared)
+                    (blocks[index],) = self.device.get_new_blocks(1, seq.seq_id)
+                    self.device.free_blocks([shared])
                     copies.append((shared, blocks[index]))
-            while len(blocks) < self._num_blocks(seq, num_lookahead_slots):
-                blocks.append(self.device.take(seq.seq_id))
+            num_new = self._num_blocks(seq, num_lookahead_slots) - len(blocks)
+            blocks += self.device.get_new_blocks(num_new, seq.seq_id)
             if len(copies) > num_copies:
                 self._changes.replace(seq.seq_id, blocks)
             else:
@@ -213,20 +214,19 @@ class BlockManager:
             table.blocks, table.capacity = blocks, len(blocks) * self.block_size
         return copies
 
-    def mark_computed(self, seq: Sequence) -> None:
-        """Registers the blocks that the last step filled in the prefix cache."""
+    def cache_blocks(self, seq: Sequence) -> None:
+        """Adds the blocks that the last step filled to the prefix cache."""
         if not self.enable_prefix_caching:
             return
         table = self._tables[seq.seq_id]
+        num_cached = len(table.cached_blocks)
         num_full = seq.get_num_computed_tokens() // self.block_size
-        if num_full <= len(table.registered):
-            return
-        table.hash_blocks(seq, num_full)
-        for index in range(len(table.registered), num_full):
-            block, block_hash = table.blocks[index], table.hashes[index]
-            if self.device.register(block, block_hash):
-                self.device.events.append(BlockStored(block, block_hash, seq.seq_id, index))
-        table.registered = table.blocks[:num_full]
+        if num_full > num_cached:
+            table.hash_blocks(seq, num_full)
+            self.device.cache_full_blocks(
+                seq.seq_id, table.blocks, table.hashes, num_cached, num_full
+            )
+            table.cached_blocks = table.blocks[:num_full]
 
     @property
     def table_changes(self) -> TableChanges:
@@ -244,18 +244,18 @@ class BlockManager:
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Makes a forked sequence share all blocks of its parent."""
         table = self._tables[parent.seq_id]
-        for block in table.blocks:
-            self.device.share(block)
-        self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
+        self.device.touch(table.blocks)
+        self._tables[child.seq_id] = BlockTable(
+            table.blocks, table.cached_blocks, table.hashes.copy()
+        )
         self._changes.replace(child.seq_id, table.blocks)
         table.capacity = 0  # the last block is shared now
 
     def free(self, seq: Sequence) -> None:
         """Releases the blocks of a sequence in both pools; does nothing if it has none."""
         if table := self._tables.pop(seq.seq_id, None):
-            self._release(table.blocks)
-        for block in self._host_tables.pop(seq.seq_id, ()):
-            self.host.release(block)
+            self._free_table(table)
+        self.host.free_blocks(self._host_tables.pop(seq.seq_id, ()))
 
     # --- Swapping
 
@@ -276,16 +276,16 @@ class BlockManager:
         for seq in seqs:
             for block in self._computed_blocks(seq):
                 if block in host_block:
-                    self.host.share(host_block[block])
+                    self.host.touch([host_block[block]])
                 else:
-                    host_block[block] = self.host.take(seq.seq_id)
+                    (host_block[block],) = self.host.get_new_blocks(1, seq.seq_id)
             self._host_tables[seq.seq_id] = [
                 host_block[block] for block in self._computed_blocks(seq)
             ]
         for seq in seqs:
             table = self._tables[seq.seq_id]
-            self._release(table.blocks)
-            table.blocks, table.registered, table.capacity = [], [], 0
+            self._free_table(table)
+            table.blocks, table.cached_blocks, table.capacity = [], [], 0
         return list(host_block.items())
 
     def num_to_swap_in(self, seqs: list[Sequence]) -> int:
@@ -304,11 +304,11 @@ class BlockManager:
             blocks: list[int] = []
             for block in self._host_tables.pop(seq.seq_id):
                 if block in device_block:
-                    self.device.share(device_block[block])
+                    self.device.touch([device_block[block]])
                 else:
-                    device_block[block] = self.device.take(seq.seq_id)
+                    (device_block[block],) = self.device.get_new_blocks(1, seq.seq_id)
                 blocks.append(device_block[block])
-                self.host.release(block)
+                self.host.free_blocks([block])
             self._tables[seq.seq_id].blocks = blocks
             self._changes.replace(seq.seq_id, blocks)
         return list(device_block.items())
@@ -319,20 +319,26 @@ class BlockManager:
         self.host.check(Counter(b for table in self._host_tables.values() for b in table))
         for seq_id, table in self._tables.items():
             assert len(set(table.blocks)) == len(table.blocks), f"{seq_id} holds a block twice"
-            num_registered = len(table.registered)
-            assert table.blocks[:num_registered] == table.registered, f"{seq_id} registered others"
+            num_cached = len(table.cached_blocks)
+            assert table.blocks[:num_cached] == table.cached_blocks, f"{seq_id} cached others"
             assert table.capacity <= len(table.blocks) * self.block_size, f"{seq_id}: no such slots"
             assert not (table.blocks and seq_id in self._host_tables), f"{seq_id} is on both sides"
 
-    def _find_prefix(self, seq: Sequence) -> list[int]:
+    def _cached_prefix(self, seq: Sequence) -> list[int]:
         """Returns the cached blocks that hold the sequence's first tokens."""
         table = self._tables.setdefault(seq.seq_id, BlockTable())
-        table.hash_blocks(seq, (seq.get_len() - 1) // self.block_size)
-        found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
-        return [block for block in found if block is not None]
+        num_blocks = (seq.get_len() - 1) // self.block_size
+        table.hash_blocks(seq, num_blocks)
+        blocks: list[int] = []
+        for block_hash in table.hashes[:num_blocks]:
+            block = self.device.get_cached_block(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
 
-    def _prefix_queried(self, seqs: list[Sequence], placement: Placement) -> PrefixQueried:
-        num_tokens, num_hits = seqs[0].get_len(), len(placement.hits)
+    def _prefix_queried(self, seqs: list[Sequence], computed: ComputedBlocks) -> PrefixQueried:
+        num_tokens, num_hits = seqs[0].get_len(), len(computed.blocks)
         num_blocks = (num_tokens - 1) // self.block_size
         missed: list[list[bytes]] = []
         for seq in seqs:
@@ -340,7 +346,7 @@ class BlockManager:
             table.hash_blocks(seq, num_blocks)
             missed.append(table.hashes[num_hits:num_blocks])
         seq_ids = [seq.seq_id for seq in seqs]
-        return PrefixQueried(seq_ids, num_tokens, num_hits, missed, placement.use_cache)
+        return PrefixQueried(seq_ids, num_tokens, num_hits, missed, computed.use_cache)
 
     def _keys(self, seq: Sequence) -> list[object]:
         """Returns a key for each block of a sequence; blocks with equal keys may be shared."""
@@ -383,7 +389,6 @@ class BlockManager:
         num_blocks = -(-seq.get_num_computed_tokens() // self.block_size)
         return self._tables[seq.seq_id].blocks[:num_blocks]
 
-    def _release(self, blocks: list[int]) -> None:
+    def _free_table(self, table: BlockTable) -> None:
         # Last block first, so that the cache evicts it before the prefix that it depends on.
-        for block in reversed(blocks):
-            self.device.release(block)
+        self.device.free_blocks(reversed(table.blocks))

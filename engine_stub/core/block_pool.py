@@ -7,14 +7,15 @@ Every block is in exactly one of three states:
 * *free*: its content is not needed.
 
 Free blocks are allocated before cached ones, and the least recently used cached block before the
-others. All operations are O(1).
+others. All operations are O(1) for each block.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 
-from engine_stub.step_record import BlockRemoved, CacheEvent
+from engine_stub.step_record import BlockRemoved, BlockStored, CacheEvent
 
 
 class BlockPool:
@@ -52,50 +53,63 @@ class BlockPool:
         """Returns the number of tables that contain a block."""
         return self._ref_counts[block]
 
-    def find(self, block_hash: bytes) -> int | None:
+    def get_cached_block(self, block_hash: bytes) -> int | None:
         """Returns the block with the content of this hash; None if there is none."""
         return self._block_of_hash.get(block_hash)
 
-    def take(self, seq_id: int) -> int:
-        """Takes a free block, or evicts a cached one, for the table of one sequence."""
-        if self._free:
-            block = self._free.popleft()
-        else:
-            block, _ = self._cached.popitem(last=False)
-            block_hash = self._hash_of_block.pop(block)
-            del self._block_of_hash[block_hash]
-            self.events.append(BlockRemoved(block, block_hash, seq_id))
-        self._ref_counts[block] = 1
-        return block
+    def get_new_blocks(self, num_blocks: int, seq_id: int) -> list[int]:
+        """Takes free blocks, and then evicts cached ones, for the table of one sequence."""
+        blocks: list[int] = []
+        for _ in range(num_blocks):
+            if self._free:
+                block = self._free.popleft()
+            else:
+                block, _ = self._cached.popitem(last=False)
+                block_hash = self._hash_of_block.pop(block)
+                del self._block_of_hash[block_hash]
+                self.events.append(BlockRemoved(block, block_hash, seq_id))
+            self._ref_counts[block] = 1
+            blocks.append(block)
+        return blocks
 
-    def share(self, block: int) -> int:
-        """Adds a reference to a used or cached block; returns the block."""
-        self._cached.pop(block, None)
-        self._ref_counts[block] += 1
-        return block
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Adds a reference to each of some used or cached blocks."""
+        for block in blocks:
+            self._cached.pop(block, None)
+            self._ref_counts[block] += 1
 
-    def release(self, block: int) -> None:
-        """Removes a reference to a block."""
-        self._ref_counts[block] -= 1
-        if self._ref_counts[block] > 0:
-            return
-        if block in self._hash_of_block:
-            self._cached[block] = None
-        else:
-            self._free.append(block)
+    def free_blocks(self, blocks: Iterable[int]) -> None:
+        """Removes a reference to each block. The first is evicted first."""
+        for block in blocks:
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block] > 0:
+                continue
+            if block in self._hash_of_block:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
 
-    def register(self, block: int, block_hash: bytes) -> bool:
-        """Registers a full, computed block under its hash; it must not be written again.
+    def cache_full_blocks(
+        self, seq_id: int, blocks: list[int], hashes: list[bytes], num_cached: int, num_full: int
+    ) -> None:
+        """Makes full, computed blocks findable by their hashes; they must not be written again.
 
-        Returns:
-            Whether the block was registered. Sequences that were prefilled together may have
-            computed the same content twice; only the first block with it is registered.
+        Sequences that were prefilled together may have computed the same content twice; only the
+        first block with it is cached.
+
+        Args:
+            seq_id: The sequence that computed the blocks.
+            blocks: Its table.
+            hashes: The hashes of its full blocks.
+            num_cached: Leading blocks that were cached before.
+            num_full: Leading blocks that are full and computed.
         """
-        if block_hash in self._block_of_hash:
-            return False
-        self._block_of_hash[block_hash] = block
-        self._hash_of_block[block] = block_hash
-        return True
+        for position in range(num_cached, num_full):
+            block, block_hash = blocks[position], hashes[position]
+            if block_hash not in self._block_of_hash:
+                self._block_of_hash[block_hash] = block
+                self._hash_of_block[block] = block_hash
+                self.events.append(BlockStored(block, block_hash, seq_id, position))
 
     def take_events(self) -> list[CacheEvent]:
         """Returns the events since the last call, in order."""

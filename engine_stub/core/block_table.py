@@ -19,14 +19,15 @@ class BlockTable:
 
     Attributes:
         blocks: Physical block numbers on the device; empty while swapped out.
-        registered: The leading blocks that are registered in the prefix cache.
+        cached_blocks: The leading blocks that are full and computed, so that their content is in
+            the prefix cache.
         hashes: Hash of each full block, computed on first use.
         capacity: The number of tokens up to which the sequence needs neither another block nor a
             copy of a shared one.
     """
 
     blocks: list[int] = field(default_factory=list)
-    registered: list[int] = field(default_factory=list)
+    cached_blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     capacity: int = 0
 

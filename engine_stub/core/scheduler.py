@@ -224,14 +224,14 @@ class Scheduler:
         admitted: list[ScheduledSequenceGroup] = []
         if not (self.waiting or self.swapped):
             return admitted, None
-        num_places = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
+        num_free_seq_slots = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
         while queues := [queue for queue in (self.waiting, self.swapped) if queue]:
             queue = min(queues, key=lambda queue: self._rank(queue.head))
             seq_group = queue.head
             request_id = seq_group.request_id
-            num_places -= max_num_running_seqs(seq_group)
-            if num_places < 0:
-                return admitted, AdmissionBlocked(request_id, "seq_limit", -num_places)
+            num_free_seq_slots -= max_num_running_seqs(seq_group)
+            if num_free_seq_slots < 0:
+                return admitted, AdmissionBlocked(request_id, "seq_limit", -num_free_seq_slots)
             reserve = self._watermark if self.running else 0
             admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
             result = admit(seq_group, budget, reserve, may_admit=may_admit)
@@ -250,16 +250,16 @@ class Scheduler:
     ) -> ScheduledSequenceGroup | AdmissionBlocked:
         """Allocates the blocks for all tokens of a waiting group, and schedules its first chunk."""
         manager, seqs = self.block_manager, unfinished_seqs(seq_group)
-        placement = manager.find_placement(seqs, use_cache=_may_use_cache(seq_group))
-        num_cached = len(placement.hits) * manager.block_size
+        computed = manager.get_computed_blocks(seqs, use_cache=_may_use_cache(seq_group))
+        num_cached = len(computed.blocks) * manager.block_size
         num_new = seqs[0].get_len() - num_cached
         num_least = len(seqs) * (1 if self.config.enable_chunked_prefill else num_new)
         if num_least > budget:
             return AdmissionBlocked(seq_group.request_id, "token_budget", num_least - budget)
-        num_missing = manager.num_missing_blocks(placement.num_blocks, reserve)
+        num_missing = manager.num_missing_blocks(computed.num_required_blocks, reserve)
         if num_missing or not may_admit:
             return AdmissionBlocked(seq_group.request_id, "no_blocks", num_missing)
-        manager.allocate(seqs, placement)
+        manager.allocate_slots(seqs, computed)
         for seq in seqs:
             seq.data.update_num_cached_tokens(num_cached)
         chunk = min(num_new, budget // len(seqs))
@@ -284,11 +284,11 @@ class Scheduler:
             seq_group, chunk, chunk * len(seqs), is_prompt=seq_group.is_prefill()
         )
 
-    def _victim(self, beneficiary: SequenceGroup) -> SequenceGroup:
-        """Returns the group to preempt: one behind `beneficiary` (not scheduled yet), or itself."""
-        behind = self.running[self.running.index(beneficiary) + 1 :]
+    def _victim(self, for_group: SequenceGroup) -> SequenceGroup:
+        """Returns the group to preempt: one behind `for_group` (not scheduled yet), or itself."""
+        behind = self.running[self.running.index(for_group) + 1 :]
         if not behind:
-            return beneficiary
+            return for_group
         match self.config.preemption_victim:
             case "last":
                 victim: SequenceGroup = behind[-1]
@@ -298,7 +298,7 @@ class Scheduler:
                 assert_never(policy)
         return victim
 
-    def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> PreemptionRecord:
+    def _preempt(self, victim: SequenceGroup, for_group: SequenceGroup) -> PreemptionRecord:
         """Moves a running group to the waiting or swapped queue, and frees its blocks."""
         seqs = unfinished_seqs(victim)
         mode = self._preemption_mode(victim)
@@ -309,7 +309,7 @@ class Scheduler:
             num_lost_tokens=(
                 0 if mode == "swap" else sum(seq.get_num_computed_tokens() for seq in seqs)
             ),
-            for_request_id=beneficiary.request_id,
+            for_request_id=for_group.request_id,
         )
         self.running.remove(victim)
         if mode == "swap":

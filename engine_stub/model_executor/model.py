@@ -25,7 +25,7 @@ from seqtop.sequence import IntermediateTensors
 WHOLE = Stage()
 
 
-class Attend(Protocol):
+class AttentionFn(Protocol):
     """Attention over the keys and values that the caller manages."""
 
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
-    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
         qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
@@ -115,7 +115,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         x = x + self.self_attn(self.input_layernorm(x), rotation, attend)
         stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
@@ -125,7 +125,7 @@ class DecoderLayer(nn.Module):
 class Layers(nn.ModuleDict):
     """The layers of a stage, by their names in the checkpoint."""
 
-    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         for layer in self.values():
             x = layer(x, rotation, attend)
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
         self,
         input_ids: Tensor,
         positions: Tensor,
-        attend: Attend,
+        attend: AttentionFn,
         intermediate_tensors: IntermediateTensors | None = None,
     ) -> Tensor:
         """Runs the layers.

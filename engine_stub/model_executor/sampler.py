@@ -19,7 +19,7 @@ from seqtop.sequence import Logprob, SamplingParams, SamplingType, SequenceData
 
 
 @dataclass(slots=True)
-class SamplingMetadata:
+class RowSampling:
     """The parameters of one row of logits.
 
     Attributes:
@@ -40,7 +40,7 @@ class SamplingMetadata:
         self.edits_logits = _edits_logits(self.params)
 
 
-class SamplerOutput(msgspec.Struct, frozen=True):
+class SampledToken(msgspec.Struct, frozen=True):
     """A sampled token with the log probabilities to report, its own first."""
 
     token_id: int
@@ -57,15 +57,15 @@ class Sampler:
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
-    def __call__(self, logits: Tensor, requests: list[SamplingMetadata]) -> list[SamplerOutput]:
+    def __call__(self, logits: Tensor, requests: list[RowSampling]) -> list[SampledToken]:
         """Samples a token for each row of ``logits [N, vocab]``, float32, which stay unchanged."""
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
         counts = [request.params.logprobs or 0 for request in requests]
         are_likeliest = all(each.is_greedy and not each.edits_logits for each in requests)
-        return report(logprobs, token_ids, counts, are_likeliest=are_likeliest)
+        return gather_logprobs(logprobs, token_ids, counts, are_likeliest=are_likeliest)
 
-    def probs(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
+    def probs(self, logits: Tensor, requests: list[RowSampling]) -> Tensor:
         """Returns each row's distribution, ``[N, vocab]``; one token for a greedy request."""
         logits = _edited(logits, requests)
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
@@ -75,7 +75,7 @@ class Sampler:
             probs.index_copy_(0, rows, own)
         return probs
 
-    def _choose(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
+    def _choose(self, logits: Tensor, requests: list[RowSampling]) -> Tensor:
         """Returns the token of each row, ``[N]``."""
         logits = _edited(logits, requests)
         # The same as `argmax`, which takes more than twice as long for many rows.
@@ -86,7 +86,7 @@ class Sampler:
             token_ids.index_copy_(0, rows, own)
         return token_ids
 
-    def _draw(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
+    def _draw(self, logits: Tensor, requests: list[RowSampling]) -> Tensor:
         """Draws a token for each row by temperature and truncation."""
         probs = self._probs(logits, [request.params for request in requests])
         # The smallest of exponential variates with rates p is the i-th with probability p_i.
@@ -118,7 +118,7 @@ class Sampler:
 
 def likeliest_continuations(
     logits: Tensor, cumulative_logprobs: list[float], count: int, *, temperature: float
-) -> list[tuple[int, SamplerOutput]]:
+) -> list[tuple[int, SampledToken]]:
     """Returns the best next tokens of several beams, by the log probability of the whole output.
 
     Args:
@@ -137,7 +137,7 @@ def likeliest_continuations(
     chosen = logprobs[beams, token_ids]
     ranks = (logprobs[beams] > chosen[:, None]).sum(-1) + 1
     return [
-        (beam, SamplerOutput(token_id, {token_id: Logprob(logprob, rank)}))
+        (beam, SampledToken(token_id, {token_id: Logprob(logprob, rank)}))
         for beam, token_id, logprob, rank in zip(
             *to_host(beams, token_ids, chosen, ranks), strict=True
         )
@@ -152,7 +152,7 @@ def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[
         token_ids: The tokens, ``[N]``.
         count: The number of likeliest tokens to report beside each.
     """
-    reported = report(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
+    reported = gather_logprobs(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
     return [each.logprobs for each in reported]
 
 
@@ -181,12 +181,12 @@ def _penalizes(params: SamplingParams) -> bool:
     )
 
 
-def _drawn(requests: list[SamplingMetadata]) -> list[int]:
+def _drawn(requests: list[RowSampling]) -> list[int]:
     """Returns the rows that are not greedy."""
     return [row for row, request in enumerate(requests) if not request.is_greedy]
 
 
-def _edited(logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
+def _edited(logits: Tensor, requests: list[RowSampling]) -> Tensor:
     """Returns ``logits [N, vocab]`` after biases, bans and penalties; a copy if there are any."""
     if not any(request.edits_logits for request in requests):
         return logits
@@ -202,7 +202,7 @@ def _edits_logits(params: SamplingParams) -> bool:
     )
 
 
-def _apply_biases_and_bans(logits: Tensor, requests: list[SamplingMetadata]) -> None:
+def _apply_biases_and_bans(logits: Tensor, requests: list[RowSampling]) -> None:
     """Adds biases to ``logits [N, vocab]``, and bans all tokens but the allowed ones, in place."""
     vocab_size, device = logits.shape[-1], logits.device
     flat = logits.view(-1)
@@ -233,7 +233,7 @@ def _apply_biases_and_bans(logits: Tensor, requests: list[SamplingMetadata]) -> 
         flat.index_fill_(0, to_device(banned, device), -torch.inf)
 
 
-def _apply_penalties(logits: Tensor, requests: list[SamplingMetadata]) -> None:
+def _apply_penalties(logits: Tensor, requests: list[RowSampling]) -> None:
     """Lowers the logits of tokens that occur, in place; all rows at once."""
     penalized = {row: each for row, each in enumerate(requests) if _penalizes(each.params)}
     if not penalized:
@@ -270,9 +270,9 @@ def _token_counts(token_ids: list[Sequence[int]], logits: Tensor) -> Tensor:
     return counts
 
 
-def report(
+def gather_logprobs(
     logprobs: Tensor, token_ids: Tensor, counts: list[int], *, are_likeliest: bool = False
-) -> list[SamplerOutput]:
+) -> list[SampledToken]:
     """Returns tokens with their log probabilities and those of the likeliest tokens.
 
     Args:
@@ -291,7 +291,7 @@ def report(
     values = iter(to_host(*columns))
     own = next(values), next(values), [1] * len(counts) if are_likeliest else next(values)
     samples = [
-        SamplerOutput(token_id, {token_id: Logprob(logprob, rank)})
+        SampledToken(token_id, {token_id: Logprob(logprob, rank)})
         for token_id, logprob, rank in zip(*own, strict=True)
     ]
     if most:

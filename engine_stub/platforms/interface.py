@@ -24,7 +24,7 @@ class QueryTiles:
         size: The most queries of a tile.
         first_tokens: For each tile, the index of its first query.
         num_queries: For each tile, the number of its queries.
-        table_starts: For each tile, the place in `block_tables` where its sequence's table begins.
+        table_starts: For each tile, the index in `block_tables` where its sequence's table begins.
         positions: ``[T]``, each query's index in its sequence. It sees the keys up to its own.
         block_tables: The tables of all sequences, one after another.
     """

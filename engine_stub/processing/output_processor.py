@@ -124,7 +124,7 @@ class OutputProcessor:
         params, seq = seq_group.sampling_params, seq_group.first_seq
         assert params is not None
         seq.data.update_num_computed_tokens(1)
-        self._block_manager.mark_computed(seq)
+        self._block_manager.cache_blocks(seq)
         self._append_sample(seq, sample, params)
         token_id = sample.output_token
         text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
@@ -147,7 +147,7 @@ class OutputProcessor:
         num_computed_before = seq_group.first_seq.get_num_computed_tokens()
         seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
         for seq in unfinished_seqs(seq_group):
-            self._block_manager.mark_computed(seq)
+            self._block_manager.cache_blocks(seq)
         if result.prompt_logprobs is not None:
             self._add_prompt_logprobs(seq_group, result.prompt_logprobs, num_computed_before)
         if seq_group.pooling_params is not None:
@@ -160,7 +160,7 @@ class OutputProcessor:
             seq_group, result.samples, num_draft_tokens[index] if num_draft_tokens else None
         )
         if scheduled.num_lookahead_slots:
-            self._block_manager.mark_computed(seq_group.first_seq)
+            self._block_manager.cache_blocks(seq_group.first_seq)
         return updates
 
     def append_samples(
@@ -186,8 +186,8 @@ class OutputProcessor:
         if num_draft_tokens is not None:
             counts = seq_group.metrics.spec_token_acceptance_counts
             assert counts is not None
-            for place in range(len(samples)):
-                counts[place] += 1
+            for position in range(len(samples)):
+                counts[position] += 1
         if num_draft_tokens:
             (update,) = updates
             num_accepted = min(len(samples) - 1, len(update.new_token_ids))

@@ -17,7 +17,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.sampler import Sampler, SamplerOutput, SamplingMetadata, report
+from engine_stub.model_executor.sampler import RowSampling, SampledToken, Sampler, gather_logprobs
 from engine_stub.platforms import to_device, to_host
 from engine_stub.spec_decode.speculation import Draft
 
@@ -33,8 +33,8 @@ class RejectionSampler:
         self._sampler = sampler
 
     def __call__(
-        self, logits: Tensor, requests: list[SamplingMetadata], drafts: list[Draft]
-    ) -> list[list[SamplerOutput]]:
+        self, logits: Tensor, requests: list[RowSampling], drafts: list[Draft]
+    ) -> list[list[SampledToken]]:
         """Samples from one token to one more than the draft has, for each sequence.
 
         Args:
@@ -55,13 +55,13 @@ class RejectionSampler:
             generator = requests[first].generator or self._sampler.generator
             num_accepted, next_id = accept(own, draft, generator)
             drafted = to_device([*draft.token_ids, 0], logits.device)
-            places = torch.arange(len(own), device=logits.device)
-            token_ids.append(torch.where(places < num_accepted, drafted, next_id))
+            positions = torch.arange(len(own), device=logits.device)
+            token_ids.append(torch.where(positions < num_accepted, drafted, next_id))
             accepted.append(num_accepted)
             first += len(own)
         # Rejected tokens are reported too: the host learns which ones only from the device.
         counts = [request.params.logprobs or 0 for request in requests]
-        samples = iter(report(logits.log_softmax(-1), torch.cat(token_ids), counts))
+        samples = iter(gather_logprobs(logits.log_softmax(-1), torch.cat(token_ids), counts))
         (nums_accepted,) = to_host(torch.stack(accepted))
         return [
             [*islice(samples, size)][: num_accepted + 1]

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.model_executor.model import Attend, Decoder
+from engine_stub.model_executor.model import AttentionFn, Decoder
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.train.corpus import IGNORED, draw_batch
 
@@ -134,8 +134,8 @@ def initialise(decoder: Decoder) -> None:
             nn.init.normal_(parameter, std=0.02 * scale)
 
 
-def causal_attention(context: int) -> Attend:
-    """Returns an `Attend` for rows of `context` tokens laid end to end."""
+def causal_attention(context: int) -> AttentionFn:
+    """Returns an `AttentionFn` for rows of `context` tokens laid end to end."""
 
     def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         del layer_idx

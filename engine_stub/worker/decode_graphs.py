@@ -30,7 +30,7 @@ class DecodeGraph:
     """A step of `num_seqs` decodes of `num_queries` tokens.
 
     Args:
-        numbers: The memory for the inputs of a step, int64; see `StepInputs.numbers`.
+        packed: The memory for the inputs of a step, int64; see `StepInputs.packed`.
         capture: Makes the step quick to repeat; see `Platform.graph_capture`.
     """
 
@@ -40,14 +40,14 @@ class DecodeGraph:
         cache: PagedKVCache,
         num_seqs: int,
         num_queries: int,
-        numbers: Tensor,
+        packed: Tensor,
         capture: Callable[[Computation], Computation],
     ) -> None:
-        self._numbers = numbers
+        self._packed = packed
         self._padding_slot = cache.scratch_block * cache.block_size
         tile_size = min(cache.tile_size, num_queries)
         self._sizes = num_seqs * num_queries, num_seqs * -(-num_queries // tile_size)
-        self._inputs = inputs = device_inputs(cache, numbers, *self._sizes, tile_size, [])
+        self._inputs = inputs = device_inputs(cache, packed, *self._sizes, tile_size, [])
         self._received: IntermediateTensors | None = None
         if not model.stage.is_first:
             states = cache.pool.new_zeros(self._sizes[0], model.config.hidden_size)
@@ -56,8 +56,8 @@ class DecodeGraph:
 
     def load(self, inputs: StepInputs) -> DeviceInputs:
         """Copies the inputs of a step of at most as many sequences to the device."""
-        numbers = inputs.numbers(*self._sizes, self._padding_slot)
-        copy_to_device(numbers, self._numbers[: len(numbers)])
+        packed = inputs.packed(*self._sizes, self._padding_slot)
+        copy_to_device(packed, self._packed[: len(packed)])
         return self._inputs
 
     def run(self, num_tokens: int, received: IntermediateTensors | None) -> Tensor:
@@ -102,14 +102,14 @@ class DecodeGraphs:
     ) -> None:
         self._sizes = batch_sizes(max_num_seqs)
         num_blocks = self._sizes[-1] * -(-max_model_len // cache.block_size)
-        num_numbers = 6 * self._sizes[-1] * (1 + num_draft_tokens) + num_blocks
+        num_elements = 6 * self._sizes[-1] * (1 + num_draft_tokens) + num_blocks
         # Zeros are the inputs of a step, too: its tiles have no queries.
-        numbers = torch.zeros(num_numbers, dtype=torch.int64, device=cache.pool.device)
+        packed = torch.zeros(num_elements, dtype=torch.int64, device=cache.pool.device)
         capture = platform_of(cache.pool.device).graph_capture(cache.pool.device)
         try:
             # The largest ones first: the others find room in their memory.
             self.by_shape = {
-                (size, num_queries): DecodeGraph(model, cache, size, num_queries, numbers, capture)
+                (size, num_queries): DecodeGraph(model, cache, size, num_queries, packed, capture)
                 for num_queries in dict.fromkeys([1 + num_draft_tokens, 1])
                 for size in reversed(self._sizes)
             }
@@ -119,8 +119,8 @@ class DecodeGraphs:
             ) from error
 
     def fitting(self, num_seqs: int, num_queries: int = 1) -> DecodeGraph | None:
-        """Returns the smallest graph for so many sequences; None without any."""
-        size = next((each for each in self._sizes if each >= num_seqs), 0)
+        """Returns the smallest captured graph that fits `num_seqs` sequences; None without one."""
+        size = next((size for size in self._sizes if size >= num_seqs), 0)
         return self.by_shape.get((size, num_queries))
 
 

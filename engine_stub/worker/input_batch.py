@@ -21,7 +21,7 @@ from engine_stub.model_executor.attention import (
     attention_contexts,
 )
 from engine_stub.model_executor.kv_cache import PagedKVCache
-from engine_stub.model_executor.model import Attend
+from engine_stub.model_executor.model import AttentionFn
 from engine_stub.platforms import to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
 from engine_stub.worker.batch_row import BatchRow
@@ -54,7 +54,7 @@ class InputBatch:
 
     input_ids: Tensor
     positions: Tensor
-    attend: Attend
+    attend: AttentionFn
     sampling_rows: list[BatchRow]
     sample_indices: Tensor
     prompt_logprobs_rows: list[tuple[int, BatchRow]]
@@ -114,7 +114,7 @@ def prepare_batch(
         for rows in decodes.values():
             start = segments[-1].end if segments else 0
             segments += _decode_segments(rows, start, positions, cache)
-        attend: Attend = PagedAttention(cache, to_device(inputs.slots, device), segments)
+        attend: AttentionFn = PagedAttention(cache, to_device(inputs.slots, device), segments)
         input_ids = to_device(inputs.input_ids, device)
     else:
         prompts = [*chain(*fresh.values())]

@@ -11,7 +11,7 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
-from engine_stub.model_executor.sampler import Sampler, SamplingMetadata
+from engine_stub.model_executor.sampler import RowSampling, Sampler
 from engine_stub.worker.input_batch import prepare_batch
 from seqtop.sequence import (
     IntermediateTensors,
@@ -72,6 +72,6 @@ def _sample(model: Decoder, hidden: torch.Tensor) -> None:
     params = SamplingParams(
         top_p=0.9, min_p=0.1, repetition_penalty=1.1, presence_penalty=1.0, logprobs=1
     )
-    request = SamplingMetadata(params, SequenceData.from_seqs([0]), None)
+    request = RowSampling(params, SequenceData.from_seqs([0]), None)
     logits = model.compute_logits(hidden)
     Sampler(torch.Generator(logits.device))(logits, [request] * len(logits))

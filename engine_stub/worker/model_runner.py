@@ -16,9 +16,9 @@ from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.pooler import Pooler
 from engine_stub.model_executor.sampler import (
+    RowSampling,
+    SampledToken,
     Sampler,
-    SamplerOutput,
-    SamplingMetadata,
     depends_on_output,
     likeliest_continuations,
     prompt_logprobs,
@@ -234,7 +234,7 @@ class ModelRunner:
         self, logits: Tensor, rows: dict[int, BatchRow]
     ) -> list[list[SequenceOutput]]:
         chosen = logits if len(rows) == len(logits) else self._rows_of(logits, [*rows])
-        samples = self.sampler(chosen, [self._sampling_metadata(row) for row in rows.values()])
+        samples = self.sampler(chosen, [self._row_sampling(row) for row in rows.values()])
         return [
             _as_outputs(row, [sample]) for row, sample in zip(rows.values(), samples, strict=True)
         ]
@@ -243,11 +243,11 @@ class ModelRunner:
         self, logits: Tensor, rows: dict[int, BatchRow]
     ) -> list[list[SequenceOutput]]:
         indices = [
-            first + place
+            first + offset
             for first, row in rows.items()
-            for place in range(1 + len(row.draft.token_ids))
+            for offset in range(1 + len(row.draft.token_ids))
         ]
-        requests = [each for row in rows.values() for each in self._metadata_along_draft(row)]
+        requests = [each for row in rows.values() for each in self._sampling_along_draft(row)]
         own_drafts = [row.draft for row in rows.values()]
         sampled = self.rejection_sampler(self._rows_of(logits, indices), requests, own_drafts)
         return [
@@ -268,14 +268,14 @@ class ModelRunner:
             found += prompt_logprobs(logits, given, params.prompt_logprobs or 0)
         return found
 
-    def _sampling_metadata(self, row: BatchRow) -> SamplingMetadata:
+    def _row_sampling(self, row: BatchRow) -> RowSampling:
         params = row.group.sampling_params
         assert params is not None
-        return SamplingMetadata(params, row.data, self._generator(row.group.request_id, params))
+        return RowSampling(params, row.data, self._generator(row.group.request_id, params))
 
-    def _metadata_along_draft(self, row: BatchRow) -> list[SamplingMetadata]:
+    def _sampling_along_draft(self, row: BatchRow) -> list[RowSampling]:
         """Returns the metadata after a row's last token, and after each token of its draft."""
-        request = self._sampling_metadata(row)
+        request = self._row_sampling(row)
         requests = [request]
         for token_id in row.draft.token_ids:
             if depends_on_output(request.params):
@@ -310,7 +310,7 @@ def _collect_error(errors: dict[int, str], group_index: int) -> Iterator[None]:
         errors[group_index] = f"{type(error).__name__}: {error}"
 
 
-def _as_outputs(row: BatchRow, samples: list[SamplerOutput]) -> list[SequenceOutput]:
+def _as_outputs(row: BatchRow, samples: list[SampledToken]) -> list[SequenceOutput]:
     return [SequenceOutput(row.seq_id, each.token_id, each.logprobs) for each in samples]
 
 

@@ -30,7 +30,7 @@ def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> Model
         for index, output in zip(running, result.outputs, strict=True):
             outputs[index].samples += output.samples
         indices = [*running]
-        errors |= {indices[place]: error for place, error in result.errors.items()}
+        errors |= {indices[index]: error for index, error in result.errors.items()}
         running = {index: group for index, group in running.items() if _finish_step(group)}
         if not running:
             return ModelOutput(outputs, forward_time, errors=errors)

@@ -66,21 +66,24 @@ class StepInputs:
                 self.table_starts.append(table_start)
             first = end
 
-    def numbers(self, num_tokens: int, num_tiles: int, padding_slot: int) -> list[int]:
-        """Returns everything in one list, padded to so many tokens and tiles."""
+    def packed(self, num_tokens: int, num_tiles: int, padding_slot: int) -> list[int]:
+        """Packs all fields into one flat list, padded to `num_tokens` tokens and `num_tiles` tiles.
+
+        `device_inputs` takes it apart again.
+        """
         num_padding = num_tokens - len(self.input_ids)
-        numbers = self.input_ids + [0] * num_padding + self.positions + [0] * num_padding
-        numbers += self.slots + [padding_slot] * num_padding
+        packed = self.input_ids + [0] * num_padding + self.positions + [0] * num_padding
+        packed += self.slots + [padding_slot] * num_padding
         for column in (self.first_tokens, self.num_queries, self.table_starts):
-            numbers += column + [0] * (num_tiles - len(column))
-        return numbers + self.block_tables
+            packed += column + [0] * (num_tiles - len(column))
+        return packed + self.block_tables
 
     def to_device(self, cache: PagedKVCache) -> DeviceInputs:
         """Copies everything to the device of the pool."""
         num_tokens, num_tiles = len(self.input_ids), len(self.first_tokens)
-        numbers = to_device(self.numbers(num_tokens, num_tiles, 0), cache.pool.device)
+        packed = to_device(self.packed(num_tokens, num_tiles, 0), cache.pool.device)
         sizes = num_tokens, num_tiles, self.tile_size
-        return device_inputs(cache, numbers, *sizes, self.prompt_lengths)
+        return device_inputs(cache, packed, *sizes, self.prompt_lengths)
 
 
 class KernelAttention:
@@ -128,15 +131,15 @@ DeviceInputs: TypeAlias = tuple[Tensor, Tensor, KernelAttention]
 
 def device_inputs(
     cache: PagedKVCache,
-    numbers: Tensor,
+    packed: Tensor,
     num_tokens: int,
     num_tiles: int,
     tile_size: int,
     prompt_lengths: list[int],
 ) -> DeviceInputs:
-    """Returns the inputs as views of `numbers`, which is in the order of `StepInputs.numbers`."""
+    """Returns the inputs as views of `packed`, which is in the order of `StepInputs.packed`."""
     sizes = [num_tokens] * 3 + [num_tiles] * 3
-    parts = torch.split(numbers, [*sizes, len(numbers) - sum(sizes)])
+    parts = torch.split(packed, [*sizes, len(packed) - sum(sizes)])
     input_ids, positions, slots, first_tokens, num_queries, table_starts, block_tables = parts
     tiled = positions[sum(prompt_lengths) :]
     tiles = QueryTiles(tile_size, first_tokens, num_queries, table_starts, tiled, block_tables)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
-from engine_stub.core.block_manager import BlockManager, Placement
+from engine_stub.core.block_manager import BlockManager, ComputedBlocks
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.publish.prefix_history import MAX_RUNS
@@ -47,56 +47,59 @@ class Spy:
         self._evicted: dict[Content, Cause] = {}
         self._requested: dict[Content, Cause] = {}
         computing: list[Sequence] = []
-        take, register = manager.device.take, manager.device.register
-        mark, allocate = manager.mark_computed, manager.allocate
+        pool = manager.device
+        get_new_blocks, cache_full_blocks = pool.get_new_blocks, pool.cache_full_blocks
+        cache_blocks, allocate_slots = manager.cache_blocks, manager.allocate_slots
 
-        def taken(seq_id: int) -> int:
-            block = take(seq_id)
-            if content := self._content.pop(block, None):
-                self._evicted[content] = Cause("evicted", self.step, self.request_ids[seq_id])
-            return block
+        def taken(num_blocks: int, seq_id: int) -> list[int]:
+            blocks = get_new_blocks(num_blocks, seq_id)
+            for block in blocks:
+                if content := self._content.pop(block, None):
+                    self._evicted[content] = Cause("evicted", self.step, self.request_ids[seq_id])
+            return blocks
 
-        def registered(block: int, block_hash: bytes) -> bool:
-            is_new = register(block, block_hash)
-            if is_new:
-                (seq,) = computing
-                position = manager.get_block_table(seq).index(block)
-                self._content[block] = content_of(seq, position)
-            return is_new
+        def cached(
+            seq_id: int, blocks: list[int], hashes: list[bytes], num_cached: int, num_full: int
+        ) -> None:
+            (seq,) = computing
+            for position in range(num_cached, num_full):
+                if pool.get_cached_block(hashes[position]) is None:
+                    self._content[blocks[position]] = content_of(seq, position)
+            cache_full_blocks(seq_id, blocks, hashes, num_cached, num_full)
 
-        def mark_computed(seq: Sequence) -> None:
+        def computed_by(seq: Sequence) -> None:
             computing[:] = [seq]
-            mark(seq)
+            cache_blocks(seq)
 
-        def allocated(seqs: list[Sequence], placement: Placement) -> None:
-            self._admit(seqs, placement)
-            allocate(seqs, placement)
+        def allocated(seqs: list[Sequence], computed: ComputedBlocks) -> None:
+            self._admit(seqs, computed)
+            allocate_slots(seqs, computed)
 
-        manager.device.take, manager.device.register = taken, registered
-        manager.mark_computed, manager.allocate = mark_computed, allocated
+        pool.get_new_blocks, pool.cache_full_blocks = taken, cached
+        manager.cache_blocks, manager.allocate_slots = computed_by, allocated
 
-    def _admit(self, seqs: list[Sequence], placement: Placement) -> None:
+    def _admit(self, seqs: list[Sequence], computed: ComputedBlocks) -> None:
         for seq in seqs:
             self.causes[seq.seq_id] = []
             num_blocks = -(-seq.get_len() // BLOCK_SIZE)
-            for position in range(len(placement.hits), num_blocks):
-                cause = self._cause(seq, position, placement)
+            for position in range(len(computed.blocks), num_blocks):
+                cause = self._cause(seq, position, computed)
                 self.causes[seq.seq_id].append(cause)
         for seq in seqs:
-            for position in range(len(placement.hits), (seq.get_len() - 1) // BLOCK_SIZE):
+            for position in range(len(computed.blocks), (seq.get_len() - 1) // BLOCK_SIZE):
                 self._requested[content_of(seq, position)] = Cause(
                     "not_stored", self.step, self.request_ids[seq.seq_id]
                 )
 
-    def _cause(self, seq: Sequence, position: int, placement: Placement) -> Cause:
-        if not placement.use_cache:
+    def _cause(self, seq: Sequence, position: int, computed: ComputedBlocks) -> Cause:
+        if not computed.use_cache:
             return Cause("not_cacheable")
         if (position + 1) * BLOCK_SIZE > seq.get_len() - 1:
             return Cause("partial_block")
         content = content_of(seq, position)
         in_cache = set(self._content.values())
         if content in in_cache:
-            before = [content_of(seq, each) for each in range(len(placement.hits), position)]
+            before = [content_of(seq, each) for each in range(len(computed.blocks), position)]
             return Cause("unknown" if in_cache.issuperset(before) else "broken_prefix")
         if content in self._evicted:
             return self._evicted[content]

@@ -89,9 +89,9 @@ def prefer_victim(
     """
 
     def patch(scheduler: Scheduler) -> None:
-        def victim(beneficiary: SequenceGroup) -> SequenceGroup:
-            behind = scheduler.running[scheduler.running.index(beneficiary) + 1 :]
-            return choose(behind) if behind else beneficiary
+        def victim(for_group: SequenceGroup) -> SequenceGroup:
+            behind = scheduler.running[scheduler.running.index(for_group) + 1 :]
+            return choose(behind) if behind else for_group
 
         scheduler._victim = victim
 

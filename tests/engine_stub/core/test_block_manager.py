@@ -22,16 +22,16 @@ def make_manager(num_blocks: int, *, caching: bool = True) -> BlockManager:
 
 def allocate(manager: BlockManager, seq: Sequence) -> int:
     """Place and allocate; returns the number of blocks found in the cache."""
-    placement = manager.find_placement([seq])
-    assert manager.num_missing_blocks(placement.num_blocks) == 0
-    manager.allocate([seq], placement)
+    computed = manager.get_computed_blocks([seq])
+    assert manager.num_missing_blocks(computed.num_required_blocks) == 0
+    manager.allocate_slots([seq], computed)
     manager.check()
-    return len(placement.hits)
+    return len(computed.blocks)
 
 
 def compute(manager: BlockManager, seq: Sequence) -> None:
     seq.data.update_num_computed_tokens(seq.data.get_num_uncomputed_tokens())
-    manager.mark_computed(seq)
+    manager.cache_blocks(seq)
     manager.check()
 
 
@@ -169,15 +169,15 @@ def test_the_least_recently_used_is_evicted_and_last_blocks_first() -> None:
     other = make_seq(2, [3] * 12)
     allocate(manager, other)
     manager.free(other)
-    assert len(manager.find_placement([make_seq(3, [1] * 9)]).hits) == 1
-    assert len(manager.find_placement([make_seq(4, [2] * 9)]).hits) == 2
+    assert len(manager.get_computed_blocks([make_seq(3, [1] * 9)]).blocks) == 1
+    assert len(manager.get_computed_blocks([make_seq(4, [2] * 9)]).blocks) == 2
     # Finding the older one has made it the newer.
     revived = make_seq(5, [1] * 5)
     assert allocate(manager, revived) == 1
     manager.free(revived)
     allocate(manager, make_seq(6, [4] * 20))
-    assert len(manager.find_placement([make_seq(7, [1] * 9)]).hits) == 1
-    assert len(manager.find_placement([make_seq(8, [2] * 9)]).hits) == 0
+    assert len(manager.get_computed_blocks([make_seq(7, [1] * 9)]).blocks) == 1
+    assert len(manager.get_computed_blocks([make_seq(8, [2] * 9)]).blocks) == 0
 
 
 def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
@@ -186,10 +186,10 @@ def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
     allocate(manager, seq)
     compute(manager, seq)
     manager.free(seq)
-    placement = manager.find_placement([make_seq(1, [1] * 8 + [2] * 9)])
-    assert (len(placement.hits), placement.num_new, placement.num_unused_hits) == (2, 3, 2)
-    assert manager.num_missing_blocks(placement.num_blocks) == 1
-    assert manager.num_missing_blocks(placement.num_blocks, reserve=2) == 3
+    computed = manager.get_computed_blocks([make_seq(1, [1] * 8 + [2] * 9)])
+    assert (len(computed.blocks), computed.num_new_blocks, computed.num_unused_blocks) == (2, 3, 2)
+    assert manager.num_missing_blocks(computed.num_required_blocks) == 1
+    assert manager.num_missing_blocks(computed.num_required_blocks, reserve=2) == 3
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
@@ -227,9 +227,9 @@ def make_fork(manager: BlockManager, parent: Sequence, seq_id: int) -> Sequence:
 def test_sequences_of_a_group_share_their_equal_full_blocks(caching: bool) -> None:
     manager = make_manager(9, caching=caching)
     seqs = [make_seq(0, [1] * 8 + [2] * 3), make_seq(1, [1] * 8 + [2] * 3)]
-    placement = manager.find_placement(seqs)
-    assert (placement.hits, placement.num_new) == ([], 4)
-    manager.allocate(seqs, placement)
+    computed = manager.get_computed_blocks(seqs)
+    assert (computed.blocks, computed.num_new_blocks) == ([], 4)
+    manager.allocate_slots(seqs, computed)
     manager.check()
     assert [manager.get_block_table(seq) for seq in seqs] == [[0, 1, 2], [0, 1, 3]]
     assert manager.stats.used == 4
@@ -237,11 +237,11 @@ def test_sequences_of_a_group_share_their_equal_full_blocks(caching: bool) -> No
     for seq in seqs:
         compute(manager, seq)
     again = [make_seq(2, [1] * 8 + [3] * 4), make_seq(3, [1] * 8 + [4] * 4)]
-    placement = manager.find_placement(again)
-    assert placement.hits == ([0, 1] if caching else [])
-    assert placement.num_new == (2 if caching else 4)
-    assert placement.num_blocks == placement.num_new, "the hits are in use already"
-    manager.allocate(again, placement)
+    computed = manager.get_computed_blocks(again)
+    assert computed.blocks == ([0, 1] if caching else [])
+    assert computed.num_new_blocks == (2 if caching else 4)
+    assert computed.num_required_blocks == computed.num_new_blocks, "the hits are in use already"
+    manager.allocate_slots(again, computed)
     manager.check()
     assert manager.stats.used == (6 if caching else 8)
     assert manager.stats.prefix_hits == (16 if caching else 0)
@@ -253,9 +253,9 @@ def test_a_group_finds_what_all_its_sequences_begin_with() -> None:
     allocate(manager, first)
     compute(manager, first)
     seqs = [make_seq(1, [1] * 10), make_seq(2, [1] * 4 + [2] * 6)]
-    assert manager.find_placement(seqs).hits == [0]
-    assert manager.find_placement(seqs, use_cache=False).hits == []
-    assert manager.find_placement(seqs, use_cache=False).num_new == 5
+    assert manager.get_computed_blocks(seqs).blocks == [0]
+    assert manager.get_computed_blocks(seqs, use_cache=False).blocks == []
+    assert manager.get_computed_blocks(seqs, use_cache=False).num_new_blocks == 5
 
 
 def test_forks_of_forks_are_copied_for_all_writers_but_one() -> None:
@@ -284,6 +284,16 @@ def test_forks_of_forks_are_copied_for_all_writers_but_one() -> None:
         (1, 1, 3),
         (2, 1, 1),
     ]
+
+
+def test_a_second_look_at_the_cache_finds_no_more() -> None:
+    manager = make_manager(8)
+    first = make_seq(0, [1] * 8)
+    allocate(manager, first)
+    compute(manager, first)
+    seqs = [make_seq(1, [1] * 8), make_seq(2, [1] * 8)]
+    for _ in range(2):  # the first one hashes also the last block
+        assert manager.get_computed_blocks(seqs).blocks == [0]
 
 
 def test_slots_ahead_stay_for_later_tokens() -> None:
@@ -386,7 +396,7 @@ def test_events_are_in_order_and_name_the_blocks_that_a_lookup_missed(use_cache:
     assert stored == [BlockStored(index, hashes[index], 0, index) for index in range(3)]
     plain, other = make_seq(1, [1] * 17), make_seq(2, [1] * 5, lora)
     allocate(manager, plain)
-    manager.allocate([other], manager.find_placement([other], use_cache=use_cache))
+    manager.allocate_slots([other], manager.get_computed_blocks([other], use_cache=use_cache))
     manager.check()
     of_plain, removed, of_other, *more_removed = manager.take_events()
     assert isinstance(of_plain, PrefixQueried)
@@ -417,11 +427,11 @@ def test_check_notices_damage(damage: str) -> None:
     manager = make_manager(4)
     allocate(manager, make_seq(0, [1] * 5))
     if damage == "lost":
-        manager.device.take(0)
+        manager.device.get_new_blocks(1, 0)
     elif damage == "miscounted":
-        manager.device.share(0)
+        manager.device.touch([0])
     else:
-        manager.device.release(0)
+        manager.device.free_blocks([0])
     with pytest.raises(AssertionError):
         manager.check()
 
@@ -444,15 +454,15 @@ class Blocks(RuleBasedStateMachine):
     def admit(self, start: list[int], rest: list[int]) -> None:
         seq = make_seq(self.num_made, start + rest)
         self.num_made += 1
-        placement = self.manager.find_placement([seq])
-        assert len(placement.hits) + placement.num_new == seq.n_blocks
-        if self.manager.num_missing_blocks(placement.num_blocks):
+        computed = self.manager.get_computed_blocks([seq])
+        assert len(computed.blocks) + computed.num_new_blocks == seq.n_blocks
+        if self.manager.num_missing_blocks(computed.num_required_blocks):
             self.manager.free(seq)
             return
-        self.manager.allocate([seq], placement)
+        self.manager.allocate_slots([seq], computed)
         assert len(self.manager.get_block_table(seq)) == seq.n_blocks
         # Cached tokens count as computed once the first chunk has run.
-        seq.data.update_num_computed_tokens(len(placement.hits) * BLOCK_SIZE)
+        seq.data.update_num_computed_tokens(len(computed.blocks) * BLOCK_SIZE)
         self.seqs.append(seq)
 
     @precondition(lambda self: self.seqs)
@@ -461,7 +471,7 @@ class Blocks(RuleBasedStateMachine):
         seq = self.seqs[pick % len(self.seqs)]
         uncomputed = seq.data.get_num_uncomputed_tokens()
         seq.data.update_num_computed_tokens(min(num_tokens, uncomputed))
-        self.manager.mark_computed(seq)
+        self.manager.cache_blocks(seq)
 
     @precondition(lambda self: self.seqs)
     @rule(pick=st.integers(0), token_id=st.integers(1, 2))

@@ -135,7 +135,7 @@ def make_scheduled(
     """A group in decode; the last one of its tokens is new, and has its slot."""
     seq = Sequence(seq_id, token_inputs([1] * (num_tokens - 1)), 4)
     group = SequenceGroup(f"r{seq_id}", [seq], 0.0, sampling_params=params)
-    manager.allocate([seq], manager.find_placement([seq]))
+    manager.allocate_slots([seq], manager.get_computed_blocks([seq]))
     group.update_num_computed_tokens(num_tokens - 1)
     seq.data.append_token_id(1, -1.0)
     manager.append_slots([seq])
@@ -215,7 +215,7 @@ def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
         num_batched_tokens=5,
         is_prompt=True,
     )
-    manager.allocate([prompt_seq], manager.find_placement([prompt_seq]))
+    manager.allocate_slots([prompt_seq], manager.get_computed_blocks([prompt_seq]))
     assert slots.extend([prompt, decode]) == [prompt, decode]
     assert [each.seq_group.state.num_steps for each in (prompt, decode)] == [1, 1]
 

@@ -652,7 +652,7 @@ class Workload:
         for each in outputs.scheduled:
             group, seq = each.seq_group, each.seq_group.first_seq
             group.update_num_computed_tokens(each.token_chunk_size)
-            self.manager.mark_computed(seq)
+            self.manager.cache_blocks(seq)
             self.manager.check()
             if seq.data.get_num_uncomputed_tokens() == 0:
                 seq.data.append_token_id(1, -1.0)

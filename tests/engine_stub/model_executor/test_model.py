@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from engine_stub.model_executor.loader import load_model, save_pretrained
-from engine_stub.model_executor.model import Attend, Decoder
+from engine_stub.model_executor.model import AttentionFn, Decoder
 
 CPU = torch.device("cpu")
 VOCAB_SIZE = 97
@@ -42,7 +42,7 @@ def llama(**changes: Any) -> LlamaForCausalLM:
     return model
 
 
-def causal(length: int) -> Attend:
+def causal(length: int) -> AttentionFn:
     """Return attention over one sequence of `length` tokens, written out in full."""
 
     def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_stub.model_executor.sampler import Sampler, SamplerOutput, SamplingMetadata
+from engine_stub.model_executor.sampler import RowSampling, SampledToken, Sampler
 from seqtop.sequence import SamplingParams, SequenceData
 
 VOCAB = 12
@@ -21,21 +21,19 @@ def request(
     output: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
     **params: Any,
-) -> SamplingMetadata:
-    return SamplingMetadata(
-        SamplingParams(**params), SequenceData.from_seqs(prompt, output), generator
-    )
+) -> RowSampling:
+    return RowSampling(SamplingParams(**params), SequenceData.from_seqs(prompt, output), generator)
 
 
 def make_sampler(seed: int = 0) -> Sampler:
     return Sampler(torch.Generator().manual_seed(seed))
 
 
-def sample(each: SamplingMetadata, logits: torch.Tensor = LOGITS) -> SamplerOutput:
+def sample(each: RowSampling, logits: torch.Tensor = LOGITS) -> SampledToken:
     return make_sampler()(logits[None], [each])[0]
 
 
-def frequencies(each: SamplingMetadata) -> torch.Tensor:
+def frequencies(each: RowSampling) -> torch.Tensor:
     rows = LOGITS.expand(NUM_DRAWS, -1)
     samples = make_sampler()(rows, [each] * NUM_DRAWS)
     counts = torch.bincount(torch.tensor([s.token_id for s in samples]), minlength=VOCAB)
