@@ -343,10 +343,7 @@ class SeqtopApp(BaseApp):
                 # From the newest moment there is no way but back.
                 self.action_repeat_seek(1 if self.ui.paused else -1)
 
-        if self.ui.source.history is None:
-            self._go(seek.to_end(1), "")  # sets the message that there is no history
-        else:
-            self.push_screen(ConditionPrompt(self.ui.condition), go)
+        self.push_screen(ConditionPrompt(self.ui.condition), go)
 
     def action_repeat_seek(self, direction: int) -> None:
         if not self.ui.condition:
@@ -356,14 +353,16 @@ class SeqtopApp(BaseApp):
             self.ui.search_condition(direction)
         self.draw()
 
-    def start_checking(self) -> BackgroundChecker | None:
-        """Checks the history from now on; returns `None` if there is no history."""
-        if (checker := self.ui.start_checking()) is not None:
+    def start_checking(self) -> BackgroundChecker:
+        """Checks the history from now on."""
+        checker = self.ui.checker
+        if checker is None:
             from seqtop.checks.background import CheckThread
 
+            checker = self.ui.start_checking()
             self._check_threads.append(CheckThread(checker))
             self._check_threads[-1].start()
-        return self.ui.checker
+        return checker
 
     def on_checks_screen_opened(self) -> None:
         self.start_checking()
@@ -376,9 +375,6 @@ class SeqtopApp(BaseApp):
 
     def action_check(self, direction: int) -> None:
         checker = self.start_checking()
-        if checker is None:
-            self._go(seek.to_end(1), "")  # sets the message that there is no history
-            return
         with self.ui.lock:
             find = checker.next if direction > 0 else checker.previous
             found = find(self.ui.time_travel.position)

@@ -27,8 +27,8 @@ class Source(Protocol):
         """State of the connection."""
 
     @property
-    def history(self) -> Timeline | None:
-        """The history, if there is one. It changes under `lock` and has a lock of its own.
+    def history(self) -> Timeline:
+        """The history. It changes under `lock` and has a lock of its own.
 
         Take `lock` first.
         """

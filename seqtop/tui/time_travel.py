@@ -52,11 +52,11 @@ class TimeTravel:
 
     @property
     def position(self) -> int:
-        """The position on display, as in `seqtop.history.event_index`; 0 without a history."""
+        """The position on display, as in `seqtop.history.event_index`."""
         moving = self.playback or self._held
         if moving is not None:
             return moving.position
-        return 0 if self._source.history is None else self._source.history.last
+        return self._source.history.last
 
     @property
     def is_same_incarnation(self) -> bool:
@@ -103,9 +103,6 @@ class TimeTravel:
             Whether another position is on display.
         """
         timeline = self._source.history
-        if timeline is None:
-            self.key_message = "No history yet."
-            return False
         with timeline.lock:
             position = self.position
             start = max(position, timeline.first)
@@ -155,13 +152,13 @@ class HeldState:
 
     Args:
         state: The session's newest state.
-        timeline: The session's history, if there is one.
+        timeline: The session's history.
     """
 
-    def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
+    def __init__(self, state: EngineState, timeline: Timeline) -> None:
         self._timeline = timeline
         self._frozen = freeze(state)
-        self._position = 0 if timeline is None else timeline.last
+        self._position = timeline.last
         # Made at the first move: a frozen state costs less, and often nothing else is needed.
         self._cursor: Cursor | None = None
 
@@ -182,7 +179,6 @@ class HeldState:
         Raises:
             RecordingError: The history cannot be read there.
         """
-        assert self._timeline is not None, "there is a history to move through"
         before, touched = self.state, None
         if self._cursor is None:
             self._cursor = Cursor(self._timeline, position)

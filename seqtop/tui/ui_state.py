@@ -102,8 +102,8 @@ class UiState(Observable):
         """Checks the history; `None` until `start_checking`."""
         self.rates = Rates()
         """The rates at the moment on display."""
-        self.step_series = None if source.history is None else StepSeries(source.history)
-        """The figures of all steps in the history; `None` without a history."""
+        self.step_series = StepSeries(source.history)
+        """The figures of all steps in the history."""
 
         # Preferences
         self.view = SequenceView()
@@ -276,7 +276,7 @@ class UiState(Observable):
         """Updates the state on display, the view and the rates."""
         self.update_rates()
         self._continue_search()
-        if self.step_series is not None and not self.step_series.update():
+        if not self.step_series.update():
             self.changed()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
@@ -314,10 +314,8 @@ class UiState(Observable):
             self._last_message_time = self.clock()
         self._meter.sample(self.source.state)
 
-    def start_checking(self) -> BackgroundChecker | None:
-        """Creates a checker for the history; `None` if there is no history, or a checker exists."""
-        if self.checker is not None or self.source.history is None:
-            return None
+    def start_checking(self) -> BackgroundChecker:
+        """Creates a checker for the history."""
         from seqtop.checks.background import BackgroundChecker
 
         self.checker = BackgroundChecker(self.source.history, thresholds=self._thresholds)
@@ -341,7 +339,7 @@ class UiState(Observable):
     def describe_event(self) -> None:
         """Describes the event at the position on display, and selects its first request."""
         travel, timeline = self.time_travel, self.source.history
-        if timeline is None or not (travel.is_holding or travel.playback):
+        if not (travel.is_holding or travel.playback):
             return
         with timeline.lock, contextlib.suppress(RecordingError):
             event, costs = seek.describe_moment(timeline, travel.position)
@@ -377,7 +375,6 @@ class UiState(Observable):
             FilterError: The condition is invalid.
         """
         timeline, position = self.source.history, self.time_travel.position
-        assert timeline is not None, "there is a history to search"
         from seqtop.history.condition_search import ConditionSearch
         from seqtop.state.condition import parse_condition
 
@@ -420,18 +417,18 @@ class UiState(Observable):
     def explanation(self) -> Explanation | None:
         """Returns the explanation of the selected request's latency, as far as it has been read.
 
-        It goes up to the moment on display, or to a later one for which it was read before. Each
-        call reads for a hundredth of a second at most.
+        `None` if no sequence is selected. It goes up to the moment on display, or to a later one
+        for which it was read before. Each call reads for a hundredth of a second at most.
         """
-        found, timeline = self.selection, self.source.history
-        if found is None or timeline is None:
+        found = self.selection
+        if found is None:
             self._explanation = None
             return None
         from seqtop.explain.explanation import Explanation
 
         position = self.time_travel.position
         if self._explanation is None or not self._explanation.extend(found[0], position):
-            self._explanation = Explanation(timeline, found[0], position)
+            self._explanation = Explanation(self.source.history, found[0], position)
         if self._explanation.advance(READ_SECONDS):
             self.changed()  # the next frame reads on
         return self._explanation

@@ -28,12 +28,11 @@ def no_blocks(name: str) -> list[WaitReason]:
 
 @pytest.fixture
 def script() -> Script:
-    return Script(ScriptedSource(history=MemoryStore()))
+    return Script(ScriptedSource())
 
 
 def parts_of(script: Script, name: str) -> list[Part]:
     history = script.source.history
-    assert history is not None
     request = script.source.state.requests[name]
     return explain(history, request, history.last).parts()
 
@@ -116,7 +115,6 @@ def test_reading_stops_at_the_end_of_the_request(script: Script) -> None:
     script.time += 1.0
     script.finish("a", SequenceStatus.FINISHED_ABORTED)
     history = script.source.history
-    assert history is not None
     end = history.last
     for _ in range(10):
         script.step()
@@ -156,7 +154,7 @@ def test_a_running_request_that_is_left_out_of_a_batch(script: Script) -> None:
 def test_time_without_recorded_steps_is_divided_by_the_spans(script: Script) -> None:
     script.arrive("a")
     script.step(prefill={"a": 40})
-    late = ScriptedSource(history=MemoryStore())
+    late = ScriptedSource()
     late.replace(script.source.state)
     script.source = late
     script.step()
@@ -182,7 +180,7 @@ def test_the_token_budget_is_that_of_the_state_before(script: Script) -> None:
     script.arrive("a")
     script.arrive("b")
     script.step(prefill={"a": 20, "b": 20})
-    late = ScriptedSource(history=MemoryStore())
+    late = ScriptedSource()
     late.replace(script.source.state)
     script.source = late
     script.step(prefill={"b": 256}, decode=[])
@@ -230,7 +228,6 @@ def test_an_id_that_is_used_again_has_another_explanation(script: Script) -> Non
     script.arrive("a")
     script.step()
     history, request = script.source.history, script.source.state.requests["a"]
-    assert history is not None
     explanation = Explanation(history, request, history.last)
     metrics = RequestMetrics(request.metrics.arrival_time + 9.0, 0.0, None, None, None)
     assert explanation.extend(request, history.last)
@@ -259,7 +256,6 @@ def test_a_request_that_ended_in_a_gap(script: Script) -> None:
         script.source.apply(Heartbeat(time=later.time + 5.0, step=1))
     assert state.requests["a"].finish_reason is None
     history = script.source.history
-    assert history is not None
     found = explain(history, script.source.state.requests["a"], history.last)
     assert found.position == history.last - 3, "it ends at the state after the gap"
     assert summary(found.parts())[-1] == ("unknown", "not_recorded", None, 1.0)
@@ -306,7 +302,7 @@ def test_a_budget_that_no_engine_has_told(script: Script) -> None:
     script.arrive("a")
     script.arrive("b")
     script.step(prefill={"a": 20, "b": 20})
-    late = ScriptedSource(history=MemoryStore())
+    late = ScriptedSource()
     script.source.state.info = None
     late.replace(script.source.state)
     script.source = late
@@ -317,7 +313,7 @@ def test_a_budget_that_no_engine_has_told(script: Script) -> None:
 def test_tokens_of_a_chunk_whose_past_is_not_recorded(script: Script) -> None:
     script.arrive("a", num_prompt=100)
     script.step(prefill={"a": 60})
-    late = ScriptedSource(history=MemoryStore())
+    late = ScriptedSource()
     late.replace(script.source.state)
     script.source = late
     script.step(prefill={"a": 40})

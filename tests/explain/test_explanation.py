@@ -74,9 +74,8 @@ def test_the_parts_add_up(seed: int) -> None:
 
 
 def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
-    source = ScriptedSource(max_finished=1, history=MemoryStore())
+    source = ScriptedSource(max_finished=1)
     script, history = Script(source), source.history
-    assert history is not None
     for name in ("dropped", "other", "lost", "last"):
         script.arrive(name, pieces=["RequestFinished "])  # it only looks like its end
         script.step(prefill={name: 40}, decode=[])

@@ -17,7 +17,7 @@ from tests.support.scripted import Script, ScriptedSource
 def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
     """Requests one after another, of which some have to wait for blocks. Prompts are alike."""
     rng = random.Random(0)
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     kinds = ["slow"] * num_slow + ["other"] * num_others
     rng.shuffle(kinds)
     for number, kind in enumerate(kinds):
@@ -29,9 +29,7 @@ def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
             )
         script.step(prefill={name: 60})
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
-    history = script.source.history
-    assert history is not None
-    return history
+    return script.source.history
 
 
 def test_the_slowest_tenth_waited_for_blocks() -> None:
@@ -85,7 +83,7 @@ def test_arrivals_count_from_the_begin_of_the_recording() -> None:
 
 
 def test_the_most_frequent_words_of_a_field() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     ends = [
         SequenceStatus.FINISHED_STOPPED,
         SequenceStatus.FINISHED_ABORTED,
@@ -101,7 +99,6 @@ def test_the_most_frequent_words_of_a_field() -> None:
         script.step(prefill={name: 40})
         script.step(stop={name: ends[0] if is_slow else ends[number * 7 % 100 // 25]})
     history = script.source.history
-    assert history is not None
     fields = {each.field: each for each in find_outliers(history, slo.Slo()).differences}
     status = fields["status"]
     assert status.slow == "stop 100%"
@@ -110,7 +107,7 @@ def test_the_most_frequent_words_of_a_field() -> None:
 
 @pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])
 def test_times_that_no_clock_measures_are_left_out(time: float) -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     for number in range(60):
         name = f"req-{number}"
         script.arrive(name)
@@ -120,7 +117,6 @@ def test_times_that_no_clock_measures_are_left_out(time: float) -> None:
         script.actors[name].metrics.time_in_queue = time if number % 2 else 3.0 + number // 50
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     history = script.source.history
-    assert history is not None
     queue = {each.field: each for each in find_outliers(history, slo.Slo()).differences}["queue"]
     assert (queue.slow, queue.others) == ("median 4.00 s", "median 3.00 s")
 
@@ -140,7 +136,7 @@ def test_text_names_the_ten_slowest(count: int, last: str) -> None:
 
 
 def test_messages_that_were_missed_are_passed_over() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     for number in range(4):
         name = f"req-{number}"
@@ -151,7 +147,6 @@ def test_messages_that_were_missed_are_passed_over() -> None:
             source.state = EngineState()
             source.replace(state, num_missed=3)
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
-    assert source.history is not None
     found = find_outliers(source.history, slo.Slo())
     assert (len(found.slow), found.num_others) == (1, 3)
 
@@ -194,7 +189,7 @@ def test_a_part_of_ten_requests_has_a_slowest_one_too(number: int, num_slow: int
 
 
 def test_a_request_without_the_figure_is_one_of_the_others() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     for number in range(12):
         name = f"req-{number}"
         script.arrive(name)
@@ -204,7 +199,6 @@ def test_a_request_without_the_figure_is_one_of_the_others() -> None:
             script.step(decode=[])
         script.step(stop={name: SequenceStatus.FINISHED_ABORTED})
     history = script.source.history
-    assert history is not None
     found = find_outliers(history, slo.Slo(), "ttft")
     assert (len(found.slow), found.num_others) == (1, 11)
     assert found.slow[0].request_id in {f"req-{number}" for number in range(6)}
@@ -236,7 +230,7 @@ def test_the_figures_of_a_difference() -> None:
 
 
 def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     for number in range(60):
         name, is_slow = f"req-{number}", number >= 54
         script.arrive(name, priority=3 if is_slow else 2)
@@ -244,7 +238,6 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
             script.step(prefill={name: 10})
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     history = script.source.history
-    assert history is not None
     found = find_outliers(history, slo.Slo())
     assert {each.request_id for each in found.slow} == {f"req-{each}" for each in range(54, 60)}
     fields = {each.field: each for each in found.differences}
@@ -258,7 +251,7 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
 
 
 def test_a_request_without_sequences_is_passed_over() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     source, metrics = script.source, RequestMetrics(1.0, 1.0, None, None, None, 2.0)
     source.apply(
         RequestArrived(request_id="none", arrival_time=1.0, seq_ids=[], num_prompt_tokens=4)
@@ -274,7 +267,6 @@ def test_a_request_without_sequences_is_passed_over() -> None:
                 metrics=metrics,
             )
         )
-    assert source.history is not None
     found = find_outliers(source.history, slo.Slo())
     assert [each.request_id for each in found.slow] == ["a"]
     assert found.num_others == 0

@@ -129,14 +129,13 @@ def test_the_headline_of_an_unfinished_request() -> None:
 
 
 def test_text_is_safe() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     script.arrive("head\x1b[2J")
     script.arrive("b")
     script.step(
         decode=[], waits=[WaitReason(request_id="head\x1b[2J", cause="no_blocks", num_missing=0)]
     )
     history, state = script.source.history, script.source.state
-    assert history is not None
     explanation = explain(history, state.requests["b"], history.last)
     assert "\x1b" not in as_text(explanation)
     assert "\x1b" not in as_json(explanation)

@@ -26,7 +26,7 @@ CONDITIONS = (
 def recorded(seed: int, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A random run in many short segments, with a gap."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 4_000)
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     events = [*EventScript(seed, 60, num_blocks=24)]
     for event in events[: len(events) // 2]:
         source.apply(event)
@@ -34,7 +34,6 @@ def recorded(seed: int, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     for event in events[len(events) // 2 :]:
         source.apply(event)
     history = source.history
-    assert history is not None
     assert history.keyframe_after(history.first) is not None
     return history
 
@@ -84,7 +83,7 @@ def test_it_finds_where_a_condition_begins_to_hold(
 
 def known_run() -> tuple[MemoryStore, Script]:
     """`victim` is preempted in steps 3 and 6; the pool of 8 blocks is full from step 2 to 3."""
-    script = Script(ScriptedSource(history=MemoryStore()), num_gpu_blocks=8)
+    script = Script(ScriptedSource(), num_gpu_blocks=8)
     script.arrive("victim", num_prompt=40)
     script.arrive("other", num_prompt=70)
     script.step(prefill={"victim": 40})
@@ -95,7 +94,6 @@ def known_run() -> tuple[MemoryStore, Script]:
     script.step(prefill={"victim": 42}, decode=[])
     script.step(preempt={"victim": "other"}, decode=["other"])
     history = script.source.history
-    assert history is not None
     return history, script
 
 

@@ -1,18 +1,17 @@
 """A run in which checks fail, and access to what the checks screen shows."""
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.screen import ChecksScreen
 from tests.support.piloting import SCREENS, screen
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 
 KEY = str(SCREENS.index(ChecksScreen) + 1)
 
 
 def recorded() -> ScriptedSource:
     """A scene in which nine checks fail, kept on record."""
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
+    source = ScriptedSource()
+    scene(source, max_num_batched_tokens=200)
     return source
 
 

@@ -1,19 +1,18 @@
 """An app with every screen, and the names of the screens."""
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.screen import FleetScreen
 from tests.support.piloting import SCREENS
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 
 NAMES = [*(each.TAB.name for each in SCREENS), FleetScreen.TAB.name]
 
 
 def several() -> SeqtopApp:
     """An app with every screen there is: one for two engines, in whose records checks fail."""
-    sources = [ScriptedSource(history=MemoryStore()) for _ in range(2)]
+    sources = [ScriptedSource() for _ in range(2)]
     for source in sources:
-        scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=60)
+        scene(source, max_num_batched_tokens=60)
     return SeqtopApp(*sources, clock=lambda: 0.0)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from seqtop.history import FileWriter
-from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import StepStats, WaitReason
 from tests.support.scripted import START, Script, ScriptedSource
@@ -26,7 +25,7 @@ def question_run() -> tuple[ScriptedSource, Script]:
     - Between steps 60 and 100 only one sequence decodes, instead of two.
     - From step 120 on, `stuck` runs without a token.
     """
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source, num_gpu_blocks=64, max_num_seqs=2)
     script.arrive("early", max_tokens=400)
     script.step(prefill={"early": 40})
@@ -55,7 +54,6 @@ def question_run() -> tuple[ScriptedSource, Script]:
 def save_run(path: Path) -> None:
     """Writes the events of `question_run` to a recording."""
     source, _ = question_run()
-    assert source.history is not None
     from seqtop.state import EngineState
     from seqtop.wire import codec
 

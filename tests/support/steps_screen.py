@@ -2,7 +2,6 @@
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.steps.screen import StepsScreen
 from seqtop.tui.screens.steps.table import StepRows
@@ -11,7 +10,7 @@ from tests.support.scripted import ScriptedSource, scene
 
 
 def recorded() -> ScriptedSource:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
     return source
 
@@ -25,5 +24,4 @@ async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
 
 def step_at(app: SeqtopApp, position: int | None) -> int:
     assert position is not None
-    assert app.ui.source.history is not None
     return app.ui.source.history.index[position].step

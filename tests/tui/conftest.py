@@ -1,6 +1,5 @@
 import pytest
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from tests.support.screen_fixtures import lines as lines
 from tests.support.screen_fixtures import plain_environment as plain_environment
@@ -22,6 +21,6 @@ def app(source: ScriptedSource) -> SeqtopApp:
 
 @pytest.fixture
 def live() -> SeqtopApp:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
     return SeqtopApp(source, clock=lambda: 0.0)

@@ -6,7 +6,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.block_prompt import BlockPrompt
@@ -16,14 +15,14 @@ from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.timeline.screen import TimelineScreen
 from tests.support.piloting import burst, play, until
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 
 
 @pytest.fixture
 def kept() -> ScriptedSource:
     """The scene, on record."""
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))
+    source = ScriptedSource()
+    scene(source)
     return source
 
 

@@ -2,20 +2,19 @@
 
 import pytest
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots
 
 
 def recorded() -> SeqtopApp:
     """An app that has watched the scene, with objectives that some have missed."""
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     settings = Settings(slo={"ttft": 0.1, "itl": 0.06})
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.after_event = app.ui.update
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
+    scene(source)
     app.ui.latencies.take_alerts()
     return app
 

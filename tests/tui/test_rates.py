@@ -11,7 +11,7 @@ from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_rates_are_those_of_the_moment() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     meter = RateMeter()
     taken: list[tuple[float, object]] = []
 

@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import checked
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots, same_text_in_light_colours
 
 KEYS = {
@@ -33,12 +32,12 @@ FEW_AND_MORE = [pytest.param(name, marks=() if name in FEW else MORE) for name i
 
 
 def recorded(*, num_engines: int = 1) -> SeqtopApp:
-    sources = [ScriptedSource(history=MemoryStore()) for _ in range(num_engines)]
+    sources = [ScriptedSource() for _ in range(num_engines)]
     app = SeqtopApp(*sources, clock=lambda: 0.0)
     for number, (source, ui) in enumerate(zip(sources, app.engines.all, strict=True)):
         source.after_event = ui.update
         name = f"rank-{number}" if num_engines > 1 else "demo"
-        scene(source, hostile=HOSTILE.replace("\ud800", ""), engine_id=name)  # wire carries none
+        scene(source, engine_id=name)
     if num_engines > 1:
         sources[-1].connect(ConnectionState.LOST, "No word from the engine.")
     return app

@@ -13,10 +13,9 @@ from tests.support.scripted import START, Script, ScriptedSource
 
 
 def test_swaps_are_found() -> None:
-    source = ScriptedSource(*EventScript(11, 60, num_blocks=24), history=MemoryStore())
+    source = ScriptedSource(*EventScript(11, 60, num_blocks=24))
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
-    assert history is not None
     assert history.index.previous(EventKind.SWAP, history.last) is not None
 
     async def act(pilot: Pilot[int]) -> None:

@@ -3,13 +3,12 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.columns import Floats
 from tests.support.checks_screen import KEY as CHECKS
 from tests.support.piloting import checked
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots
 
 
@@ -20,16 +19,6 @@ def lively() -> SeqtopApp:
     app = SeqtopApp(source, clock=lambda: 0.0)
     source.after_event = app.ui.update
     scene(source)
-    return app
-
-
-@pytest.fixture
-def recorded() -> SeqtopApp:
-    """The same, with a source that keeps what was."""
-    source = ScriptedSource(history=MemoryStore())
-    app = SeqtopApp(source, clock=lambda: 0.0)
-    source.after_event = app.ui.update
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
     return app
 
 
@@ -84,12 +73,12 @@ def test_tokens_in_the_text(
     assert snap_compare(app, run_before=mark)
 
 
-def test_the_past(recorded: SeqtopApp, snap_compare: Snapshots) -> None:
-    assert snap_compare(recorded, press=["p"])
+def test_the_past(lively: SeqtopApp, snap_compare: Snapshots) -> None:
+    assert snap_compare(lively, press=["p"])
 
 
-def test_asking_for_a_step(recorded: SeqtopApp, snap_compare: Snapshots) -> None:
-    assert snap_compare(recorded, press=["colon", *"2x8"])
+def test_asking_for_a_step(lively: SeqtopApp, snap_compare: Snapshots) -> None:
+    assert snap_compare(lively, press=["colon", *"2x8"])
 
 
 def test_help_in_full(lively: SeqtopApp, snap_compare: Snapshots) -> None:
@@ -138,8 +127,8 @@ def test_a_large_block_map(
 
 
 def test_checks(snap_compare: Snapshots) -> None:
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
+    source = ScriptedSource()
+    scene(source, max_num_batched_tokens=200)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def check(pilot: Pilot[int]) -> None:

@@ -13,7 +13,7 @@ from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
-from seqtop.tui.app import TIME_KEYS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
@@ -69,7 +69,7 @@ def places(direction: int, count: int, *, preemption: bool) -> list[int]:
 @pytest.fixture
 def recorded() -> ScriptedSource:
     """A source that has told of `PAYLOADS` and remembers them."""
-    return ScriptedSource(*events(), history=MemoryStore())
+    return ScriptedSource(*events())
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
 
 
 def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     script.arrive("req-1")
     script.step(prefill={"req-1": 40})
@@ -242,7 +242,7 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
 
 @pytest.mark.parametrize("key", ["space", "L"])
 def test_the_engine_goes_on_behind(key: str) -> None:
-    source = ScriptedSource(*events(STEPS[40]), history=MemoryStore())
+    source = ScriptedSource(*events(STEPS[40]))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -292,7 +292,7 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    source = ScriptedSource(*events(STEPS[20]), history=MemoryStore())
+    source = ScriptedSource(*events(STEPS[20]))
     rest = events()[STEPS[30] :]
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -361,21 +361,6 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
     play(app, act, (160, 30))
 
 
-def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("space")
-        for binding in TIME_KEYS:
-            if binding.action not in {"newest", "seek"}:
-                await pilot.press(*binding.key.split(","))
-        await pilot.pause()
-        assert "No history yet." in screen(app)
-        await pilot.press("colon", "1", "enter", "L")
-        await pilot.pause()
-        assert "● LIVE" in screen(app)
-
-    play(app, act)
-
-
 class Unreadable(MemoryStore):
     def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
@@ -436,7 +421,6 @@ def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
 
 
 def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource) -> None:
-    assert recorded.history is not None
     replay = Playback(recorded.history, "run.seqtop", paused=True, speed=2.5)
     app = SeqtopApp(replay, clock=lambda: 0.0)
 
@@ -486,14 +470,14 @@ def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
         await pilot.press("space")
         await pilot.pause()
         assert "‖ PAUSED" in screen(app)
-        assert "Step 40, the newest." in screen(app)
+        assert "Step 40, the newest; history from step 0." in screen(app)
         name = selected(app)
         step = app.ui.state.step
         for _ in range(3):
             scene_goes_on(source)
         app.draw()
         await pilot.pause()
-        assert "3 behind." in screen(app)
+        assert "3 behind; history from step 0." in screen(app)
         assert app.ui.state.step == step
         assert "PAUSED" in screen(app)
         await pilot.press("down", "up")

@@ -159,7 +159,7 @@ def _time(ui: UiState) -> Line:
     They add up to 100 %; empty before the first steps.
     """
     series = ui.step_series
-    if series is None or not len(series):
+    if not len(series):
         return ()
     shares = series.before(ui.state.time, TIME_SECONDS).shares()
     if not any(shares.values()):

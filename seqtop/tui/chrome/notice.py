@@ -76,7 +76,7 @@ def notice_text(ui: UiState, step_keys: str) -> str:
 def _search_text(ui: UiState) -> str:
     """Describes the search for a condition in progress."""
     search, timeline = ui.condition_search, ui.source.history
-    if search is None or timeline is None:
+    if search is None:
         return ""
     step = max(timeline.index[max(search.position, timeline.first)].step, 0)
     return f"Searching for {ui.condition}: step {step:,}; Esc cancels."
@@ -90,16 +90,16 @@ def _restart_text(ui: UiState, step_keys: str) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(restart.time))
     were = "was" if restart.num_running == 1 else "were"
     running = f"{fmt.plural(restart.num_running, 'request')} {were} running"
-    key = f"; {step_keys.split()[0]} shows its last step" if ui.source.history is not None else ""
-    return f"The engine was restarted at {clock}; {running}{key}."
+    return (
+        f"The engine was restarted at {clock}; {running};"
+        f" {step_keys.split()[0]} shows its last step."
+    )
 
 
 def _paused_text(ui: UiState, step_keys: str) -> str:
     """Describes the moment of a paused display, the history, and the keys to go on."""
-    timeline = ui.source.history
-    extent = f"; {_history_text(timeline)}" if timeline is not None else ""
-    keys = f"{step_keys} step, space resumes." if timeline is not None else "Space resumes."
-    text = f"{_position_text(ui)}{extent}."
+    text = f"{_position_text(ui)}; {_history_text(ui.source.history)}."
+    keys = f"{step_keys} step, space resumes."
     return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
 
 

@@ -122,8 +122,6 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         """The recorded time."""
         ui, timeline = self._ui, self._ui.source.history
         now = ui.state.time
-        if timeline is None:
-            return Extent(now, now, now, ends=False)
         with timeline.lock:
             begin, end = seek.bounds(timeline)
         return Extent(begin, max(end, begin), max(now, begin), ends=ui.is_recorded)
@@ -149,7 +147,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             return
         width, height = self.size.width - 2, self.size.height
         gutter = _WIDE_GUTTER if width >= _WIDE else _GUTTER
-        if series is None or not len(series) or width <= gutter + 4:
+        if not len(series) or width <= gutter + 4:
             self.set_lines([((" No steps yet: the charts begin with the first one.", "dim"),)])
             return
         extent = self.extent

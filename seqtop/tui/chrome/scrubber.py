@@ -30,8 +30,8 @@ class Scrubber(DraggableView):
         """Draws the line. Called under the lock of `ui`."""
         timeline = self._ui.source.history
         is_shown = self._ui.paused or self._ui.is_recorded
-        self.display = timeline is not None and is_shown and self.app.size.height >= TALL
-        if timeline is None or not self.display:
+        self.display = is_shown and self.app.size.height >= TALL
+        if not self.display:
             return
         begin, end = bounds(timeline)
         length = end - begin

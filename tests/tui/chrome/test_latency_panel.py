@@ -2,7 +2,6 @@
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
@@ -15,7 +14,7 @@ from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 def watching(settings: Settings) -> tuple[Script, SeqtopApp]:
     """An app that has watched the scene from its beginning."""
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.after_event = app.ui.update
     return scene(source, hostile="?"), app

@@ -3,7 +3,6 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.notice import notice_text
@@ -20,23 +19,16 @@ def paused(source: ScriptedSource) -> UiState:
     return ui
 
 
-def test_without_a_history_there_are_no_keys_to_step_by() -> None:
-    source = ScriptedSource()
-    scene(source)
-    assert notice_text(paused(source), "←/→") == "Step 40, the newest. Space resumes."
-
-
 def test_a_history_has_an_extent() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
     sentence = notice_text(paused(source), "←/→")
     assert sentence == "Step 40, the newest; history from step 0. ←/→ step, space resumes."
 
 
 def test_a_recording_has_a_length_and_a_speed() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
-    assert source.history is not None
     playback = Playback(source.history, "run.seqtop", paused=True, speed=2.5)
     ui = UiState(playback)
     sentence = notice_text(ui, "←/→")

@@ -48,7 +48,6 @@ def test_the_knob_stays_on_the_line(share: float, expected: str) -> None:
 
 def test_a_recording_always_shows_the_line(live: SeqtopApp) -> None:
     history = live.ui.source.history
-    assert history is not None
     app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:

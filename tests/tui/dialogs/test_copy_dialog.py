@@ -37,7 +37,7 @@ def test_copying(key: str) -> None:
         (sent,) = [each for each in written if "\x1b]52;c;" in each]
         text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
         if key == "t":
-            assert text == without_controls(HOSTILE.replace("\ud800", "?"), kept="\n\t")
+            assert text == without_controls(HOSTILE, kept="\n\t")
             assert "\x1b" not in text
         elif key == "r":
             assert text == "mine"

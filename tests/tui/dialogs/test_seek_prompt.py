@@ -10,9 +10,8 @@ from tests.support.scripted import START, ScriptedSource, scene
 
 @pytest.fixture
 def timeline() -> Timeline:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
-    assert source.history is not None
     return source.history
 
 

@@ -93,7 +93,7 @@ class ChecksScreen(EngineScreen):
         self._hint.display = not has_findings
         if checker is None:
             self._summary.set_lines([])
-            self._show_hint("No history yet, so there is nothing to check.")
+            self._show_hint("")
             return
         info = self.ui.state.info
         is_redacted = info is not None and info.redacted

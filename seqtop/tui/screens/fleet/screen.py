@@ -78,8 +78,7 @@ class FleetScreen(TabbedScreen):
     def on_resize(self) -> None:
         super().on_resize()
         height = self.app.size.height
-        has_history = any(ui.source.history is not None for ui in self._engines.all)
-        self._charts.display = has_history and height >= TALL_FOR_CHARTS
+        self._charts.display = height >= TALL_FOR_CHARTS
         self.set_class(self._charts.display, "-charts")
         self._latency.display = height >= TALL_FOR_LATENCIES
         self.call_after_refresh(self.show)

@@ -51,7 +51,7 @@ class LatencyParts(ScrollablePane):
         explanation = self._ui.explanation()
         if explanation is None:
             self._shown, self._positions = (), []
-            self.set_lines([(("No history yet.", "dim"),)])
+            self.set_lines([])
             return
         position = self._ui.time_travel.position if self._ui.paused else None
         shown = (

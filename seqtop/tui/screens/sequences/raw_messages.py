@@ -38,9 +38,9 @@ class RawMessages(ScrollablePane):
             return
         found, position = self._ui.selection, self._ui.time_travel.position
         timeline = self._ui.source.history
-        if found is None or timeline is None:
+        if found is None:
             self._shown = None
-            self.set_lines([(("No history yet.", "dim"),)])
+            self.set_lines([])
             return
         # A paused display shows every step, a live one the newest of each second.
         when = found[1].last_step if self._ui.paused else self._ui.second

@@ -155,8 +155,7 @@ class SequencesScreen(EngineScreen):
 
     def on_resize(self) -> None:
         super().on_resize()
-        has_history = self.ui.source.history is not None
-        self._strip.display = has_history and self.app.size.height >= TALL_FOR_CHARTS
+        self._strip.display = self.app.size.height >= TALL_FOR_CHARTS
         self._show_latency()
         self._place()
 

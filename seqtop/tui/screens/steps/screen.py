@@ -80,7 +80,7 @@ class StepsScreen(EngineScreen):
         """Goes to the step under the cursor, or to the sequence under the cursor of the detail."""
         with self.ui.lock:
             position, timeline = self._table.rows.cursor, self.ui.source.history
-            if position is None or timeline is None:
+            if position is None:
                 return
             step = timeline.index[position].step
             self.ui.time_travel.go(seek.to_step(step, near=position), "This step is on display.")

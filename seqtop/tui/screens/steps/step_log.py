@@ -24,20 +24,18 @@ class StepLog:
         self._infos: dict[int, EngineInfo | None] = {}
 
     @property
-    def timeline(self) -> Timeline | None:
+    def timeline(self) -> Timeline:
         return self._ui.source.history
 
     def __len__(self) -> int:
-        return self.timeline.index.num_steps if self.timeline is not None else 0
+        return self.timeline.index.num_steps
 
     def page(self, start: int, stop: int) -> list[int]:
         """Returns the positions of steps `start` to `stop`, oldest first; fewer at the end."""
-        return self.timeline.index.steps(start, stop) if self.timeline is not None else []
+        return self.timeline.index.steps(start, stop)
 
     def row(self, position: int) -> int:
         """Returns the index of the last step that ran at or before `position`."""
-        if self.timeline is None:
-            return 0
         return max(self.timeline.index.num_steps_until(position) - 1, 0)
 
     def summary(self, position: int) -> StepSummary | None:
@@ -62,8 +60,6 @@ class StepLog:
     def info(self, position: int) -> EngineInfo | None:
         """Returns the description of the engine that ran a step."""
         timeline = self.timeline
-        if timeline is None:
-            return None
         restart = self._restart_before(timeline, position)
         if restart == self._restart_before(timeline, self._ui.time_travel.position):
             return self._ui.state.info or self._ui.source.state.info
@@ -77,8 +73,6 @@ class StepLog:
     def is_after_restart(self, position: int) -> bool:
         """Returns whether the engine was restarted just before a step."""
         timeline = self.timeline
-        if timeline is None:
-            return False
         restart = timeline.index.previous(EventKind.RESTART, position + 1)
         if restart is None:
             return False
@@ -92,7 +86,7 @@ class StepLog:
         """
         timeline, row = self.timeline, self.row(position)
         before = self.page(row - 1, row) if row else []
-        if timeline is None or not before:
+        if not before:
             return None, False
         try:
             with timeline.lock:
@@ -106,8 +100,6 @@ class StepLog:
 
     def _read(self, position: int) -> Step | None:
         timeline = self.timeline
-        if timeline is None:
-            return None
         try:
             with timeline.lock:
                 found = [event for _, event in timeline.events(position - 1, position)]

@@ -85,12 +85,11 @@ class TimelineRows(SequenceRows):
         """The recorded time."""
         ui = self._ui
         now, newest = ui.state.time, ui.source.state
-        end = max(newest.time, now)
-        if (timeline := ui.source.history) is not None:
-            with timeline.lock:
-                begin, recorded = seek.bounds(timeline)
-            now = max(now, begin)  # there is no time before the first event
-            end = recorded if ui.is_recorded else end
+        timeline = ui.source.history
+        with timeline.lock:
+            begin, recorded = seek.bounds(timeline)
+        end = recorded if ui.is_recorded else max(newest.time, now)
+        now = max(now, begin)  # there is no time before the first event
         # A position before the first arrival has no sequence: the newest state has the first one.
         heads = (next(iter(state.requests.values()), None) for state in (ui.state, newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
@@ -203,10 +202,7 @@ class TimeAxis(LineView):
 
     def _steps(self, window: TimeWindow) -> list[int]:
         """Returns the columns in which a step ended; none if they are too close together."""
-        timeline = self._ui.source.history
-        if timeline is None:
-            return []
-        index = timeline.index
+        index = self._ui.source.history.index
         first = index.num_steps_until(index.at_time(window.start))
         last = index.num_steps_until(index.at_time(window.end))
         if (last - first) * _LEAST_STEP > window.width:

@@ -65,7 +65,7 @@ class TimelineScreen(ViewportScreen):
         super().on_resize()
         height = self.app.size.height
         self._legend.display = height >= TALL
-        self._charts.display = self.ui.step_series is not None and height >= TALL_FOR_CHARTS
+        self._charts.display = height >= TALL_FOR_CHARTS
         self._charts.styles.height = min(max(height // 6, 3), 10)
         self._legend.set_lines([((" ", ""), *legend(max(self.app.size.width - 2, 1)))])
         self.show_all()

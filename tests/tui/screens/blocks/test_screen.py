@@ -4,7 +4,6 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
@@ -77,7 +76,7 @@ def test_an_owner_that_the_filter_hides_is_shown_all_the_same(app: SeqtopApp) ->
 
 
 def test_the_past_shows_the_blocks_of_then() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source, num_gpu_blocks=40)
     script.arrive("one")
     script.step(prefill={"one": 40})

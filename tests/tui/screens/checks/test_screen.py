@@ -5,7 +5,6 @@ import threading
 from textual.pilot import Pilot
 
 from seqtop.checks.rules import RULES
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.findings import Findings
@@ -14,7 +13,7 @@ from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import codec, parsing
 from tests.support.checks_screen import KEY, found, recorded, words
 from tests.support.event_script import EventScript
-from tests.support.piloting import checked, notices, play, screen, until
+from tests.support.piloting import checked, play, screen, until
 from tests.support.scripted import Script, ScriptedSource
 
 THREAD = "seqtop-check"
@@ -40,7 +39,7 @@ def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
 
 
 def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     script.arrive("one")
     script.step(prefill={"one": 40})
@@ -75,7 +74,7 @@ def number_of(findings: Findings) -> int | None:
 
 def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     payloads = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
-    source = ScriptedSource(*(parsing.event(each) for each in payloads), history=MemoryStore())
+    source = ScriptedSource(*(parsing.event(each) for each in payloads))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -106,7 +105,6 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
 
 def test_a_recording_is_checked_from_end_to_end() -> None:
     history = recorded().history
-    assert history is not None
     with Playback(history, "run.seqtop", paused=True) as source:
         app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -118,21 +116,6 @@ def test_a_recording_is_checked_from_end_to_end() -> None:
             assert source.position == found(app)[0][0]
 
         play(app, act, (120, 30))
-
-
-def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> None:
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(KEY, "enter")
-        await pilot.pause()
-        assert "No history yet, so there is nothing to check." in words(app)
-        await pilot.press("1", "v")
-        await pilot.pause()
-        told = notices(app)
-        assert told == ["No history yet."]
-
-    play(app, act, (100, 24))
 
 
 def test_checking_ends_with_the_app(app: SeqtopApp) -> None:

@@ -2,7 +2,6 @@
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
@@ -121,7 +120,7 @@ def test_zooming_and_panning() -> None:
 
 
 def test_a_running_engine_draws_on() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -159,7 +158,7 @@ def test_tall_terminals_have_charts_above_the_table() -> None:
 
 
 def test_every_size_is_drawn() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
     app = SeqtopApp(source, clock=lambda: 0.0)
 

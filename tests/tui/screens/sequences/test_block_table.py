@@ -55,7 +55,7 @@ def test_a_block_table_that_is_a_little_shorter_leaves_the_text_in_its_place() -
             script.arrive(name, num_prompt=num_prompt)
             script.step(prefill={name: num_prompt})
         app = SeqtopApp(script.source, clock=lambda: 0.0)
-        async with app.run_test(size=(160, 60)) as pilot:
+        async with app.run_test(size=(160, 44)) as pilot:
             text = app.screen.query_one(TextPane)
             places = [text.region]
             for _ in range(2):

@@ -55,9 +55,10 @@ def test_detail(app: SeqtopApp) -> None:
         await pilot.press("right_square_bracket")
         assert "logprob" in screen(app)
         await pilot.press("right_square_bracket")
-        for _ in ("latency", "raw"):
-            assert "No history yet." in screen(app)
-            await pilot.press("right_square_bracket")
+        assert "TTFT" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "Update of step 40" in screen(app)
+        await pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
         await pilot.press(*["left_square_bracket"] * 3)
         assert "logprob" in screen(app)

@@ -3,7 +3,6 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.wire.messages import Heartbeat
@@ -71,7 +70,7 @@ def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> Non
 
 
 def test_an_unfinished_request_is_explained_further_as_it_runs() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     app = SeqtopApp(script.source, clock=lambda: 0.0)
     script.arrive("a")
     script.step(prefill={"a": 40})
@@ -86,13 +85,5 @@ def test_an_unfinished_request_is_explained_further_as_it_runs() -> None:
         text = " ".join(screen(app).split())
         assert "unknown 2.00 s" in text
         assert "since the last step that has ended" in text
-
-    play(app, act, (100, 50))
-
-
-def test_without_a_history_it_says_so(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("left_parenthesis")
-        await until(pilot, lambda: "No history yet." in screen(app))
 
     play(app, act, (100, 50))

@@ -2,16 +2,15 @@
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from tests.support.piloting import play, screen
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
 
 
 def test_raw_messages_come_from_the_record() -> None:
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))
+    source = ScriptedSource()
+    scene(source)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -27,12 +26,3 @@ def test_raw_messages_come_from_the_record() -> None:
         assert isinstance(app.focused, RawMessages)
 
     play(app, act, (100, 40))
-
-
-def test_without_a_record_it_says_so(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "left_square_bracket")
-        await pilot.pause()
-        assert "No history yet." in screen(app)
-
-    play(app, act, (80, 24))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state.fields import COLUMNS
@@ -91,7 +90,7 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
 
 
 def test_a_recording_has_no_engine_to_control() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="")
     app = SeqtopApp(Playback(source.history, "run.seqtop", paused=True), clock=lambda: 0.0)
 

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
@@ -272,7 +271,7 @@ def test_an_arrival_out_of_sight_draws_no_row(lines: Counter[LineView]) -> None:
 
 def test_findings_about_a_sequence_are_in_sight() -> None:
     """In a column, in the detail, and in the header; each as of the moment on display."""
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     script.arrive("huge", num_prompt=5_000)
     script.arrive("thrashed")
     for _ in range(6):
@@ -306,7 +305,7 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
 
 
 def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
+    script = Script(ScriptedSource())
     script.arrive("huge", num_prompt=5_000)
     for _ in range(4):
         script.step(decode=[])

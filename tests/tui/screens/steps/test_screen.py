@@ -2,12 +2,11 @@
 
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parsing
 from tests.support.event_script import EventScript
 from tests.support.piloting import play, screen
-from tests.support.scripted import ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, engine_info
 from tests.support.steps_screen import opened, step_at
 
 
@@ -39,10 +38,8 @@ def test_enter_goes_there_and_the_arrows_take_the_cursor_along(app: SeqtopApp) -
     play(app, act, (100, 40))
 
 
-def test_without_a_record_one_is_told() -> None:
-    source = ScriptedSource()
-    scene(source)
-    app = SeqtopApp(source, clock=lambda: 0.0)
+def test_an_engine_without_steps() -> None:
+    app = SeqtopApp(ScriptedSource(engine_info()), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
@@ -54,7 +51,7 @@ def test_without_a_record_one_is_told() -> None:
 
 
 def test_a_rich_stream_is_drawn() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     for event in EventScript(3, 30, num_blocks=24):
         source.apply(parsing.event(codec.encode(event)))
     app = SeqtopApp(source, clock=lambda: 0.0)

@@ -41,7 +41,7 @@ def test_a_step_that_cannot_be_read_is_a_line_that_says_so() -> None:
 def test_reading_costs_what_is_in_sight(
     lines: Counter[LineView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     script.arrive("runs", max_tokens=MANY)
     script.step(prefill={"runs": 40})
@@ -50,7 +50,6 @@ def test_reading_costs_what_is_in_sight(
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     history = source.history
-    assert history is not None
     events, reads = history.events, []
 
     def read(start: int, stop: int) -> Iterator[tuple[int, object]]:

@@ -3,7 +3,6 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
@@ -46,7 +45,7 @@ def test_moving_leaves_the_end_and_coming_back_follows_it_again() -> None:
 
 
 def test_new_steps_come_into_sight_only_for_who_follows() -> None:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     script = Script(source)
     script.arrive("runs")
     script.step(prefill={"runs": 40})
@@ -106,7 +105,6 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
 
 def test_a_recording_is_listed_whole_with_the_moment_on_show_marked() -> None:
     history = recorded().history
-    assert history is not None
     app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:

@@ -2,13 +2,12 @@
 
 import pytest
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from tests.support.scripted import ScriptedSource, scene
 
 
 @pytest.fixture
 def app() -> SeqtopApp:
-    source = ScriptedSource(history=MemoryStore())
+    source = ScriptedSource()
     scene(source, hostile="?")
     return SeqtopApp(source, clock=lambda: 0.0)

@@ -3,7 +3,6 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
@@ -88,7 +87,6 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
     app: SeqtopApp, replayed: bool
 ) -> None:
     history = app.ui.source.history
-    assert history is not None
     scales: list[float] = []
 
     async def look(pilot: Pilot[int], *held: str) -> None:
@@ -111,7 +109,7 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
                 await pilot.press("L")
             await look(pilot, *keys.split())
 
-        source = ScriptedSource(history=MemoryStore())
+        source = ScriptedSource()
         scene(source, hostile="?")
         if replayed:
             other = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
@@ -123,7 +121,6 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
 
 def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
     history = app.ui.source.history
-    assert history is not None
     replayed = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
