@@ -1,20 +1,24 @@
 """The endless workload of the demo.
 
 The first ten seconds show queueing, shared prefixes, a long prompt in chunks, preemptions and a
-beam search; a random mixture of these follows.
+beam search; bursts of all of these follow, with pauses between them.
 
-All random numbers come from a seed, and time is counted in ticks (an engine step, or a pause of the
-same length if there is nothing to do), so that the demo is deterministic on any machine.
+The requests are in a file, which `engine_stub.train.prompts` draws from the story grammar. Time is
+counted in ticks (an engine step, or a pause of the same length if there is nothing to do), so that
+the demo is deterministic on any machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from random import Random
+from itertools import count
+from pathlib import Path
 
+import msgspec
+
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.core.beam_search import BeamSearchParams
-from engine_stub.train.stories import draw_document
 from seqtop.sequence import SamplingParams
 
 DEMO_LIMITS = {
@@ -25,31 +29,31 @@ DEMO_LIMITS = {
 }
 """`EngineConfig` settings with which a dozen small requests compete for blocks."""
 
-_PREAMBLE = (
-    "You are a storyteller. You tell short, gentle stories about animals and people who live in"
-    " small towns, by rivers and in old woods. Every story has a beginning, a worry and a good"
-    " end. You never hurry, and you like weather, bread and lanterns."
-)
-_TOPICS = (
-    "a lost kite",
-    "the baker's cat",
-    "a bridge over the river",
-    "two friends who quarrel",
-    "a lantern that would not light",
-    "the first snow",
-    "a boat made of paper",
-    "a shy fox",
-)
-_TYPED = (
-    "Hello! What should I cook tonight?",
-    "def fibonacci(n):",
-    "Shopping list: eggs, flour, candles",
-    "Why is the sky blue?",
-    "Once upon a time",
-    "Dear diary, today",
-    "Il était une fois",
-    "The old clock in the hall",
-)
+PROMPTS = DEFAULT_MODEL / "prompts.jsonl"
+"""The requests of the demo, a `DemoRequest` per line, in the order of their ticks."""
+
+_PAUSE = 150
+"""Ticks between the last request and the first, which comes again."""
+
+
+class DemoRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request of the demo.
+
+    Attributes:
+        tick: The tick of its arrival, counted from the demo's start.
+        kind: "typed", "shared", "long" or "beams".
+        number: A number that no other request of this kind has.
+        seed: The seed of sampling; None for a beam search.
+        beam_width: The width of a beam search; None for sampling.
+    """
+
+    tick: int
+    kind: str
+    number: int
+    prompt: str
+    max_tokens: int
+    seed: int | None = None
+    beam_width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,52 +66,31 @@ class Arrival:
     params: SamplingParams | BeamSearchParams
 
 
-def arrivals(seed: int = 0) -> Iterator[Arrival]:
-    """Yields the endless workload, in the order of its ticks."""
-    rng = Random(seed)
-    yield Arrival(0, "typed-1", "Once upon a time", _params(rng, 120))
-    for number in range(1, 4):
-        yield Arrival(5 * number, f"shared-{number}", _shared_prompt(rng), _params(rng, 140))
-    yield Arrival(25, "long-1", _long_prompt(rng), _params(rng, 60))
-    for number in range(2, 9):
-        yield Arrival(30 + number, f"typed-{number}", rng.choice(_TYPED), _params(rng, 160))
-    yield Arrival(40, "beams-1", "Once upon a time", BeamSearchParams(beam_width=3, max_tokens=60))
-    yield from _mixture(rng, first_tick=150, first_number=9)
+def arrivals(path: Path = PROMPTS) -> Iterator[Arrival]:
+    """Yields the requests of a file for ever, in the order of their ticks.
 
-
-def _mixture(rng: Random, first_tick: int, first_number: int) -> Iterator[Arrival]:
-    number, tick = first_number, first_tick
-    while True:
-        # Bursts with pauses between them, so that the queue fills and drains.
-        for _ in range(rng.randint(3, 9)):
-            kind = rng.choices(("typed", "shared", "long"), weights=(5, 4, 1))[0]
-            if number % 12 == 0:
-                search = BeamSearchParams(beam_width=rng.randint(3, 4), max_tokens=60)
-                yield Arrival(tick, f"beams-{number}", rng.choice(_TYPED), search)
-            prompt = {"typed": rng.choice(_TYPED), "shared": _shared_prompt(rng)}.get(kind)
+    When they come again, they have other names and other seeds.
+    """
+    requests = msgspec.json.Decoder(DemoRequest).decode_lines(path.read_bytes())
+    num_ticks = requests[-1].tick + _PAUSE
+    num_names = max(request.number for request in requests)
+    for turn in count():
+        for request in requests:
             yield Arrival(
-                tick,
-                f"{kind}-{number}",
-                prompt or _long_prompt(rng),
-                _params(rng, rng.randint(40, 200)),
+                turn * num_ticks + request.tick,
+                f"{request.kind}-{turn * num_names + request.number}",
+                request.prompt,
+                _params(request, turn),
             )
-            number += 1
-            tick += rng.randint(1, 8)
-        tick += rng.randint(60, 160)
 
 
-def _shared_prompt(rng: Random) -> str:
-    return f"{_PREAMBLE}\n\nUser: Tell me a story about {rng.choice(_TOPICS)}.\nBot:"
-
-
-def _long_prompt(rng: Random, *, num_characters: int = 1_600) -> str:
-    chapters = ""
-    while len(chapters) < num_characters:
-        chapters += draw_document(rng).story + "\n\n"
-    return chapters[:num_characters].rsplit(" ", 1)[0]
-
-
-def _params(rng: Random, max_tokens: int) -> SamplingParams:
+def _params(request: DemoRequest, turn: int) -> SamplingParams | BeamSearchParams:
+    if request.beam_width is not None:
+        return BeamSearchParams(beam_width=request.beam_width, max_tokens=request.max_tokens)
     return SamplingParams(
-        max_tokens=max_tokens, temperature=0.8, top_p=0.95, seed=rng.randrange(2**31), logprobs=3
+        max_tokens=request.max_tokens,
+        temperature=0.8,
+        top_p=0.95,
+        seed=None if request.seed is None else request.seed + turn,
+        logprobs=3,
     )
