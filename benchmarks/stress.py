@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import quantiles
+from typing import get_args
 
 import torch
 from tokenizers import Tokenizer, models
@@ -151,7 +152,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         make_model(Path(directory))
-        modes: tuple[PreemptionMode, ...] = ("recompute", "swap")
+        modes: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
         found = {
             mode: stress(Path(directory), options.requests // 2, mode, seed=options.seed)
             for mode in modes

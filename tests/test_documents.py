@@ -11,6 +11,7 @@ from typing import cast, get_args
 
 import pytest
 
+from engine_stub.config import EngineConfig, PreemptionVictim
 from engine_stub.entrypoints.cli import _parser as engine_parser
 from seqtop.cli.parser import build_parser
 from seqtop.kv import cells, header
@@ -250,3 +251,10 @@ def test_the_events_on_the_wire() -> None:
     listed = first_cells(section(read("docs/protocol.md"), "Events").split("\n### ")[0])
     events = {f"`{struct.__name__}`" for struct in get_args(Event)}
     assert set(listed) - {"event", "---"} == events
+
+
+def test_the_policies_of_preemption() -> None:
+    text = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
+    for policy in get_args(PreemptionVictim):
+        assert f'`"{policy}"`' in text or f'`preemption_victim="{policy}"`' in text, policy
+        assert f'"{policy}"' in (EngineConfig.__doc__ or ""), policy

@@ -98,7 +98,7 @@ def write_requests(path: Path) -> None:
 def main() -> None:
     """Writes the file that the demo reads, or another one."""
     parser = argparse.ArgumentParser(
-        prog="python -m engine_stub.train.prompts", description=__doc__
+        prog="python -m engine_stub.train.prompts", description="Draw the requests of the demo."
     )
     parser.add_argument("--out", type=Path, default=PROMPTS, help="file to write (%(default)s)")
     write_requests(parser.parse_args().out)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.worker.pipeline import Pipeline
 from seqtop.sequence import SamplingParams
+from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 from tests.support.running import drain
 
@@ -85,7 +86,7 @@ def case(
     extra_budget=st.integers(0, 30),
     caching=st.booleans(),
     num_cpu_blocks=st.integers(0, 30),
-    mode=st.sampled_from(["recompute", "swap"]),
+    mode=st.sampled_from(get_args(PreemptionMode)),
     requests=st.lists(
         st.tuples(
             st.integers(0, 5),  # the prompt

@@ -1,13 +1,15 @@
 """No accepted request ends the engine, blocks others for ever, or keeps blocks, however extreme."""
 
 import random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from engine_stub.config import PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams
+from seqtop.wire.messages import PreemptionMode
 from tests.support.running import MakeEngine
 
 NUM_SEEDS = 16
@@ -22,9 +24,9 @@ def extreme_settings(choose: random.Random) -> dict[str, Any]:
         "max_num_seqs": choose.randint(1, 8),
         "max_num_batched_tokens": choose.choice([8, 16, 33, 300]),
         "enable_prefix_caching": choose.choice([True, False]),
-        "preemption_mode": choose.choice(["recompute", "swap"]),
+        "preemption_mode": choose.choice(get_args(PreemptionMode)),
         "num_cpu_blocks": choose.choice([0, 3, 40]),
-        "preemption_victim": choose.choice(["last", "largest"]),
+        "preemption_victim": choose.choice(get_args(PreemptionVictim)),
     }
     steps: dict[str, Any] = {"num_scheduler_steps": choose.randint(2, 9)}
     drafts: dict[str, Any] = {

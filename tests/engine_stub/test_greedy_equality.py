@@ -2,18 +2,19 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import DEFAULT_MODEL, EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig, PreemptionVictim
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
 from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
 from seqtop.wire import decode, encode
+from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import generate
 from tests.support.running import MakeEngine
 
@@ -198,8 +199,8 @@ def test_worker_behind_a_wire(
     extra_budget=st.integers(0, 60),
     caching=st.booleans(),
     num_cpu_blocks=st.integers(0, 40),
-    mode=st.sampled_from(["recompute", "swap"]),
-    victim=st.sampled_from(["last", "largest"]),
+    mode=st.sampled_from(get_args(PreemptionMode)),
+    victim=st.sampled_from(get_args(PreemptionVictim)),
     num_steps=st.integers(1, 6),
     arrivals=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, NUM_PROMPTS - 1)), min_size=1, max_size=12

@@ -3,10 +3,11 @@
 import contextlib
 import random
 from collections import Counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 import pytest
 
+from engine_stub.config import PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.core.block_manager import BlockManager, ComputedBlocks
 from engine_stub.engine import LLMEngine
@@ -15,7 +16,7 @@ from seqtop.publish.prefix_history import MAX_RUNS
 from seqtop.sequence import LoRARequest, SamplingParams, Sequence, SequenceGroup
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, PreemptionMode
 from tests.support.running import MakeEngine
 
 BLOCK_SIZE = 4
@@ -209,8 +210,8 @@ def run_workload(make_engine: MakeEngine, seed: int) -> Counter[str]:
             max_num_seqs=rng.randrange(2, 8),
             max_num_batched_tokens=rng.randrange(10, 120),
             max_model_len=MAX_MODEL_LEN,
-            preemption_mode=rng.choice(("recompute", "swap")),
-            preemption_victim=rng.choice(("last", "largest")),
+            preemption_mode=rng.choice(get_args(PreemptionMode)),
+            preemption_victim=rng.choice(get_args(PreemptionVictim)),
             num_scheduler_steps=rng.randrange(1, 4),
         )
     )

@@ -2,11 +2,13 @@
 
 import contextlib
 import random
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine_stub.config import PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
@@ -14,7 +16,7 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, PreemptionMode
 from tests.support.running import MakeEngine
 
 BLOCK_SIZE = 4
@@ -122,8 +124,8 @@ def params(rng: random.Random, max_num_seqs: int) -> SamplingParams | BeamSearch
     num_cpu_blocks=st.integers(0, 40),
     max_num_seqs=st.integers(1, 8),
     extra_budget=st.integers(0, 40),
-    mode=st.sampled_from(["recompute", "swap"]),
-    victim=st.sampled_from(["last", "largest"]),
+    mode=st.sampled_from(get_args(PreemptionMode)),
+    victim=st.sampled_from(get_args(PreemptionVictim)),
     num_steps=st.integers(1, 5),
     chunked=st.booleans(),
     caching=st.booleans(),

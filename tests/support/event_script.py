@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -330,7 +330,7 @@ class EventScript:
                 )
 
     def _preempt(self, job: Job, by: Job) -> None:
-        mode: PreemptionMode = self._random.choice(["recompute", "swap"])
+        mode: PreemptionMode = self._random.choice(get_args(PreemptionMode))
         lost = 0
         if mode == "swap":
             self._swapped_out += [(block, 0) for block in job.seqs[0].table]

@@ -4,15 +4,15 @@ import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from engine_stub.config import DEFAULT_MODEL, EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig, PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import MessageSink, StepPublisher, engine_info
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
-from seqtop.wire.messages import EngineInfo
+from seqtop.wire.messages import EngineInfo, PreemptionMode
 from tests.support.checkpoints import add_draft_head, make_checkpoint
 
 MAX_MODEL_LEN = 96
@@ -122,8 +122,8 @@ class RandomRun:
             "block_size": block_size,
             "num_gpu_blocks": rng.randint(least, 3 * least),
             "num_cpu_blocks": rng.choice((0, 0, 6, 40)),
-            "preemption_mode": rng.choice(("recompute", "swap")),
-            "preemption_victim": rng.choice(("last", "largest")),
+            "preemption_mode": rng.choice(get_args(PreemptionMode)),
+            "preemption_victim": rng.choice(get_args(PreemptionVictim)),
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": budget if chunked else max(budget, max_model_len),
             "max_model_len": max_model_len,

@@ -2,13 +2,13 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import EngineConfig, PreemptionVictim
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.engine import LLMEngine
@@ -20,6 +20,7 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 
 MAX_TOKENS = 14
@@ -85,7 +86,7 @@ def test_one_batch(checkpoint: Path, expected: list[list[int]], lookahead: str) 
     assert most_steps == (5 if lookahead == "multi-step" else 1), "a draft is verified at once"
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("mode", get_args(PreemptionMode))
 @pytest.mark.parametrize("lookahead", LOOKAHEADS)
 def test_everything_at_once(
     checkpoint: Path, expected: list[list[int]], lookahead: str, mode: str
@@ -230,8 +231,8 @@ def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
     chunked=st.booleans(),
     caching=st.booleans(),
     num_cpu_blocks=st.integers(0, 30),
-    mode=st.sampled_from(["recompute", "swap"]),
-    victim=st.sampled_from(["last", "largest"]),
+    mode=st.sampled_from(get_args(PreemptionMode)),
+    victim=st.sampled_from(get_args(PreemptionVictim)),
     arrivals=st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=8
     ),

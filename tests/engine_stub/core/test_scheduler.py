@@ -4,13 +4,13 @@ import gc
 import itertools
 import random
 import weakref
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import EngineConfig, PreemptionVictim
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
@@ -220,7 +220,7 @@ def test_a_group_makes_way_itself_if_it_is_the_last(make_engine: MakeEngine) -> 
     assert all(group.first_seq.get_output_len() == 8 for r in drain(engine) for group in r.finished)
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("mode", get_args(PreemptionMode))
 def test_a_prefill_under_way_can_be_preempted(make_engine: MakeEngine, mode: str) -> None:
     engine = make_engine(
         num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2, preemption_mode=mode
@@ -532,9 +532,14 @@ def test_a_group_like_a_finished_one_is_described_in_full() -> None:
         finish(scheduler, group)
 
 
-@pytest.mark.parametrize(("policy", "victim"), [("last", "e"), ("largest", "d")])
-def test_the_victim_is_one_behind(policy: str, victim: str) -> None:
-    """Of two that are largest, the later."""
+VICTIMS = {"last": "e", "largest": "d"}
+"""The group that each policy preempts in the test below. Of two that are largest, the later."""
+
+
+@pytest.mark.parametrize("policy", get_args(PreemptionVictim))
+def test_the_victim_is_one_behind(policy: str) -> None:
+    assert policy in VICTIMS, f"add to VICTIMS which group the policy {policy!r} preempts here"
+    victim = VICTIMS[policy]
     lengths = {"large": 15, "a": 4, "b": 7, "c": 11, "d": 11, "e": 3}
     groups = [make_group(name, [i], length) for i, (name, length) in enumerate(lengths.items())]
     scheduler = make_scheduler(*groups, num_gpu_blocks=14, preemption_victim=policy)
@@ -543,6 +548,24 @@ def test_the_victim_is_one_behind(policy: str, victim: str) -> None:
     preempted = [(each.request_id, each.for_request_id) for each in outputs.preemptions]
     assert preempted == [(victim, "a")]
     assert set(planned(outputs)) == set(lengths) - {victim}
+
+
+@pytest.mark.parametrize("policy", get_args(PreemptionVictim))
+def test_every_policy_is_used_and_all_requests_are_finished(
+    make_engine: MakeEngine, policy: str
+) -> None:
+    engine = make_engine(num_gpu_blocks=16, max_num_seqs=6, preemption_victim=policy)
+    rng = random.Random(1)
+    groups = [
+        *itertools.chain.from_iterable(
+            engine.add_request(f"r{number}", [number] * rng.randint(1, 20), greedy(24))
+            for number in range(12)
+        )
+    ]
+    preemptions = [preemption for record in drain(engine) for preemption in record.preemptions]
+    chosen = [lost for lost in preemptions if lost.for_request_id != lost.request_id]
+    assert chosen, f"the policy {policy!r} never chose a group"
+    assert {group.first_seq.status for group in groups} == {SequenceStatus.FINISHED_LENGTH_CAPPED}
 
 
 @pytest.mark.parametrize(

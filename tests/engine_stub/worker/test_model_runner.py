@@ -1,7 +1,7 @@
 """Log probabilities of prompt tokens, however the prompt is cut, cached or preempted."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 
 from engine_stub.worker import model_runner
 from seqtop.sequence import SamplingParams, SequenceGroup
+from seqtop.wire.messages import PreemptionMode
 from tests.support.running import MakeEngine
 
 PROMPT = [(7 * index) % 250 + 1 for index in range(37)]
@@ -58,7 +59,7 @@ def test_they_are_those_of_transformers(
         assert group.first_seq.data.get_num_cached_tokens() == 0
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("mode", get_args(PreemptionMode))
 def test_they_survive_preemption_in_the_middle_of_the_prompt(
     make_engine: MakeEngine, expected: torch.Tensor, mode: str
 ) -> None:
