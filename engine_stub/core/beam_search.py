@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import SequenceRecord
 from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
 
@@ -283,3 +283,11 @@ class BeamSearch:
             seq.status = SequenceStatus.FINISHED_ABORTED
             self._blocks.free_seq(seq)
         return SequenceRecord(seq_group.request_id, seq, [], [], "", is_removed=True)
+
+
+def replace_seqs(seq_group: SequenceGroup, seqs: list[Sequence]) -> None:
+    """Replaces the sequences of a group; the first one becomes its `first_seq`."""
+    seq_group.seqs = seqs
+    seq_group.first_seq = seqs[0]
+    seq_group.is_single_seq = len(seqs) == 1
+    seq_group.seqs_dict = {seq.seq_id: seq for seq in seqs}

@@ -11,7 +11,7 @@ import msgspec
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import is_beam_search
 from engine_stub.core.block_manager import BlockManager
-from engine_stub.core.sequence_groups import unfinished_seqs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import ScheduledSequenceGroup
 from seqtop.sequence import SequenceGroup
 

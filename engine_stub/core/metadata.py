@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine_stub.core.block_manager import BlockManager
-from engine_stub.core.sequence_groups import unfinished_seqs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import ScheduledSequenceGroup
 from seqtop.sequence import (
     SequenceData,

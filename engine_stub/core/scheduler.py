@@ -30,8 +30,7 @@ from engine_stub.core.beam_search import max_num_running_seqs
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.core.metadata import MetadataBuilder
-from engine_stub.core.sequence_groups import unfinished_seqs
-from engine_stub.core.waiting_queue import WaitingQueue
+from engine_stub.core.waiting_queue import WaitingQueue, unfinished_seqs
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
 from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
 from seqtop.wire.messages import PreemptionMode

@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator
 
 from sortedcontainers import SortedKeyList
 
-from engine_stub.core.sequence_groups import unfinished_seqs
-from seqtop.sequence import SequenceGroup
+from seqtop.sequence import Sequence, SequenceGroup
+
+
+def unfinished_seqs(seq_group: SequenceGroup) -> list[Sequence]:
+    """Returns the unfinished sequences of a group: all of one status, and of one length."""
+    if seq_group.is_single_seq and not seq_group.first_seq.is_finished():
+        return seq_group.seqs  # not copied: this is called for every group several times a step
+    return [seq for seq in seq_group.seqs if not seq.is_finished()]
 
 
 class WaitingQueue:

@@ -12,9 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine_stub.model_executor.model import WHOLE, Decoder
-from engine_stub.model_executor.model_config import ModelConfig
+from engine_stub.model_executor.model_config import ModelConfig, read_model_file
 from engine_stub.model_executor.stages import Stage
-from engine_stub.model_files import read_model_file
 
 # One fused parameter holds the rows of several checkpoint tensors, in this order.
 _FUSED = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from engine_stub.model_files import read_model_file
+MAX_BYTES = 2**24
+"""The largest configuration, template or index that is read. Those of large models have 1 MiB."""
 
 _LARGEST = {
     "vocab_size": 2**24,
@@ -50,6 +51,20 @@ _REQUIRED_OF_ROPE_TYPE = {
     "yarn": (),
 }
 """Rotary scalings that `rotary` implements, and the fields each requires."""
+
+
+def read_model_file(path: Path) -> str:
+    """Returns the text of a small file of a model directory, which is untrusted.
+
+    Raises:
+        ValueError: The file is larger than `MAX_BYTES`, or is not UTF-8.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return content.decode()
 
 
 class UnsupportedModel(ValueError):  # noqa: N818 - the name is part of the engine's interface

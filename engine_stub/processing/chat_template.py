@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Self
 
-from engine_stub.model_files import read_model_file
+from engine_stub.model_executor.model_config import read_model_file
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 

@@ -8,7 +8,7 @@ import msgspec
 
 from engine_stub.core.beam_search import BeamSearch, is_beam_search
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
-from engine_stub.core.sequence_groups import unfinished_seqs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.failure_log import log_failure
 from engine_stub.processing.detokenizer import Detokenizer
 from engine_stub.step_record import DecodeRecord, ScheduledSequenceGroup, SequenceRecord

@@ -24,9 +24,8 @@ from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import AttentionFn
 from engine_stub.platforms import to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
-from engine_stub.worker.batch_row import BatchRow
 from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs
-from engine_stub.worker.step_inputs import StepInputs
+from engine_stub.worker.step_inputs import BatchRow, StepInputs
 from seqtop.sequence import SequenceGroupMetadata
 
 # In a segment of decodes, the longest table has at most this times the blocks of the shortest.

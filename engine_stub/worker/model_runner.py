@@ -27,9 +27,9 @@ from engine_stub.model_executor.stages import PipelineComm
 from engine_stub.platforms import platform_of, to_device
 from engine_stub.spec_decode.rejection_sampler import RejectionSampler
 from engine_stub.spec_decode.speculation import NO_DRAFT, SpeculationOutcome, Speculator
-from engine_stub.worker.batch_row import BatchRow
 from engine_stub.worker.decode_graphs import DecodeGraphs
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
+from engine_stub.worker.step_inputs import BatchRow
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     IntermediateTensors,

@@ -10,14 +10,16 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.core.beam_search import BeamSearchParams, replace_seqs
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import (
     SamplingParams,
+    Sequence,
     SequenceGroup,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceStatus,
+    token_inputs,
 )
 from tests.support.running import MakeEngine, drain
 
@@ -292,3 +294,13 @@ def test_values_whose_scores_would_not_be_finite(name: str, value: float) -> Non
     given: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name} must be"):
         BeamSearchParams(beam_width=2, max_tokens=8, **given)
+
+
+def test_all_views_of_a_groups_sequences_are_replaced() -> None:
+    first, *seqs = (Sequence(seq_id, token_inputs([1]), 4) for seq_id in (1, 5, 4))
+    seq_group = SequenceGroup("r", [first], 0.0, sampling_params=SamplingParams())
+    replace_seqs(seq_group, seqs)
+    assert seq_group.seqs == seqs
+    assert seq_group.first_seq is seqs[0]
+    assert not seq_group.is_single_seq
+    assert seq_group.seqs_dict == {5: seqs[0], 4: seqs[1]}

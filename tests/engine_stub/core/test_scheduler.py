@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_stub.config import EngineConfig, PreemptionVictim
+from engine_stub.core.beam_search import replace_seqs
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
-from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, StepRecord
 from seqtop.sequence import (
     SamplingParams,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine_stub.model_executor.model_config import ModelConfig, UnsupportedModel
-from engine_stub.model_files import MAX_BYTES
+from engine_stub.model_executor.model_config import MAX_BYTES, ModelConfig, UnsupportedModel
 from tests.support.model_directory import edit_config, load
 
 

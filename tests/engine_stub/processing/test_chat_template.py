@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine_stub.config import DEFAULT_MODEL
-from engine_stub.model_files import MAX_BYTES
+from engine_stub.model_executor.model_config import MAX_BYTES
 from engine_stub.processing.chat_template import ChatTemplate, ChatTemplateError
 from engine_stub.processing.template_process import MAX_MEMORY
 from engine_stub.processing.tokenizer import Tokenizer

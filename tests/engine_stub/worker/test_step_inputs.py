@@ -1,7 +1,7 @@
 """A sequence's part in a step."""
 
 from engine_stub.spec_decode.speculation import Draft
-from engine_stub.worker.batch_row import BatchRow
+from engine_stub.worker.step_inputs import BatchRow
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
 
