@@ -1,6 +1,5 @@
 """Measurements of seqtop, compared with alternatives or limits measured in the same run.
 
 `python -m benchmarks` runs one module per row and prints one table. `python -m benchmarks.painting`
-runs one module. Other scripts in this folder (`soak.py`, `kill.py` …) examine one subject in more
-detail or search for faults; their docstrings describe them.
+runs one module.
 """

@@ -1,4 +1,4 @@
-"""A few kills of each kind; `benchmarks/kill.py` makes a hundred."""
+"""Kills at random moments: one of each kind, and a hundred before a release."""
 
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -7,11 +7,17 @@ import pytest
 
 from tests.support import killing
 
+ROUNDS = ((killing.kill_recorder, 40), (killing.kill_engine, 30), (killing.kill_viewer, 30))
+
 
 @pytest.mark.parametrize(
-    "round_", [killing.kill_recorder, killing.kill_engine, killing.kill_viewer]
+    ("kill", "seed"),
+    [
+        pytest.param(kill, seed, marks=pytest.mark.release("many seeds") if seed else ())
+        for kill, count in ROUNDS
+        for seed in range(count)
+    ],
 )
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.release("many seeds"))])
-def test_kill(round_: Callable[[int, str], str], seed: int) -> None:
+def test_kill(kill: Callable[[int, str], str], seed: int) -> None:
     with TemporaryDirectory(prefix="sq") as directory:
-        assert round_(seed, directory)
+        assert kill(seed, directory)

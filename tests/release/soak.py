@@ -2,11 +2,10 @@
 
 One process publishes a seeded engine's events at a fixed rate, one viewer stays connected, one
 reconnects repeatedly, and from time to time a viewer is killed or stops reading. The resident
-memory of each is sampled; after the warm-up its slope (the Theil–Sen estimator, which is robust
+memory of each is sampled; after the warm-up its slope (the Theil-Sen estimator, which is robust
 against outliers) should be flat.
 
-    python benchmarks/soak.py --minutes 10
-    python benchmarks/soak.py --minutes 60
+    python -m tests.release soak --minutes 60
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from itertools import combinations
 from multiprocessing.synchronize import Event as Flag
 from statistics import mean, median
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -32,16 +33,16 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Step
 from tests.support.event_script import EventScript
+from tests.support.waiting import SECONDS
 
 SAMPLE_SECONDS = 2.0
 WARM_UP = 0.25
 """The part of the run after which caches, pools and the bounded history should be full."""
 HISTORY_BYTES = 4 * 2**20
 MAX_FINISHED = 500
-TITLES = ("first", "mean", "last", "an hour")
 
 
-def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
+def publish(endpoint: str, rate: float, ended: Flag, counts: Any) -> None:
     """Publishes about `rate` deltas per second until `ended`."""
     script = iter(
         EventScript(1, sys.maxsize, load=96, max_running=64, num_blocks=2_048, budget=512)
@@ -55,7 +56,7 @@ def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
             if not isinstance(event, Step):
                 continue
             sent += len(event.sequences)
-            counts[0], counts[1] = sent, publisher.num_dropped  # type: ignore[index]
+            counts[0], counts[1] = sent, publisher.num_dropped
             ahead = sent / rate - (time.monotonic() - start)
             if ended.wait(ahead) if ahead > 0 else ended.is_set():
                 return
@@ -68,47 +69,66 @@ def follow(endpoint: str, ended: Flag) -> None:
         ended.wait()
 
 
-def visit(endpoint: str, ended: Flag, counts: object) -> None:
+def visit(endpoint: str, ended: Flag, counts: Any) -> None:
     """Runs viewers that connect and disconnect, one after another."""
     while not ended.is_set():
         with Session(endpoint, max_finished=MAX_FINISHED) as session:
             if session.wait_for(ConnectionState.LIVE, timeout=30):
-                counts[2] += 1  # type: ignore[index]
+                counts[2] += 1
         ended.wait(0.5)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=float, default=2_100.0, help="deltas per second")
-    options = parser.parse_args()
+class Soak(NamedTuple):
+    """The outcome of a long run."""
+
+    samples: dict[str, list[tuple[float, int, int]]]
+    """Time, resident bytes and file descriptors of each process."""
+    num_deltas: int
+    num_dropped: int
+    num_visits: int
+
+
+def run(seconds: float, rate: float) -> Soak:
+    """Runs publisher and viewers for `seconds`; all of them must end by themselves."""
     spawn = multiprocessing.get_context("spawn")
     ended = spawn.Event()
     counts = spawn.Array("q", 3, lock=False)
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
         processes = {
-            "publisher": spawn.Process(
-                target=publish, args=(endpoint, options.rate, ended, counts)
-            ),
-            "viewer": spawn.Process(target=follow, args=(endpoint, ended)),
-            "visitor": spawn.Process(target=visit, args=(endpoint, ended, counts)),
+            name: spawn.Process(target=target, args=(endpoint, *arguments), daemon=True)
+            for name, target, arguments in (
+                ("publisher", publish, (rate, ended, counts)),
+                ("viewer", follow, (ended,)),
+                ("visitor", visit, (ended, counts)),
+            )
         }
         for process in processes.values():
             process.start()
-        samples = _watch(processes, endpoint, options.minutes * 60)
+        samples = _watch(processes, endpoint, seconds)
         ended.set()
-        for process in processes.values():
-            process.join(30)
+        for name, process in processes.items():
+            process.join(SECONDS)
+            assert process.exitcode == 0, f"the {name} has not ended by itself"
+    return Soak(samples, *counts)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=2_100.0, help="deltas per second")
+    options = parser.parse_args(arguments)
     seconds = options.minutes * 60
+    soak = run(seconds, options.rate)
     print(
-        f"{options.minutes:g} minutes, {counts[0]:,} deltas ({counts[0] / seconds:,.0f} a second),"
-        f" {counts[1]:,} messages dropped, {counts[2]:,} visits"
+        f"{options.minutes:g} minutes, {soak.num_deltas:,} deltas"
+        f" ({soak.num_deltas / seconds:,.0f} a second), {soak.num_dropped:,} messages dropped,"
+        f" {soak.num_visits:,} visits"
     )
     print(
         f"{'process':<10}{'MB first':>10}{'MB mean':>10}{'MB last':>10}{'MB/hour':>10}{'fds':>12}"
     )
-    for name, series in samples.items():
+    for name, series in soak.samples.items():
         settled = series[int(len(series) * WARM_UP) :]
         memory = [rss / 2**20 for _, rss, _ in settled]
         fds = [count for *_, count in settled]
@@ -150,7 +170,3 @@ def _slope(points: list[tuple[float, float]]) -> float:
     """Returns the median of the slopes between pairs of points."""
     thinned = points[:: max(len(points) // 300, 1)]
     return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(thinned, 2))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ No request may wait longer than those ahead of it take one after the other: the 
 advances in every step, by a token or by all of its prefill, and is never preempted. Prints the
 waits in steps, and the largest share of that bound.
 
-    python benchmarks/stress.py --requests 10000
+    python -m tests.release stress --requests 10000
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ import json
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import quantiles
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.wire.messages import PreemptionMode
 
 _VOCAB = 64
 
@@ -54,7 +56,7 @@ def make_model(path: Path) -> None:
 
 def stress(
     model: Path, num_requests: int, mode: PreemptionMode, *, seed: int = 0
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Runs the requests; raises AssertionError if one starves or a block is lost."""
     rng = random.Random(seed)
     engine = LLMEngine(
@@ -99,8 +101,8 @@ def stress(
             continue
         record = engine.step()
         step += 1
-        for each in record.preemptions:
-            preemptions[each.mode] += 1
+        for preemption in record.preemptions:
+            preemptions[preemption.mode] += 1
         most_waiting = max(most_waiting, record.num_waiting)
         for scheduled in record.scheduled:
             began = arrived.pop(scheduled.seq_group.request_id, None)
@@ -130,7 +132,7 @@ def stress(
         "preemptions": preemptions,
         "most_waiting": most_waiting,
         "queued_steps": {
-            "deciles": [round(each) for each in quantiles(queued, n=10)],
+            "deciles": [round(decile) for decile in quantiles(queued, n=10)],
             "most": max(queued),
             "most_of_bound": round(nearest, 3),
         },
@@ -144,21 +146,17 @@ def _params(rng: random.Random) -> SamplingParams | BeamSearchParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, detokenize=False)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         make_model(Path(directory))
         modes: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
-        found = {
+        outcomes = {
             mode: stress(Path(directory), options.requests // 2, mode, seed=options.seed)
             for mode in modes
         }
-    print(json.dumps(found, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(outcomes, indent=2))

@@ -5,7 +5,7 @@ figures are medians over the rounds: steps per second, and steps per second of t
 processor time, each in proportion to the neighbouring rounds without an attack. Attackers are
 processes of their own with a low priority, as they would be on another machine.
 
-    python -m benchmarks.attacks --rounds 7
+    python -m tests.release attacks --rounds 7
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import contextlib
 import multiprocessing
 import os
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import zmq
@@ -33,6 +32,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.step_record import StepRecord
+from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport import curve_keys
@@ -63,18 +63,18 @@ def flood(*payloads: list[bytes]) -> Strike:
     def strike(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
         with zmq.Context() as context:
             sockets = [context.socket(zmq.DEALER) for _ in range(4)]
-            for each in sockets:
-                each.linger, each.sndhwm = 0, 8
-                each.connect(snapshot_endpoint(target.endpoint))
+            for client in sockets:
+                client.linger, client.sndhwm = 0, 8
+                client.connect(snapshot_endpoint(target.endpoint))
             while goes_on():
-                for each in sockets:
+                for client in sockets:
                     for payload in payloads:
-                        if each.poll(5, zmq.POLLOUT):
+                        if client.poll(5, zmq.POLLOUT):
                             with contextlib.suppress(zmq.Again):
-                                each.send_multipart(payload, zmq.DONTWAIT)
+                                client.send_multipart(payload, zmq.DONTWAIT)
                                 yield
-            for each in sockets:
-                each.close()
+            for client in sockets:
+                client.close()
 
     return strike
 
@@ -104,19 +104,27 @@ def join(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
             time.sleep(max(0.0, due - time.monotonic()))
 
 
+def watch(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """A viewer that reads, as it should."""
+    with Session(target.endpoint) as session:
+        yield
+        while goes_on():
+            session.wait_for_change(session.version, 0.05)
+
+
 def stop_reading(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
     """Twenty viewers that never read."""
     with zmq.Context() as context:
         sockets = [context.socket(zmq.SUB) for _ in range(20)]
-        for each in sockets:
-            each.linger, each.rcvhwm = 0, 1
-            each.subscribe(b"")
-            each.connect(target.endpoint)
+        for viewer in sockets:
+            viewer.linger, viewer.rcvhwm = 0, 1
+            viewer.subscribe(b"")
+            viewer.connect(target.endpoint)
             yield
         while goes_on():
             time.sleep(0.05)
-        for each in sockets:
-            each.close()
+        for viewer in sockets:
+            viewer.close()
 
 
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
@@ -133,8 +141,8 @@ def open_halfway(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
         if len(held) > 200:
             held.pop(0).close()
         yield
-    for each in held:
-        each.close()
+    for client in held:
+        client.close()
 
 
 def knock(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
@@ -143,18 +151,19 @@ def knock(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
     with zmq.Context() as context:
         while goes_on():
             sockets = [context.socket(zmq.DEALER) for _ in range(10)]
-            for each in sockets:
-                each.linger = 0
-                keys.secure(each)
-                each.connect(target.endpoint)
+            for client in sockets:
+                client.linger = 0
+                keys.secure(client)
+                client.connect(target.endpoint)
                 yield
             time.sleep(0.01)
-            for each in sockets:
-                each.close()
+            for client in sockets:
+                client.close()
 
 
 SNAPSHOT = codec.encode(SnapshotRequest())
 WITHOUT_CONTROL: dict[str, Strike] = {
+    "a viewer": watch,
     "snapshot requests": flood([SNAPSHOT]),
     "requests of 1 MiB": flood([b"\x93\xafSnapshotRequest\xa1x" + _many_lists(1_000_000)]),
     "requests of 1 KiB, malformed": flood([_many_lists(1_000)]),
@@ -167,7 +176,7 @@ WITH_CONTROL: dict[str, Strike] = {
     "malformed commands": flood([b"\x93\xa6Submit\xa1x" + _many_lists(5_000)]),
     "refused submits": flood([_submit("x", n=1_000)]),
     "submits of 512 KiB": flood([_submit("once upon a time " * 31_000)]),
-    "aborts of unknown requests": flood([codec.encode(Abort(request_id="nobody"))]),
+    "aborts of unknown requests": flood([codec.encode(Abort(request_id="unknown"))]),
 }
 WITH_KEYS: dict[str, Strike] = {
     "half-open CURVE handshakes": open_halfway,
@@ -202,7 +211,7 @@ class Load:
 
     def stepped(self, record: StepRecord) -> None:
         self.num_steps += 1
-        self._num_running -= sum(each.request_id.startswith("load-") for each in record.finished)
+        self._num_running -= sum(group.request_id.startswith("load-") for group in record.finished)
 
 
 @dataclass
@@ -221,6 +230,29 @@ def _rates(before: Reading, after: Reading) -> tuple[float, float]:
     return steps / (after.cpu - before.cpu), steps / (after.wall - before.wall)
 
 
+class Outcome(NamedTuple):
+    """Medians over the rounds of one attack."""
+
+    strikes: float
+    """Messages or connections a second."""
+    cpu: float
+    """Steps per processor time of the engine's thread, in proportion to rounds without attack."""
+    wall: float
+    """Steps per second, in the same proportion."""
+
+
+def measure_all(rounds: int, seconds: float, only: str = "") -> Iterator[tuple[str, Outcome]]:
+    """Yields the outcome of each attack whose name has `only` in it."""
+    for strikes, conditions in (
+        (WITHOUT_CONTROL, {}),
+        (WITH_CONTROL, {"control": True}),
+        (WITH_KEYS, {"keys": True}),
+    ):
+        chosen = {name: strike for name, strike in strikes.items() if only in name}
+        if chosen:
+            yield from measure(chosen, rounds, seconds, **conditions).items()
+
+
 def measure(
     strikes: dict[str, Strike],
     rounds: int,
@@ -228,8 +260,8 @@ def measure(
     *,
     control: bool = False,
     keys: bool = False,
-) -> None:
-    """Prints a line for each attack."""
+) -> dict[str, Outcome]:
+    """Returns the outcome of each attack on one engine, which must drop no message."""
     spawn = multiprocessing.get_context("spawn")
     engine = LLMEngine(EngineConfig(device="cpu", max_num_seqs=NUM_SEQUENCES, num_gpu_blocks=600))
     info = engine_info(engine, engine_id="attacked", control=control)
@@ -260,25 +292,33 @@ def measure(
         for ready, _, _ in attackers.values():
             ready.wait()
         load = Load()
-        plan = _plan(attackers, rounds, seconds, load)
+        outcomes: dict[str, Outcome] = {}
+        plan = _plan(attackers, rounds, seconds, load, outcomes)
         server = EngineServer(engine, publisher, sources=[load])
         server.run(lambda: next(plan, None) is None)
         assert publisher.num_dropped == 0, publisher.last_error
+    return outcomes
 
 
 def _attack_by_name(name: str, *arguments: Any) -> None:
     _attack((WITHOUT_CONTROL | WITH_CONTROL | WITH_KEYS)[name], *arguments)
 
 
-def _plan(attackers: dict[str, Any], rounds: int, seconds: float, load: Load) -> Iterator[bool]:
-    """Yields between steps; starts and stops the attackers, and prints the results at the end."""
+def _plan(
+    attackers: dict[str, Any],
+    rounds: int,
+    seconds: float,
+    load: Load,
+    outcomes: dict[str, Outcome],
+) -> Iterator[bool]:
+    """Yields between steps; starts and stops the attackers, and fills `outcomes` at the end."""
 
     def stretch(length: float) -> Iterator[bool]:
         end = time.perf_counter() + length
         while time.perf_counter() < end:
             yield True
 
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in attackers}
+    ratios: dict[str, list[Outcome]] = {name: [] for name in attackers}
     yield from stretch(2.0)
     for _ in range(rounds):
         for name, (_, go, count) in attackers.items():
@@ -293,30 +333,22 @@ def _plan(attackers: dict[str, Any], rounds: int, seconds: float, load: Load) ->
                 go.clear()
             (cpu_0, wall_0), (cpu_1, wall_1) = readings[0][0], readings[2][0]
             (cpu, wall), strikes = readings[1]
-            found[name].append((2 * cpu / (cpu_0 + cpu_1), 2 * wall / (wall_0 + wall_1), strikes))
-    for name, ratios in found.items():
-        cpu, wall, strikes = (median(column) for column in zip(*ratios, strict=True))
-        print(f"{name:<31}{strikes:>10,.0f}{cpu:>10.1%}{wall:>10.1%}", flush=True)
+            ratios[name].append(
+                Outcome(strikes, 2 * cpu / (cpu_0 + cpu_1), 2 * wall / (wall_0 + wall_1))
+            )
+    outcomes |= {
+        name: Outcome(*map(median, zip(*rows, strict=True))) for name, rows in ratios.items()
+    }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
-    parser.add_argument("--only", help="a part of the names of the attacks to run")
-    options = parser.parse_args()
+    parser.add_argument("--only", default="", help="a part of the names of the attacks to run")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"{'attack':<31}{'a second':>10}{'steps/CPU':>10}{'steps/s':>10}")
-    for strikes, conditions in (
-        (WITHOUT_CONTROL, {}),
-        (WITH_CONTROL, {"control": True}),
-        (WITH_KEYS, {"keys": True}),
-    ):
-        chosen = {name: each for name, each in strikes.items() if (options.only or "") in name}
-        if chosen:
-            measure(chosen, options.rounds, options.seconds, **conditions)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for name, outcome in measure_all(options.rounds, options.seconds, options.only):
+        strikes, cpu, wall = outcome
+        print(f"{name:<31}{strikes:>10,.0f}{cpu:>10.1%}{wall:>10.1%}", flush=True)

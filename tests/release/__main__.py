@@ -1,0 +1,23 @@
+"""Runs one of the release tests at full length, and prints its figures.
+
+python -m tests.release attacks --rounds 7
+python -m tests.release healing --stories 200
+python -m tests.release soak --minutes 60
+python -m tests.release stress --requests 10000
+"""
+
+import importlib
+import sys
+
+NAMES = ("attacks", "healing", "soak", "stress")
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
+        print(__doc__)
+        sys.exit(2)
+    importlib.import_module(f"tests.release.{sys.argv[1]}").main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The release tests in a short form. `python -m tests.release NAME` runs one at full length."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from seqtop.wire.messages import PreemptionMode
+from tests.release import attacks, healing, soak, stress
+from tests.support.fault_proxy import Faults
+
+pytestmark = pytest.mark.release("takes minutes, and measures")
+
+
+def test_the_engine_continues_under_every_attack() -> None:
+    outcomes = dict(attacks.measure_all(rounds=1, seconds=0.2))
+    assert outcomes.keys() == {
+        *attacks.WITHOUT_CONTROL,
+        *attacks.WITH_CONTROL,
+        *attacks.WITH_KEYS,
+    }
+    assert all(outcome.cpu > 0 for outcome in outcomes.values())
+
+
+def test_every_kind_of_fault_is_recovered_from() -> None:
+    kinds = healing.measure(12)
+    assert {*Faults.KINDS, "all"} <= kinds.keys()
+    assert len(kinds["all"][0]) == 12
+
+
+def test_viewers_come_and_go_while_others_are_killed() -> None:
+    outcome = soak.run(20.0, 2_100.0)
+    assert outcome.num_deltas > 0
+    assert outcome.num_visits > 0
+    assert all(outcome.samples.values())
+
+
+@pytest.mark.parametrize("mode", get_args(PreemptionMode))
+def test_thousands_of_requests_go_through_a_pool_too_small_for_them(
+    tmp_path: Path, mode: PreemptionMode
+) -> None:
+    stress.make_model(tmp_path)
+    assert stress.stress(tmp_path, 5_000, mode)["requests"] == 5_000
