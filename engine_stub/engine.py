@@ -178,7 +178,7 @@ class LLMEngine:
         Returns:
             Whether there was an unfinished request with this id.
         """
-        groups = [each for each in self._groups_of(request_id) if not each.is_finished()]
+        groups = [group for group in self._groups_of(request_id) if not group.is_finished()]
         for seq_group in groups:
             self.scheduler.abort_seq_group(seq_group)
             seq_group.set_finished_time(self.clock())
@@ -222,8 +222,8 @@ class LLMEngine:
     ) -> StepRecord:
         """Updates the metrics of the groups of a step, and returns its record."""
         sampled = processed.sampled_request_ids()
-        for each in scheduled.scheduled:
-            seq_group = each.seq_group
+        for group in scheduled.scheduled:
+            seq_group = group.seq_group
             timer.update_metrics(seq_group, has_sampled=seq_group.request_id in sampled)
         for seq_group in processed.finished:
             seq_group.set_finished_time(timer.end_time)

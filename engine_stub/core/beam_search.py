@@ -194,7 +194,7 @@ class BeamSearch:
             choice: The beams that continue and end.
             made: Filled with the sequence of each sample, by the sample's `id`.
         """
-        ending = [each for each in choice.ended if isinstance(each, SequenceOutput)]
+        ending = [output for output in choice.ended if isinstance(output, SequenceOutput)]
         # A sequence takes its best continuation itself; forks of it take the others.
         best_of_parent: dict[int, SequenceOutput] = {}
         for sample in (*choice.continuing, *ending):
@@ -216,7 +216,8 @@ class BeamSearch:
 
         continuing = [made[id(sample)] for sample in choice.continuing]
         ended = [
-            made[id(each)] if isinstance(each, SequenceOutput) else each for each in choice.ended
+            made[id(output)] if isinstance(output, SequenceOutput) else output
+            for output in choice.ended
         ]
         remaining = {seq.seq_id for seq in (*continuing, *ended)}
         updates += [
@@ -250,7 +251,7 @@ class BeamSearch:
         for sample, end in list(zip(samples, ends, strict=True))[: beam.beam_width]:
             if end:
                 scored.append((score(total(sample), length), sample))
-        scored = sorted(scored, key=lambda each: -each[0])[: beam.beam_width]
+        scored = sorted(scored, key=lambda entry: -entry[0])[: beam.beam_width]
         if continuing and len(scored) == beam.beam_width:
             longest = length
             if beam.early_stopping == "never" and beam.length_penalty > 0:
@@ -261,7 +262,7 @@ class BeamSearch:
             worst, _ = scored[-1]
             if beam.early_stopping is True or score(total(continuing[0]), longest) <= worst:
                 continuing = []
-        return _Choice(continuing[: beam.beam_width], [each for _, each in scored])
+        return _Choice(continuing[: beam.beam_width], [candidate for _, candidate in scored])
 
     def _ends(
         self, seq_group: SequenceGroup, sample: SequenceOutput, params: SamplingParams

@@ -40,12 +40,12 @@ class LookaheadSlots:
         num_slots = self._most_slots
         if num_slots == 0:
             return scheduled
-        if any(each.is_prompt for each in scheduled):
+        if any(group.is_prompt for group in scheduled):
             num_slots = 0
         elif scheduled:
-            num_tokens = sum(each.num_batched_tokens for each in scheduled)
+            num_tokens = sum(group.num_batched_tokens for group in scheduled)
             num_slots = min(num_slots, self._config.max_num_batched_tokens // num_tokens - 1)
-        return [self._extended(each, num_slots) for each in scheduled]
+        return [self._extended(group, num_slots) for group in scheduled]
 
     def _extended(
         self, scheduled: ScheduledSequenceGroup, num_slots: int

@@ -142,12 +142,12 @@ class Scheduler:
         admitted, admission_blocked = self._schedule_waiting(budget, may_admit=not preemptions)
 
         scheduled = self._lookahead.extend(prefills + admitted + decodes)
-        num_prefill_tokens = _num_tokens([each for each in scheduled if each.is_prompt])
-        num_lookahead_slots = max((each.num_lookahead_slots for each in scheduled), default=0)
+        num_prefill_tokens = _num_tokens([group for group in scheduled if group.is_prompt])
+        num_lookahead_slots = max((group.num_lookahead_slots for group in scheduled), default=0)
         finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
         moves, self._moves = self._moves, _BlockMoves()
         execute_model_req = ExecuteModelRequest(
-            seq_group_metadata_list=[self._metadata.build(each) for each in scheduled],
+            seq_group_metadata_list=[self._metadata.build(group) for group in scheduled],
             blocks_to_swap_in=moves.swap_in,
             blocks_to_swap_out=moves.swap_out,
             blocks_to_copy=moves.copy,
@@ -345,7 +345,7 @@ class Scheduler:
 
 
 def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
-    return sum(each.num_batched_tokens for each in scheduled)
+    return sum(group.num_batched_tokens for group in scheduled)
 
 
 def _may_use_cache(seq_group: SequenceGroup) -> bool:

@@ -171,7 +171,9 @@ class StepPublisher:
             if update.parent_seq_id is not None:
                 self._add(update.request_id, update.seq)
         misses = self._prefix_misses(record)
-        preempted = (update for each in record.preemptions for update in self._preempted(each))
+        preempted = (
+            update for preemption in record.preemptions for update in self._preempted(preemption)
+        )
         self._publisher.publish(
             messages.Step(
                 step=record.step,
@@ -181,7 +183,7 @@ class StepPublisher:
                 sequences=[*preempted, *self._updates(record, misses)],
                 stats=self._last_stats,
                 metrics=_changed_metrics(record),
-                preemptions=[_preemption(each) for each in record.preemptions],
+                preemptions=[_preemption(preemption) for preemption in record.preemptions],
                 wait_reasons=_wait_reasons(record),
                 newly_cached_blocks=self._newly_cached(record),
                 uncached_blocks=[
@@ -414,7 +416,7 @@ def _wants_candidates(group: SequenceGroup) -> bool:
 
 
 def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[float]:
-    return [each[token_id].logprob for token_id, each in zip(token_ids, candidates, strict=True)]
+    return [top[token_id].logprob for token_id, top in zip(token_ids, candidates, strict=True)]
 
 
 def _execute(record: StepRecord) -> ExecuteModelRequest:

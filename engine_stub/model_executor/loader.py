@@ -160,10 +160,10 @@ def _check_names(path: Path, config: ModelConfig, whole: Decoder, names: set[str
         # Some checkpoints contain the shared matrix a second time, under the head's name.
         names.discard("lm_head.weight")
     wanted = {part for name in whole.state_dict() for part in _checkpoint_names(name)}
-    found = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
+    present = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
     problems = [
         f"{kind}: {', '.join(sorted(names))}"
-        for kind, names in (("missing", wanted - found), ("unexpected", found - wanted))
+        for kind, names in (("missing", wanted - present), ("unexpected", present - wanted))
         if names
     ]
     if problems:

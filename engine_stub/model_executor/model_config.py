@@ -334,7 +334,7 @@ def _eos_token_ids(raw: dict[str, Any], path: Path) -> tuple[int, ...]:
     if not generation.is_file():
         return own
     more = _as_tuple(_read_object(generation).get("eos_token_id"))
-    return (*own, *(each for each in more if each not in own))
+    return (*own, *(token_id for token_id in more if token_id not in own))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Sampler:
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
         counts = [request.params.logprobs or 0 for request in requests]
-        are_likeliest = all(each.is_greedy and not each.edits_logits for each in requests)
+        are_likeliest = all(row.is_greedy and not row.edits_logits for row in requests)
         return gather_logprobs(logprobs, token_ids, counts, are_likeliest=are_likeliest)
 
     def probs(self, logits: Tensor, requests: list[RowSampling]) -> Tensor:
@@ -98,19 +98,19 @@ class Sampler:
 
     def _probs(self, logits: Tensor, params: list[SamplingParams]) -> Tensor:
         """Returns each row's distribution after temperature and truncation."""
-        logits = logits / _column([each.temperature for each in params], logits)
-        if any(each.top_k > 0 or each.top_p < 1 for each in params):
+        logits = logits / _column([own.temperature for own in params], logits)
+        if any(own.top_k > 0 or own.top_p < 1 for own in params):
             vocab = logits.shape[-1]
-            top_k = [each.top_k if 0 < each.top_k < vocab else vocab for each in params]
+            top_k = [own.top_k if 0 < own.top_k < vocab else vocab for own in params]
             # If every row has a top-k, nothing beyond the largest one has to be sorted.
             most = max(top_k)
             top = logits.topk(most) if most < vocab else logits.sort(descending=True)
-            top_p = _column([each.top_p for each in params], logits)
+            top_p = _column([own.top_p for own in params], logits)
             kept = _keep_top(top.values, _column(top_k, logits, torch.int64), top_p)
             logits = torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
         probs = logits.softmax(-1)
-        if any(each.min_p > 0 for each in params):
-            floor = probs.amax(-1, keepdim=True) * _column([each.min_p for each in params], logits)
+        if any(own.min_p > 0 for own in params):
+            floor = probs.amax(-1, keepdim=True) * _column([own.min_p for own in params], logits)
             probs = probs.masked_fill(probs < floor, 0.0)
             probs /= probs.sum(-1, keepdim=True)
         return probs
@@ -153,7 +153,7 @@ def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[
         count: The number of likeliest tokens to report beside each.
     """
     reported = gather_logprobs(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
-    return [each.logprobs for each in reported]
+    return [token.logprobs for token in reported]
 
 
 def _keep_top(ordered: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def _apply_biases_and_bans(logits: Tensor, requests: list[RowSampling]) -> None:
     allowed: list[int] = []
     restricted: list[int] = []
     banned: list[int] = []
-    for row, (params, data) in enumerate((each.params, each.data) for each in requests):
+    for row, (params, data) in enumerate((request.params, request.data) for request in requests):
         first = row * vocab_size
         for token_id, bias in (params.logit_bias or {}).items():
             biases[first + token_id] = bias
@@ -218,7 +218,9 @@ def _apply_biases_and_bans(logits: Tensor, requests: list[RowSampling]) -> None:
             restricted.append(row)
             allowed += [first + token_id for token_id in params.allowed_token_ids]
         if data.get_output_len() < params.min_tokens:
-            banned += [first + each for each in params.all_stop_token_ids if each < vocab_size]
+            banned += [
+                first + token_id for token_id in params.all_stop_token_ids if token_id < vocab_size
+            ]
     # A number assigned through an index tensor would be copied to the device by itself, and the
     # host would wait for that; `index_fill_` passes it along.
     if biases:
@@ -235,20 +237,20 @@ def _apply_biases_and_bans(logits: Tensor, requests: list[RowSampling]) -> None:
 
 def _apply_penalties(logits: Tensor, requests: list[RowSampling]) -> None:
     """Lowers the logits of tokens that occur, in place; all rows at once."""
-    penalized = {row: each for row, each in enumerate(requests) if _penalizes(each.params)}
+    penalized = {row: request for row, request in enumerate(requests) if _penalizes(request.params)}
     if not penalized:
         return
-    params = [each.params for each in penalized.values()]
-    data = [each.data for each in penalized.values()]
+    params = [request.params for request in penalized.values()]
+    data = [request.data for request in penalized.values()]
     rows = to_device([*penalized], logits.device)
     scores = logits.index_select(0, rows)
-    repetition = _column([each.repetition_penalty for each in params], logits)
+    repetition = _column([own.repetition_penalty for own in params], logits)
     lower = torch.where(scores > 0, scores / repetition, scores * repetition)
-    is_seen = _token_counts([each.get_token_ids() for each in data], logits) > 0
+    is_seen = _token_counts([seq_data.get_token_ids() for seq_data in data], logits) > 0
     scores = torch.where(is_seen, lower, scores)
-    counts = _token_counts([each.output_token_ids for each in data], logits)
-    per_token = _column([each.frequency_penalty for each in params], logits)
-    once = _column([each.presence_penalty for each in params], logits)
+    counts = _token_counts([seq_data.output_token_ids for seq_data in data], logits)
+    per_token = _column([own.frequency_penalty for own in params], logits)
+    once = _column([own.presence_penalty for own in params], logits)
     logits.index_copy_(0, rows, scores - (per_token * counts + once * (counts > 0)))
 
 
@@ -261,7 +263,7 @@ def _token_counts(token_ids: list[Sequence[int]], logits: Tensor) -> Tensor:
     """Returns how often each token occurs in each list, ``[len(token_ids), vocab]`` float32."""
     vocab_size, device = logits.shape[-1], logits.device
     rows = to_device(range(len(token_ids)), device)
-    lengths = [len(each) for each in token_ids]
+    lengths = [len(ids) for ids in token_ids]
     # Without the size of the output, the host would wait for the sum of the lengths.
     rows = rows.repeat_interleave(to_device(lengths, device), output_size=sum(lengths))
     indices = rows * vocab_size + to_device([*chain(*token_ids)], device)

@@ -43,10 +43,10 @@ def copy_to_device(values: Sequence[int], destination: Tensor) -> None:
 def to_host(*tensors: Tensor) -> list[list[Any]]:
     """Returns what `tolist` gives for each of `tensors`, all on one device; waits once."""
     # torch places the copies in pinned memory.
-    copies = [each.to("cpu", non_blocking=True) for each in tensors]
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
     device = tensors[0].device
     _PLATFORMS[device.type].synchronize(device)
-    return [each.tolist() for each in copies]
+    return [copy.tolist() for copy in copies]
 
 
 def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

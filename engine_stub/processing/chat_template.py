@@ -77,7 +77,7 @@ class ChatTemplate:
             return None
         tokens = {f"{kind}_token": config.get(f"{kind}_token") for kind in _SPECIAL_TOKENS}
         texts = {name: _text(token) for name, token in tokens.items() if token}
-        if not all(isinstance(each, str) for each in (source, *texts.values())):
+        if not all(isinstance(text, str) for text in (source, *texts.values())):
             raise ChatTemplateError(f"{config_file} has a template or a token that is no text")
         return cls(source, texts)
 
@@ -142,7 +142,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _by_name(templates: list[dict[str, str]]) -> dict[str, str]:
-    return {each["name"]: each["template"] for each in templates}
+    return {template["name"]: template["template"] for template in templates}
 
 
 def _text(token: Any) -> Any:

@@ -161,7 +161,7 @@ class InputProcessor:
 
     def _validate_known(self, name: str, token_ids: Iterable[int]) -> None:
         vocab_size = self._model_config.vocab_size
-        if unknown := [each for each in token_ids if not 0 <= each < vocab_size]:
+        if unknown := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
             raise ValueError(
                 f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
             )

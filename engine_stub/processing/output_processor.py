@@ -109,7 +109,7 @@ class OutputProcessor:
                 self._scheduler.finish_seq_group(seq_group)
                 processed.finished.append(seq_group)
         if num_draft_tokens is not None:
-            num_slots = sum(each.num_lookahead_slots for each in outputs.scheduled)
+            num_slots = sum(group.num_lookahead_slots for group in outputs.scheduled)
             processed.num_unused_slots = num_slots - sum(num_draft_tokens)
         return processed
 
@@ -179,7 +179,7 @@ class OutputProcessor:
         """
         updates = [
             self._append(
-                seq_group, seq, [each for each in samples if each.parent_seq_id == seq.seq_id]
+                seq_group, seq, [sample for sample in samples if sample.parent_seq_id == seq.seq_id]
             )
             for seq in unfinished_seqs(seq_group)
         ]
@@ -317,14 +317,14 @@ def _stop_at_string(seq: Sequence, params: SamplingParams, num_before: int) -> b
     Args:
         num_before: Characters of the text that were already searched.
     """
-    found = []
+    matches = []
     for stop in params.stop or ():
         at = seq.output_text.find(stop, max(num_before - len(stop) + 1, 0))
         if at >= 0:
-            found.append((at, stop))
-    if not found:
+            matches.append((at, stop))
+    if not matches:
         return False
-    at, stop = min(found)
+    at, stop = min(matches)
     end = at + len(stop) if params.include_stop_str_in_output else at
     seq.output_text = seq.output_text[:end]
     seq.status = SequenceStatus.FINISHED_STOPPED

@@ -67,7 +67,7 @@ def load_draft_head(
             " use speculative='ngram', or none"
         )
     try:
-        state = {name: each.to(device, dtype) for name, each in load_file(file).items()}
+        state = {name: tensor.to(device, dtype) for name, tensor in load_file(file).items()}
         with torch.device("meta"):
             head = DraftHead(hidden_size)
         head.load_state_dict(state, assign=True)
@@ -128,7 +128,9 @@ class DraftHeadProposer:
         (guesses,) = to_host(torch.stack(columns, dim=1))
         for row, (seq_id, group, guess) in enumerate(zip(seq_ids, groups, guesses, strict=True)):
             own = guess[: group.num_speculative_tokens]
-            drafts[seq_id] = Draft(own, torch.stack([each[row] for each in probs[: len(own)]]))
+            drafts[seq_id] = Draft(
+                own, torch.stack([row_probs[row] for row_probs in probs[: len(own)]])
+            )
         return drafts
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:
@@ -140,9 +142,9 @@ class DraftHeadProposer:
         empty = outcomes[0].hidden[:0]
         self._previous = HiddenStates(empty, [], empty)
         self._previous.update(
-            torch.stack([each.hidden[each.num_accepted] for each in outcomes]),
-            [each.group for each in outcomes],
-            torch.stack([each.hidden[max(each.num_accepted - 1, 0)] for each in outcomes]),
+            torch.stack([outcome.hidden[outcome.num_accepted] for outcome in outcomes]),
+            [outcome.group for outcome in outcomes],
+            torch.stack([outcome.hidden[max(outcome.num_accepted - 1, 0)] for outcome in outcomes]),
         )
         for outcome in outcomes:
             seq_id = outcome.group.get_first_seq_id()

@@ -26,8 +26,8 @@ class NgramProposer:
         for group in groups:
             for seq_id, data in group.seq_data.items():
                 assert group.num_speculative_tokens is not None
-                if found := continuation(data.get_token_ids(), group.num_speculative_tokens):
-                    drafts[seq_id] = Draft(found)
+                if token_ids := continuation(data.get_token_ids(), group.num_speculative_tokens):
+                    drafts[seq_id] = Draft(token_ids)
         return drafts
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:

@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     model = load_model(options.model, device=torch.device("cpu"), dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
     head = train(model, tokenizer, options.steps, options.rows, options.seed)
-    weights = {name: each.to(torch.bfloat16) for name, each in head.state_dict().items()}
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in head.state_dict().items()}
     save_file(weights, options.model / FILE_NAME, metadata={"format": "pt"})
     print(f"written to {options.model / FILE_NAME}")
     return 0

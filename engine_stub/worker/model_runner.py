@@ -247,7 +247,9 @@ class ModelRunner:
             for first, row in rows.items()
             for offset in range(1 + len(row.draft.token_ids))
         ]
-        requests = [each for row in rows.values() for each in self._sampling_along_draft(row)]
+        requests = [
+            sampling for row in rows.values() for sampling in self._sampling_along_draft(row)
+        ]
         own_drafts = [row.draft for row in rows.values()]
         sampled = self.rejection_sampler(self._rows_of(logits, indices), requests, own_drafts)
         return [
@@ -260,13 +262,13 @@ class ModelRunner:
         assert params is not None
         token_ids = row.data.prompt_token_ids[row.start + 1 : row.end + 1]
         states = hidden[index : index + len(token_ids)]
-        found: PromptLogprobs = []
+        logprobs: PromptLogprobs = []
         for start in range(0, len(token_ids), _PROMPT_LOGPROBS_AT_ONCE):
             piece = slice(start, start + _PROMPT_LOGPROBS_AT_ONCE)
             logits = self.model.compute_logits(states[piece])
             given = to_device(token_ids[piece], self.device)
-            found += prompt_logprobs(logits, given, params.prompt_logprobs or 0)
-        return found
+            logprobs += prompt_logprobs(logits, given, params.prompt_logprobs or 0)
+        return logprobs
 
     def _row_sampling(self, row: BatchRow) -> RowSampling:
         params = row.group.sampling_params
@@ -311,7 +313,7 @@ def _collect_error(errors: dict[int, str], group_index: int) -> Iterator[None]:
 
 
 def _as_outputs(row: BatchRow, samples: list[SampledToken]) -> list[SequenceOutput]:
-    return [SequenceOutput(row.seq_id, each.token_id, each.logprobs) for each in samples]
+    return [SequenceOutput(row.seq_id, sample.token_id, sample.logprobs) for sample in samples]
 
 
 def _outcomes(

@@ -37,7 +37,7 @@ def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> Model
         newest = [outputs[index].samples[-1:] for index in running]
         # In stages before the last there are no samples.
         sampled = runner.broadcast_from_last(
-            [each[0].output_token if each else 0 for each in newest]
+            [samples[0].output_token if samples else 0 for samples in newest]
         )
         for group, token_id in zip(running.values(), sampled, strict=True):
             (data,) = group.seq_data.values()

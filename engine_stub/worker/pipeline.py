@@ -150,7 +150,9 @@ class Pipeline:
             OSError, ValueError: A stage could not load its part of the model.
         """
         replies: dict[Connection, Any] = {}
-        while missing := [each for each in self._connections if each not in replies]:
+        while missing := [
+            connection for connection in self._connections if connection not in replies
+        ]:
             for connection in wait(missing):
                 assert isinstance(connection, Connection)
                 try:
@@ -162,7 +164,7 @@ class Pipeline:
                     self.close(grace=0)
                     raise cause
                 replies[connection] = reply
-        return [replies[each] for each in self._connections]
+        return [replies[connection] for connection in self._connections]
 
     def _cause(self, error: Exception) -> Exception:
         """Returns `error`, or the end of another stage if that caused it."""

@@ -133,7 +133,7 @@ class Worker:
         self.cache.swap_out(execute_model_req.blocks_to_swap_out)
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)
         self.cache.copy_blocks(execute_model_req.blocks_to_copy)
-        groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
+        groups = [self._update(group) for group in execute_model_req.seq_group_metadata_list]
         if self.config.speculative is not None:
             for group in groups:
                 if group.state is not None:

@@ -169,12 +169,12 @@ class _Endpoints:
     def _encode(self, make_prompts: Callable[[], list[Prompt]]) -> list[TokenInputs]:
         """Makes prompts and tokenizes them, to save time on the engine's thread."""
         return [
-            token_inputs(self._tokenizer.encode(each), each)
-            if isinstance(each, str)
-            else token_inputs(each)
-            if isinstance(each, list)
-            else each
-            for each in make_prompts()
+            token_inputs(self._tokenizer.encode(prompt), prompt)
+            if isinstance(prompt, str)
+            else token_inputs(prompt)
+            if isinstance(prompt, list)
+            else prompt
+            for prompt in make_prompts()
         ]
 
     async def _complete(
@@ -267,7 +267,7 @@ class _Endpoints:
     ) -> None:
         """Refuses a limit of the output that a prompt leaves no room for."""
         most = self._model.max_model_len
-        longest = max(len(each["prompt_token_ids"]) for each in prompts)
+        longest = max(len(prompt["prompt_token_ids"]) for prompt in prompts)
         if limit is not None and longest + limit > most:
             raise ApiError(
                 f"{field}={limit} is too large: this engine takes at most {most} tokens, prompt and"
@@ -337,7 +337,7 @@ async def _send_events(events: AsyncIterator[bytes], send: Send) -> None:
 
 
 def _num_tokens(prompts: list[TokenInputs]) -> int:
-    return sum(len(each["prompt_token_ids"]) for each in prompts)
+    return sum(len(prompt["prompt_token_ids"]) for prompt in prompts)
 
 
 async def _without_output(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:

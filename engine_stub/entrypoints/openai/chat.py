@@ -37,9 +37,9 @@ def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]
         ValueError: A message calls a tool.
     """
     messages = [*messages]
-    if any(each.tool_calls or each.function_call for each in messages):
+    if any(message.tool_calls or message.function_call for message in messages):
         raise ValueError("messages that call tools are not supported by this engine")
-    return [{"role": each.role, "content": _text(each.content)} for each in messages]
+    return [{"role": message.role, "content": _text(message.content)} for message in messages]
 
 
 def _text(content: Content) -> str:

@@ -74,12 +74,12 @@ async def embeddings(
     Raises:
         AbortedError: One of the requests was aborted.
     """
-    found = []
+    vectors = []
     async for piece in completion.pieces():
         assert piece.pooled is not None
         vector = piece.pooled if encoding_format == "float" else _base64(piece.pooled)
-        found.append(Embedding(piece.index, vector))
-    return sorted(found, key=lambda each: each.index)
+        vectors.append(Embedding(piece.index, vector))
+    return sorted(vectors, key=lambda embedding: embedding.index)
 
 
 def _base64(vector: list[float]) -> str:

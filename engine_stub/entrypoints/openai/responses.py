@@ -173,21 +173,21 @@ class TextFormat:
         logprobs: list[dict[int, Logprob] | None],
         first_token: str,
     ) -> TextLogprobs:
-        found = TextLogprobs([], [], [], [])
+        result = TextLogprobs([], [], [], [])
         offset = self._offsets.get(index, 0)
         for token_id, candidates in zip(token_ids, logprobs, strict=True):
             if candidates is None:
                 text, logprob, top = first_token, None, None
             else:
                 text, logprob = _text(candidates[token_id]), candidates[token_id].logprob
-                top = {_text(each): each.logprob for each in candidates.values()}
-            found.tokens.append(text)
-            found.token_logprobs.append(logprob)
-            found.top_logprobs.append(top)
-            found.text_offset.append(offset)
+                top = {_text(candidate): candidate.logprob for candidate in candidates.values()}
+            result.tokens.append(text)
+            result.token_logprobs.append(logprob)
+            result.top_logprobs.append(top)
+            result.text_offset.append(offset)
             offset += len(text)
         self._offsets[index] = offset
-        return found
+        return result
 
 
 class ChatFormat:
@@ -220,8 +220,8 @@ class ChatFormat:
         tokens = []
         for token_id, candidates in zip(piece.token_ids, piece.logprobs, strict=True):
             sampled = _candidate(candidates[token_id])
-            likeliest = sorted(candidates.values(), key=lambda each: -each.logprob)
-            top = [_candidate(each) for each in likeliest]
+            likeliest = sorted(candidates.values(), key=lambda candidate: -candidate.logprob)
+            top = [_candidate(candidate) for candidate in likeliest]
             tokens.append(ChatToken(sampled.token, sampled.logprob, sampled.bytes, top))
         return ChatLogprobs(tokens)
 
@@ -258,9 +258,9 @@ class ResponseBuilder:
     def whole(self, pieces: Iterable[Piece]) -> CompletionResponse:
         """Returns the whole completion."""
         samples = list(_joined(pieces))
-        self._num_output_tokens = sum(len(each.token_ids) for each in samples)
+        self._num_output_tokens = sum(len(sample.token_ids) for sample in samples)
         response = self._response(
-            self._format.whole, [self._format.choice(each) for each in samples]
+            self._format.whole, [self._format.choice(sample) for sample in samples]
         )
         response.usage = self._usage()
         return response

@@ -71,13 +71,13 @@ def as_prompts(name: str, given: _Prompts) -> list[Prompt]:
     """
     if isinstance(given, str):
         return [given]
-    token_ids = [each for each in given if isinstance(each, int)]
+    token_ids = [part for part in given if isinstance(part, int)]
     if len(token_ids) == len(given):
         return [token_ids]
     if len(given) > MAX_PROMPTS:
         raise ApiError(f"{name} holds {len(given)} prompts; {MAX_PROMPTS} is the most", param=name)
-    prompts: list[Prompt] = [each for each in given if not isinstance(each, int)]
-    if token_ids or len({type(each) for each in prompts}) > 1:
+    prompts: list[Prompt] = [part for part in given if not isinstance(part, int)]
+    if token_ids or len({type(prompt) for prompt in prompts}) > 1:
         raise ApiError(f"{name} must be a text, token ids, or a list of one of these", param=name)
     return prompts
 
