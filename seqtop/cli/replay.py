@@ -58,14 +58,14 @@ def run(options: argparse.Namespace) -> int:
                 position = recording.index.at_step(options.at)
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     notices = [f"Step {options.at:,} is not recorded; this is {nearest}."]
-            with Playback(
+            playback = Playback(
                 recording,
                 options.file,
                 speed=options.speed,
                 loop=options.loop,
                 position=position,
                 detail=recording.damage or "",
-            ) as source:
-                return run_app([source], options, notices)
+            )
+            return run_app([playback], options, notices)
     except RecordingError as error:
         return fail(str(error))

@@ -39,7 +39,7 @@ from seqtop.tui.settings import (
     Settings,
     SettingsChanged,
 )
-from seqtop.tui.source import Source
+from seqtop.tui.source import Engine, Source
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 if TYPE_CHECKING:
@@ -268,9 +268,7 @@ class SeqtopApp(BaseApp):
     def action_go_to(self, name: str) -> None:
         if name == FLEET.name and len(self.engines) < 2:
             self._show_notice(
-                "This is a recording of one engine; only running engines are shown side by side."
-                if self.ui.is_recorded
-                else "There is one engine: attach to several to compare them."
+                "There is one engine: attach to several running engines to compare them."
             )
         else:
             super().action_go_to(name)
@@ -305,7 +303,7 @@ class SeqtopApp(BaseApp):
         self._go(seek.to_end(-1), "This is the oldest moment in the history.")
 
     def action_newest(self) -> None:
-        if self.ui.is_recorded:
+        if self.ui.engine is None:
             self._go(seek.to_end(1), "This is the end of the recording.")
         elif self.ui.paused:
             self.action_pause()
@@ -437,12 +435,10 @@ class SeqtopApp(BaseApp):
             self.push_screen(ComparisonDialog(lines))
 
     def action_record(self) -> None:
-        if self.ui.is_recorded:
+        recording = self.ui.recording
+        if recording is None:
             self._show_notice("This is a recording already.", severity="warning")
-        elif self.ui.recording is None:
-            self._show_notice("This source cannot be recorded.", severity="warning")
         else:
-            recording = self.ui.recording
             self.run_worker(lambda: self._record(recording), thread=True)
 
     def _record(self, recording: RecordingControl) -> None:
@@ -469,8 +465,8 @@ class SeqtopApp(BaseApp):
     def action_submit(self) -> None:
         from seqtop.tui.dialogs.submit import SubmitDialog
 
-        if self._may_control("submit prompts to"):
-            self.push_screen(SubmitDialog(), self._submit)
+        if (engine := self._controlled("submit prompts to")) is not None:
+            self.push_screen(SubmitDialog(), partial(self._submit, engine))
 
     def action_abort(self) -> None:
         from seqtop.tui.dialogs.confirm import Confirm
@@ -483,19 +479,19 @@ class SeqtopApp(BaseApp):
             self._show_notice(
                 f"{selection[0].request_id} has already finished.", severity="warning"
             )
-        elif self._may_control("abort requests of"):
+        elif (engine := self._controlled("abort requests of")) is not None:
             request_id = selection[0].request_id
 
             def answered(yes: bool | None) -> None:
                 if yes:
-                    self.run_worker(lambda: self._abort(request_id), thread=True)
+                    self.run_worker(lambda: self._abort(engine, request_id), thread=True)
 
             self.push_screen(Confirm(f"Abort {request_id}?"), answered)
 
-    def _submit(self, wanted: Submission | None) -> None:
+    def _submit(self, engine: Engine, wanted: Submission | None) -> None:
         def ask(wanted: Submission) -> None:
             try:
-                request_id = self.ui.source.submit(*wanted)
+                request_id = engine.submit(*wanted)
             except ControlError as error:
                 self._show_notice(f"Not submitted: {error}.", severity="error")
             else:
@@ -506,19 +502,20 @@ class SeqtopApp(BaseApp):
         if wanted is not None:
             self.run_worker(lambda: ask(wanted), thread=True)
 
-    def _abort(self, request_id: str) -> None:
+    def _abort(self, engine: Engine, request_id: str) -> None:
         try:
-            self.ui.source.abort(request_id)
+            engine.abort(request_id)
         except ControlError as error:
             self._show_notice(f"Not aborted: {error}.", severity="error")
         else:
             self._show_notice(f"Aborted {request_id}.")
 
-    def _may_control(self, what: str) -> bool:
-        """Returns whether the engine takes commands; notifies the user if not."""
+    def _controlled(self, what: str) -> Engine | None:
+        """Returns the engine if it takes commands; notifies the user if not."""
+        engine = self.ui.engine
         with self.ui.lock:
             info, connection = self.ui.state.info, self.ui.source.connection
-        if self.ui.is_recorded:
+        if engine is None:
             self._show_notice(f"Cannot {what} a recording.", severity="warning")
         elif info is None or connection.state is not ConnectionState.LIVE:
             self._show_notice(
@@ -529,8 +526,8 @@ class SeqtopApp(BaseApp):
                 "Control is disabled (start the engine with --control).", severity="warning"
             )
         else:
-            return True
-        return False
+            return engine
+        return None
 
     def _show_notice(self, text: str, *, severity: SeverityLevel = "information") -> None:
         self.notify(safe_line(text), severity=severity, markup=False)

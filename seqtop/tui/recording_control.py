@@ -3,38 +3,27 @@
 import threading
 import time
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from seqtop.history import FileWriter, RecordingError
 from seqtop.history.recorder import Recorder
-from seqtop.state.listener import Listener
 from seqtop.text import format as fmt
-
-
-@runtime_checkable
-class Recordable(Protocol):
-    """A source whose events can be recorded; `seqtop.live.session.Session` is one."""
-
-    def add_listener(self, listener: Listener) -> None:
-        """Calls `listener` with the current state, and with each later change."""
-
-    def remove_listener(self, listener: Listener) -> None: ...
+from seqtop.tui.source import Engine
 
 
 class RecordingControl:
-    """Starts and ends recordings of a source, one at a time.
+    """Starts and ends recordings of an engine, one at a time.
 
-    `toggle` and `finish` wait for the disk and for the source: do not call them on the event loop.
+    `toggle` and `finish` wait for the disk and for the engine: do not call them on the event loop.
 
     Args:
-        source: The source to record.
+        engine: The engine to record.
         folder: The folder of the files, which are named by the time; by default the working folder.
     """
 
-    def __init__(self, source: Recordable, folder: Path | None = None) -> None:
+    def __init__(self, engine: Engine, folder: Path | None = None) -> None:
         self.path: Path | None = None
         """Path of the recording that is being made."""
-        self._source = source
+        self._engine = engine
         self._folder = folder
         self._recorder: Recorder | None = None
         self._lock = threading.Lock()
@@ -73,7 +62,7 @@ class RecordingControl:
         name = time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
         path = (self._folder or Path.cwd()) / name
         recorder = Recorder(FileWriter(path))
-        self._source.add_listener(recorder.record)
+        self._engine.add_listener(recorder.record)
         self.path, self._recorder = path, recorder
         return f"Recording to {path}."
 
@@ -81,7 +70,7 @@ class RecordingControl:
         recorder, self._recorder = self._recorder, None
         path, self.path = self.path, None
         assert recorder is not None, "a recording is being made"
-        self._source.remove_listener(recorder.record)
+        self._engine.remove_listener(recorder.record)
         recorder.close()
         if recorder.error is not None:
             raise RecordingError(recorder.error)

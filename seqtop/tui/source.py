@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
 from seqtop.live.connection import Connection
 from seqtop.sequence import SamplingParams
@@ -11,8 +12,8 @@ from seqtop.state import EngineState
 from seqtop.state.listener import Listener
 
 
-class Source(Protocol):
-    """One engine, live (`seqtop.live.session.Session`) or recorded (`Playback`)."""
+class Engine(Protocol):
+    """A running engine; `seqtop.live.session.Session` is one."""
 
     @property
     def state(self) -> EngineState:
@@ -36,6 +37,9 @@ class Source(Protocol):
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with the current state, if there is one, and with each later change."""
 
+    def remove_listener(self, listener: Listener) -> None:
+        """Removes a listener that `add_listener` added."""
+
     def add_callback(self, callback: Callable[[], object]) -> None:
         """Calls `callback` after each change of the state, the time or the connection.
 
@@ -55,3 +59,7 @@ class Source(Protocol):
         Raises:
             ControlError: The engine refused or did not answer.
         """
+
+
+Source: TypeAlias = Engine | Playback
+"""A running engine or a recording."""

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
-from seqtop.state.listener import StateChange
+from seqtop.state.listener import Listener, StateChange
 from seqtop.text import format as fmt
 from seqtop.tui.seek import Seek
-from seqtop.tui.source import Source
+from seqtop.tui.source import Engine, Source
 
 
 class TimeTravel:
-    """The position of a display: the newest state, or one of the history while paused.
+    """The position on display: the newest state, or one of the history. It has the only cursor.
 
     All of it is used under the source's lock.
+
+    Raises:
+        RecordingError: No state of a recording can be read from its first position on.
     """
 
     def __init__(self, source: Source) -> None:
-        self.playback = source if isinstance(source, Playback) else None
-        """The source, if it is a recording: the recording itself is paused and moved."""
-        self.state: EngineState = source.state
-        """The state on display, as of the last `take_touched`, `pause` or `go`."""
         self.seek_message = ""
         """One sentence on the position on display, set by the last move."""
         self.key_message = ""
         """One sentence on the reason why the last key did nothing; the next key clears it."""
-        self._source = source
-        self._held: HeldState | None = None
+        self.paused = False
+        """True if the display is frozen, or a recording does not play."""
+        self.engine: Engine | None = None
+        """The source, if it is a running engine."""
+        self.playback: Playback | None = None
+        """The source, if it is a recording."""
+        self.newest: EngineState
+        """The newest state of the engine; of a recording the one on display."""
+        self._timeline = source.history
+        self._position: int | None = None
+        """The position on display; `None` while that is the newest state of an engine."""
+        # Made at the first move: a frozen state costs less, and often nothing else is needed.
+        self._cursor: Cursor | None = None
         self._touched: set[int] | None = None
-        source.add_listener(self._observe)
+        self._listeners: tuple[Listener, ...] = ()
+        if isinstance(source, Playback):
+            self.playback = source
+            self.paused = source.starts_paused
+            self._cursor = self._first_cursor(source.first_position)
+            self._position, self.newest = self._cursor.position, self._cursor.state
+        else:
+            self.engine = source
+            self.newest = source.state
+            source.add_listener(self._observe)
+        self.state: EngineState = self.newest
+        """The state on display, as of the last `take_touched`, `pause` or move."""
 
     @property
     def status_message(self) -> str:
@@ -42,55 +61,70 @@ class TimeTravel:
         return self.key_message or self.seek_message
 
     @property
-    def paused(self) -> bool:
-        return self.is_holding if self.playback is None else self.playback.paused
-
-    @property
-    def is_holding(self) -> bool:
-        """True if the display is frozen while the source continues."""
-        return self._held is not None
+    def has_position(self) -> bool:
+        """True if a position of the history is on display: of a recording, or while paused."""
+        return self._position is not None
 
     @property
     def position(self) -> int:
         """The position on display, as in `seqtop.history.event_index`."""
-        moving = self.playback or self._held
-        if moving is not None:
-            return moving.position
-        return self._source.history.last
+        return self._timeline.last if self._position is None else self._position
 
     @property
     def is_same_incarnation(self) -> bool:
         """True if the state on display and the newest one are of the same incarnation."""
-        shown, newest = self.state.info, self._source.state.info
+        shown, newest = self.state.info, self.newest.info
         return shown is None or newest is None or shown.incarnation == newest.incarnation
 
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with `newest`, and with each later change of it."""
+        listener(StateChange(self.newest, None))
+        self._listeners = (*self._listeners, listener)
+
     def take_touched(self) -> set[int] | None:
-        """Shows the source's newest state, unless the display is frozen.
+        """Shows the newest state, unless a position is on display.
 
         Returns:
             Ids of the sequences that changed since the last call; `None` means all.
         """
         touched, self._touched = self._touched, set()
-        if self._held is None:
-            self.state = self._source.state
+        if self._position is None:
+            self.state = self.newest
         return touched
 
     def pause(self) -> None:
-        """Freezes the display, or pauses the recording."""
+        """Freezes the display, or stops playing."""
         self.seek_message = ""
-        if self.playback is not None:
-            self.playback.pause()
-        else:
-            self._held = HeldState(self._source.state, self._source.history)
-            self.state = self._held.state
+        self.paused = True
+        if self._position is None:
+            self._position = self._timeline.last
+            self.state = freeze(self.newest)
 
     def resume(self) -> None:
-        """Shows the newest state again, or continues the recording."""
+        """Shows the newest state again, or plays from here: from the beginning if it is the end."""
         self.seek_message = ""
-        if self.playback is not None:
-            self.playback.play()
-        self._held = None
-        self._touched = None
+        self.paused = False
+        if self.playback is None:
+            self._position = self._cursor = self._touched = None
+            return
+        if self.position >= self._timeline.last:
+            self._move(self._timeline.first)
+        self.playback.start()
+
+    def play(self) -> bool:
+        """Goes to the position that playing has reached.
+
+        Returns:
+            Whether a recording plays on.
+        """
+        if self.playback is None or self.paused:
+            return False
+        with self._timeline.lock:
+            reached = self.playback.advance(self.position)
+            while reached is not None and reached != self.position and not self._move(reached):
+                reached = self._timeline.keyframe_after(reached)
+        self.paused = reached is None
+        return not self.paused
 
     def go(self, seek: Seek, failure: str) -> bool:
         """Pauses and shows the position that `seek` finds.
@@ -102,89 +136,76 @@ class TimeTravel:
         Returns:
             Whether another position is on display.
         """
-        timeline = self._source.history
+        timeline = self._timeline
         with timeline.lock:
             position = self.position
             start = max(position, timeline.first)
-            found = seek(timeline, start)
-            if found is None and start > position:
-                found = start  # the position on display was dropped: this is the nearest
-        if found is None:
+            wanted = seek(timeline, start)
+            if wanted is None and start > position:
+                wanted = start  # the position on display was dropped: this is the nearest
+        if wanted is None:
             self.key_message = failure
             return False
         if not self.paused:
             self.pause()
-        if found == self.position:
+        if wanted == self.position:
             self.key_message = failure
             return False
         with timeline.lock:
-            self.seek_message = self._move(found) or gap_message(timeline, start, self.position)
+            if self._move(wanted):
+                self.seek_message = gap_message(timeline, start, self.position)
         return True
 
-    def _move(self, position: int) -> str:
-        """Moves the paused display; returns a sentence if the history cannot be read."""
-        if self.playback is not None:
-            self.playback.move(position)  # if that fails, the connection's detail says so
-            return ""
-        assert self._held is not None, "the display is paused"
-        try:
-            self._add_touched(self._held.move(position))
-        except RecordingError as error:
-            self._touched = None
-            return f"The history cannot be read: {error}."
-        finally:
-            self.state = self._held.state
-        return ""
-
-    def _observe(self, change: StateChange) -> None:
-        if self._held is None:
-            self._add_touched(change.touched)
-
-    def _add_touched(self, touched: Iterable[int] | None) -> None:
-        if touched is None or self._touched is None:
-            self._touched = None
-        else:
-            self._touched.update(touched)
-
-
-class HeldState:
-    """A frozen state of a session, which can be moved through the session's history.
-
-    Args:
-        state: The session's newest state.
-        timeline: The session's history.
-    """
-
-    def __init__(self, state: EngineState, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._frozen = freeze(state)
-        self._position = timeline.last
-        # Made at the first move: a frozen state costs less, and often nothing else is needed.
-        self._cursor: Cursor | None = None
-
-    @property
-    def state(self) -> EngineState:
-        return self._frozen if self._cursor is None else self._cursor.state
-
-    @property
-    def position(self) -> int:
-        return self._position if self._cursor is None else self._cursor.position
-
-    def move(self, position: int) -> set[int]:
-        """Moves to `position`, or the nearest in the history.
+    def _move(self, position: int) -> bool:
+        """Shows `position`, or the nearest in the history.
 
         Returns:
-            Ids of the sequences that changed, appeared or disappeared.
-
-        Raises:
-            RecordingError: The history cannot be read there.
+            Whether it could be read. If not, the position is the one where reading ended.
         """
         before, touched = self.state, None
-        if self._cursor is None:
-            self._cursor = Cursor(self._timeline, position)
+        try:
+            if self._cursor is None:
+                self._cursor = Cursor(self._timeline, position)
+            else:
+                touched = self._cursor.move(position)
+            touched = _differing(before, self._cursor.state) if touched is None else touched
+        except RecordingError as error:
+            self.seek_message = f"The history cannot be read: {error}."
+        if self._cursor is not None:
+            self.state, self._position = self._cursor.state, self._cursor.position
+        change = StateChange(self.state, touched)
+        self._add_touched(change)
+        if self.playback is not None:
+            self._notify(change)
+        return touched is not None
+
+    def _first_cursor(self, position: int) -> Cursor:
+        """Returns a cursor at the first position from `position` on that can be read."""
+        while True:
+            try:
+                return Cursor(self._timeline, position)
+            except RecordingError as error:
+                self.seek_message = f"The history cannot be read: {error}."
+                following = self._timeline.keyframe_after(position)
+                if following is None:
+                    raise
+                position = following
+
+    def _observe(self, change: StateChange) -> None:
+        if self._position is None:
+            self._add_touched(change)
+        self._notify(change)
+
+    def _notify(self, change: StateChange) -> None:
+        self.newest = change.state
+        for listener in self._listeners:
+            listener(change)
+
+    def _add_touched(self, change: StateChange) -> None:
+        if change.touched is None or self._touched is None:
+            self._touched = None
         else:
-            touched = self._cursor.move(position)
-        return _differing(before, self.state) if touched is None else touched
+            self._touched.update(change.touched)
 
 
 def gap_message(timeline: Timeline, start: int, stop: int) -> str:

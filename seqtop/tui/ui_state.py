@@ -25,11 +25,11 @@ from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui import seek
 from seqtop.tui.rates import RateMeter, Rates
-from seqtop.tui.recording_control import Recordable, RecordingControl
+from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.token_marks import Marking
 from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort, parse_thresholds
-from seqtop.tui.source import Source
+from seqtop.tui.source import Engine, Source
 from seqtop.tui.time_travel import TimeTravel
 
 if TYPE_CHECKING:
@@ -92,12 +92,13 @@ class UiState(Observable):
         self.source = source
         self.clock = clock
         self.time_travel = TimeTravel(source)
-        self.state: EngineState = source.state
+        self.state: EngineState = self.time_travel.state
         """The state on display, as of the last `update`."""
         self.recording: RecordingControl | None = None
-        """Records the source; `None` if the source is a recording."""
-        if self.time_travel.playback is None and isinstance(source, Recordable):
-            self.recording = RecordingControl(source)
+        """Records the engine; `None` if the source is a recording."""
+        if self.engine is not None:
+            self.recording = RecordingControl(self.engine)
+            self.engine.add_callback(self.changed)
         self.checker: BackgroundChecker | None = None
         """Checks the history; `None` until `start_checking`."""
         self.rates = Rates()
@@ -167,15 +168,14 @@ class UiState(Observable):
         self._changed_blocks: set[int] | None = None
         """Blocks whose owners changed since the last `take_changed_blocks`; `None` means all."""
         self._restart: Restart | None = None
-        self._newest = source.state
-        """The newest state of the source that a listener has seen."""
+        self._newest = self.time_travel.newest
+        """The newest state that a listener has seen."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
-        source.add_listener(self._observe_restarts)
-        source.add_listener(self._observe_latencies)
-        source.add_callback(self.changed)
+        self.time_travel.add_listener(self._observe_restarts)
+        self.time_travel.add_listener(self._observe_latencies)
 
     @property
     def lock(self) -> threading.RLock:
@@ -192,15 +192,20 @@ class UiState(Observable):
         return self.time_travel.paused
 
     @property
-    def is_recorded(self) -> bool:
-        """True if the source is a recording."""
-        return self.time_travel.playback is not None
+    def engine(self) -> Engine | None:
+        """The running engine; `None` for a recording."""
+        return self.time_travel.engine
+
+    @property
+    def newest(self) -> EngineState:
+        """The newest state of the engine; of a recording the one on display."""
+        return self.time_travel.newest
 
     @property
     def may_be_controlled(self) -> bool:
         """True if the engine may accept commands: it has not said that it does not."""
-        info = self.source.state.info
-        return not self.is_recorded and (info is None or info.control)
+        info = self.newest.info
+        return self.engine is not None and (info is None or info.control)
 
     @property
     def silence(self) -> float:
@@ -223,7 +228,7 @@ class UiState(Observable):
     @property
     def measured(self) -> Measured:
         """Latencies in the time before the moment on display."""
-        if not self.time_travel.is_holding:
+        if self.state is self.newest:
             return self.latencies.now
         return self.latencies.at(self.state.info, self.state.time)
 
@@ -274,14 +279,16 @@ class UiState(Observable):
 
     def update(self) -> None:
         """Updates the state on display, the view and the rates."""
+        if self.time_travel.play():
+            self.changed()  # the next frame plays on
         self.update_rates()
         self._continue_search()
         if not self.step_series.update():
             self.changed()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
-        is_holding = self.time_travel.is_holding
-        self.rates = self._meter.at(self.state.time) if is_holding else self._meter.rates
+        is_newest = self.state is self.newest
+        self.rates = self._meter.rates if is_newest else self._meter.at(self.state.time)
         self._changes |= self._arrange(touched)
         position = self.paused, self.time_travel.position
         if self.paused and position != self._arranged_for:
@@ -312,7 +319,7 @@ class UiState(Observable):
         if self.source.connection.num_messages != self._num_messages:
             self._num_messages = self.source.connection.num_messages
             self._last_message_time = self.clock()
-        self._meter.sample(self.source.state)
+        self._meter.sample(self.newest)
 
     def start_checking(self) -> BackgroundChecker:
         """Creates a checker for the history."""
@@ -339,7 +346,7 @@ class UiState(Observable):
     def describe_event(self) -> None:
         """Describes the event at the position on display, and selects its first request."""
         travel, timeline = self.time_travel, self.source.history
-        if not (travel.is_holding or travel.playback):
+        if not travel.has_position:
             return
         with timeline.lock, contextlib.suppress(RecordingError):
             event, costs = seek.describe_moment(timeline, travel.position)
@@ -500,7 +507,7 @@ class UiState(Observable):
     def _observe_restarts(self, change: StateChange) -> None:
         """Notices that a state replaces one of an earlier start of the engine."""
         old, self._newest = self._newest, change.state
-        if old is change.state or self.is_recorded or old.info is None or change.state.info is None:
+        if old is change.state or not self.engine or not old.info or not change.state.info:
             return
         if old.info.incarnation != change.state.info.incarnation:
             running = {

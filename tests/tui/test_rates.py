@@ -60,7 +60,7 @@ def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
             return len(rates.out_history)
 
         assert await shown() == 0
-        while not replay.at_end:
+        while app.ui.time_travel.position < history.last:
             await pilot.press("right")
         assert await shown() == 6
         assert await shown("colon", *"2.5s", "enter") == 2

@@ -93,9 +93,9 @@ def test_a_replay_is_not_recorded(folder: Path) -> None:
             await pilot.press("R")
             assert notices(replayed) == ["This is a recording already."]
             await pilot.press("F")
-            assert notices(replayed)[1].startswith("This is a recording of one engine;")
+            assert notices(replayed)[1].startswith("There is one engine:")
             await pilot.pause()
-            assert "space Play" in screen(replayed)
+            assert "space Resume" in screen(replayed)
 
         play(replayed, act)
     assert len(list(folder.iterdir())) == 1

@@ -1,27 +1,36 @@
 """Going through the past: every key, and that what is shown is exactly what was."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from seqtop.history import FileStore, FileWriter, segments
+from seqtop.history.event_index import EventKind
+from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
+from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
+from seqtop.tui.time_travel import TimeTravel
 from seqtop.tui.ui_state import RESTART_SECONDS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support.event_script import EventScript
-from tests.support.piloting import notices, play, screen, selected
+from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.recordings import append, encoded, frames_of
 from tests.support.scripted import Script, ScriptedSource, scene
 
 PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
@@ -77,6 +86,16 @@ def live(recorded: ScriptedSource) -> SeqtopApp:
     return SeqtopApp(recorded, clock=lambda: 0.0)
 
 
+@pytest.fixture(params=["engine", "recording"])
+def either(request: pytest.FixtureRequest, recorded: ScriptedSource) -> SeqtopApp:
+    """The app of a running engine, or of its recording at the end."""
+    if request.param == "engine":
+        return SeqtopApp(recorded, clock=lambda: 0.0)
+    history = recorded.history
+    playback = Playback(history, "run.seqtop", paused=True, position=history.last)
+    return SeqtopApp(playback, clock=lambda: 0.0)
+
+
 def assert_shows(app: SeqtopApp, count: int) -> None:
     """The picture is that of the first `count` events, in every part."""
     wanted = fed(count)
@@ -117,22 +136,23 @@ def scene_goes_on(source: ScriptedSource) -> None:
     )
 
 
-def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
+def test_stepping_back_and_on_shows_exactly_what_was(either: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        live.ui.sort_by(Sort("out", descending=True))
+        either.ui.sort_by(Sort("out", descending=True))
         last = len(STEPS) - 1
         for step in range(last - 1, last - 26, -1):
             await pilot.press("left")
             await pilot.pause()
-            assert_shows(live, until_step_ends(step))
-            assert f"of {last}, {last - step} behind; history from step 0." in screen(live)
+            assert_shows(either, until_step_ends(step))
+            if either.ui.engine is not None:
+                assert f"of {last}, {last - step} behind; history from step 0." in screen(either)
         for step in range(last - 24, last + 1):
             await pilot.press("right")
             await pilot.pause()
-            assert_shows(live, until_step_ends(step))
-        assert "the newest" in screen(live)
+            assert_shows(either, until_step_ends(step))
+        assert "the newest" in screen(either) or either.ui.engine is None
 
-    play(live, act)
+    play(either, act)
 
 
 STEP_KEYS = (
@@ -145,19 +165,19 @@ STEP_KEYS = (
 )
 
 
-def test_step_keys(live: SeqtopApp) -> None:
+def test_step_keys(either: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         for keys, step in STEP_KEYS:
             await pilot.press(*keys)
             await pilot.pause()
-            assert_shows(live, until_step_ends(len(STEPS) + step))
+            assert_shows(either, until_step_ends(len(STEPS) + step))
             await pilot.press("L")
 
-    play(live, act)
+    play(either, act)
 
 
 @pytest.mark.parametrize(("back", "on", "preemption"), [("p", "P", True), ("e", "E", False)])
-def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
+def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
     async def act(pilot: Pilot[int]) -> None:
         before = places(-1, len(PAYLOADS), preemption=preemption)
         assert len(before) > 3
@@ -165,7 +185,7 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
         for place in before[:3]:
             await pilot.press(back)
             await pilot.pause()
-            assert_shows(live, place)
+            assert_shows(either, place)
             event = parsing.event(PAYLOADS[place - 1])
             whom = event.preemptions[0] if preemption else event
             told = f"Ended here: {whom.request_id}."
@@ -173,44 +193,46 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
                 lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
                 cost = "swapped out" if whom.mode == "swap" else lost
                 told = f"Preempted here: {whom.request_id} ({cost})."
-            assert told in " ".join(screen(live).split())
-            assert live.ui.selection is not None
-            assert live.ui.selection[0].request_id == whom.request_id
+            assert told in " ".join(screen(either).split())
+            assert either.ui.selection is not None
+            assert either.ui.selection[0].request_id == whom.request_id
         await pilot.press(on)
         await pilot.pause()
-        assert_shows(live, before[1])
+        assert_shows(either, before[1])
         await pilot.press("0", on)
         await pilot.pause()
-        assert_shows(live, before[-1])
+        assert_shows(either, before[-1])
         await pilot.press(back)
         await pilot.pause()
-        assert_shows(live, before[-1])
-        assert "before this moment in the history." in " ".join(screen(live).split())
+        assert_shows(either, before[-1])
+        assert "before this moment in the history." in " ".join(screen(either).split())
 
-    play(live, act)
+    play(either, act)
 
 
-def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
+def test_the_ends_of_the_record_are_said(either: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("space", "right")
+        if not either.ui.paused:
+            await pilot.press("space")
+        await pilot.press("right")
         await pilot.pause()
-        assert "This is the newest moment so far." in screen(live)
-        assert_shows(live, len(PAYLOADS))
+        assert "This is the newest moment so far." in screen(either)
+        assert_shows(either, len(PAYLOADS))
         await pilot.press("0")
         await pilot.pause()
-        assert live.ui.state == EngineState()
-        assert "No sequence had arrived yet at this moment." in screen(live)
-        assert "Before the first step" in screen(live)
+        assert either.ui.state == EngineState()
+        assert "No sequence had arrived yet at this moment." in screen(either)
+        assert "Before the first step" in screen(either)
         for key in ("left", "left_curly_bracket", "0"):
             await pilot.press(key)
             await pilot.pause()
-            assert "This is the oldest moment in the history." in screen(live)
+            assert "This is the oldest moment in the history." in screen(either)
         await pilot.press("right")
         await pilot.pause()
-        assert "oldest" not in screen(live)
-        assert_shows(live, until_step_ends(0))
+        assert "oldest" not in screen(either)
+        assert_shows(either, until_step_ends(0))
 
-    play(live, act, (120, 30))
+    play(either, act, (120, 30))
 
 
 def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
@@ -266,29 +288,29 @@ def test_the_engine_goes_on_behind(key: str) -> None:
     play(app, act)
 
 
-def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
+def test_to_a_step_of_ones_choice(either: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         async def choose(*keys: str) -> None:
             await pilot.press("colon", *keys, "enter")
             await pilot.pause()
 
         await choose("1", "7")
-        assert isinstance(live.screen, SequencesScreen)
-        assert_shows(live, until_step_ends(17))
-        assert "not in the history" not in screen(live)
+        assert isinstance(either.screen, SequencesScreen)
+        assert_shows(either, until_step_ends(17))
+        assert "not in the history" not in screen(either)
         await choose(*"9999")
-        assert_shows(live, len(PAYLOADS))
-        assert "Step 9,999 is not in the history; this is the nearest." in screen(live)
+        assert_shows(either, len(PAYLOADS))
+        assert "Step 9,999 is not in the history; this is the nearest." in screen(either)
         await pilot.press("colon")
-        assert isinstance(live.screen, SeekPrompt)
+        assert isinstance(either.screen, SeekPrompt)
         await pilot.press("x", "enter")
         await pilot.pause()
-        assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(live)
+        assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(either)
         await pilot.press("escape")
-        assert isinstance(live.screen, SequencesScreen)
-        assert_shows(live, len(PAYLOADS))
+        assert isinstance(either.screen, SequencesScreen)
+        assert_shows(either, len(PAYLOADS))
 
-    play(live, act, (120, 30))
+    play(either, act, (120, 30))
 
 
 def test_what_is_missing_is_said() -> None:
@@ -399,15 +421,15 @@ def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
     play(app, act)
 
 
-def test_the_arrows_go_through_time_from_the_text_too(live: SeqtopApp) -> None:
+def test_the_arrows_go_through_time_from_the_text_too(either: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "tab")
-        assert isinstance(live.focused, TextPane)
+        assert isinstance(either.focused, TextPane)
         await pilot.press("left")
         await pilot.pause()
-        assert_shows(live, until_step_ends(len(STEPS) - 2))
+        assert_shows(either, until_step_ends(len(STEPS) - 2))
 
-    play(live, act)
+    play(either, act)
 
 
 def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
@@ -420,49 +442,128 @@ def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
     play(live, act)
 
 
-def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource) -> None:
-    replay = Playback(recorded.history, "run.seqtop", paused=True, speed=2.5)
-    app = SeqtopApp(replay, clock=lambda: 0.0)
+def test_a_recording_has_a_length_and_is_played(recorded: ScriptedSource) -> None:
+    now = 0.0
+    playback = Playback(recorded.history, "run.seqtop", paused=True, speed=2.5, clock=lambda: now)
+    app = SeqtopApp(playback, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
-        text = screen(app)
-        assert "‖ PAUSED" in text
-        assert "▷ REPLAY" in text
-        for keys, step in [
-            (("right",), 0),
-            (("right_curly_bracket",), 10),
-            (("left",), 9),
-            (("colon", "3", "3", "enter"), 33),
-            (("L",), len(STEPS) - 1),
-            (("left_curly_bracket",), len(STEPS) - 11),
-        ]:
-            await pilot.press(*keys)
-            await pilot.pause()
-            assert_shows(app, until_step_ends(step))
-            assert f"Step {step} of {len(STEPS) - 1}, 00:" in screen(app)
-            assert "at 2.5x." in screen(app)
-        await pilot.press("p")
+        nonlocal now
+        assert "▷ REPLAY" in screen(app)
+        await pilot.press("right", "right_curly_bracket")
         await pilot.pause()
-        place = places(-1, until_step_ends(len(STEPS) - 11), preemption=True)[0]
-        assert_shows(app, place)
-        await pilot.press("0", "left")
+        assert_shows(app, until_step_ends(10))
+        assert f"Step 10 of {len(STEPS) - 1}, 00:" in screen(app)
+        assert "at 2.5x." in screen(app)
+        await pilot.press("0", "space")
         await pilot.pause()
-        assert "This is the oldest moment in the history." in screen(app)
-        await pilot.press("space")
-        await pilot.pause()
-        assert not replay.paused
+        assert not app.ui.paused
         assert "‖ PAUSED" not in screen(app)
         assert "space pauses." in screen(app)
-        for now in (0.0, 0.1, 0.3):  # the first moment has no time of its own
-            replay.tick(now)
-        app.draw()
+        for seconds in (0.1, 0.3):  # the first moment has no time of its own
+            now = seconds
+            app.draw()
         await pilot.pause()
-        assert replay.position > 1
-        assert app.ui.state == fed(replay.position)
+        assert app.ui.time_travel.position > 1
+        assert app.ui.state == fed(app.ui.time_travel.position)
         await pilot.press("space")
-        assert replay.paused
+        assert app.ui.paused
 
     play(app, act, (120, 30))
+
+
+def test_a_recording_plays_by_itself_and_begins_again(recorded: ScriptedSource) -> None:
+    app = SeqtopApp(Playback(recorded.history, "run.seqtop", speed=200.0), clock=lambda: 0.0)
+    travel = app.ui.time_travel
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.ui.paused)
+        assert_shows(app, len(PAYLOADS))
+        positions: list[int] = []
+        travel.add_listener(lambda _: positions.append(travel.position))
+        await pilot.press("space")
+        await until(pilot, lambda: app.ui.paused)
+        assert positions[-1] == recorded.history.last
+        assert 0 in positions
+
+    play(app, act, (120, 30))
+
+
+def test_listeners_of_a_recording_are_given_what_changed(recorded: ScriptedSource) -> None:
+    history = recorded.history
+    travel = TimeTravel(Playback(history, "run.seqtop", paused=True))
+    changes: list[StateChange] = []
+    travel.add_listener(changes.append)
+    assert changes == [StateChange(travel.state, None)]
+    finish = history.index.next(EventKind.FINISH, 0)
+    assert finish is not None
+    travel.go(seek.to_position(finish - 1), "")
+    travel.go(seek.to_position(finish), "")
+    event = next(event for _, event in history.events(finish - 1, finish))
+    assert isinstance(event, RequestFinished)
+    assert set(changes[-1].touched or ()) == {*travel.state.requests[event.request_id].seq_ids}
+    assert changes[-1].state is travel.state is travel.newest
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileStore]:
+    """A recording whose first and third segments cannot be read."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10_000)
+    path = tmp_path / "run.seqtop"
+    with FileWriter(path) as writer:
+        append(writer, encoded(31, 150, num_blocks=24), EngineState())
+    data = bytearray(path.read_bytes())
+    frames = frames_of(path)
+    keyframes = [n for n, frame in enumerate(frames) if isinstance(frame.header, KeyframeHeader)]
+    for offset in (frames[0].offset, frames[keyframes[2] + 1].offset):
+        data[offset + 15] ^= 0x10
+    path.write_bytes(data)
+    with FileStore(path) as recording:
+        yield recording
+
+
+def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> None:
+    starts = [0]
+    while (position := damaged.keyframe_after(starts[-1])) is not None:
+        starts.append(position)
+    now = 0.0
+    travel = TimeTravel(Playback(damaged, "run", clock=lambda: now))
+    assert travel.position == starts[1]
+    assert "damaged at byte" in travel.seek_message
+    travel.go(seek.to_position(starts[2]), "")
+    travel.resume()
+    travel.play()
+    now = 0.5
+    assert travel.play()
+    assert travel.position >= starts[3]
+    assert "damaged at byte" in travel.seek_message
+    now = 1e6
+    travel.play()
+    assert not travel.play()
+    assert travel.paused
+    assert travel.position == damaged.last
+    travel.go(seek.to_position(starts[2] + 1), "")
+    assert travel.position == damaged.last, "the position stays readable"
+    assert "damaged at byte" in travel.seek_message
+
+
+def test_recording_without_any_readable_state(damaged: FileStore) -> None:
+    damaged.close()
+    with pytest.raises(RecordingError):
+        TimeTravel(Playback(damaged, "run"))
+
+
+def test_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    path.write_bytes(b"")
+    with FileStore(path) as recording:
+        travel = TimeTravel(Playback(recording, "run"))
+        assert travel.play()
+        assert not travel.play()
+        assert travel.paused
+        travel.go(seek.to_position(5), "nothing")
+        assert travel.position == 0
+        assert travel.state == EngineState()
 
 
 def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from seqtop.history.event_index import EventKind
-from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
@@ -65,7 +64,7 @@ def notice_text(ui: UiState, step_keys: str) -> str:
     if connection.state is not ConnectionState.LIVE:
         reason = connection.detail or SENTENCES[connection.state]
     if travel.playback is not None:
-        moment = _replay_text(travel.playback, travel.status_message, step_keys)
+        moment = _replay_text(ui, travel.playback.speed, step_keys)
     elif ui.paused:
         moment = _paused_text(ui, step_keys)
     else:
@@ -103,21 +102,21 @@ def _paused_text(ui: UiState, step_keys: str) -> str:
     return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
 
 
-def _replay_text(playback: Playback, message: str, step_keys: str) -> str:
+def _replay_text(ui: UiState, speed: float, step_keys: str) -> str:
     """Describes the moment of a recording on display, its length and the playing speed."""
-    index = playback.history.index
-    start, end = bounds(playback.history)
+    index, position = ui.source.history.index, ui.time_travel.position
+    start, end = bounds(ui.source.history)
     length = end - start
-    at = min(max(playback.entry.time - start, 0.0), length)
-    last = index[index.at_step(_MAX_STEP, near=playback.position)].step
-    moment = f"{_step_text(playback.entry.step)} of {last:,}"
-    times = f"{_clock(at)} of {_clock(length)} at {playback.speed:g}x"
-    keys = f"{step_keys} step, space {'plays' if playback.paused else 'pauses'}."
-    return " ".join(filter(None, (f"{moment}, {times}.", message, keys)))
+    at = min(max(index[position].time - start, 0.0), length)
+    last = index[index.at_step(_MAX_STEP, near=position)].step
+    moment = f"{_step_text(index[position].step)} of {last:,}"
+    times = f"{_clock(at)} of {_clock(length)} at {speed:g}x"
+    keys = f"{step_keys} step, space {'resumes' if ui.paused else 'pauses'}."
+    return " ".join(filter(None, (f"{moment}, {times}.", ui.time_travel.status_message, keys)))
 
 
 def _position_text(ui: UiState) -> str:
-    shown, newest = ui.state.step, ui.source.state.step
+    shown, newest = ui.state.step, ui.newest.step
     if not ui.time_travel.is_same_incarnation:
         return f"{_step_text(shown)} of an earlier start of the engine"
     if shown >= newest:

@@ -124,7 +124,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         now = ui.state.time
         with timeline.lock:
             begin, end = seek.bounds(timeline)
-        return Extent(begin, max(end, begin), max(now, begin), ends=ui.is_recorded)
+        return Extent(begin, max(end, begin), max(now, begin), ends=ui.engine is None)
 
     def show_display(self, ui: UiState) -> None:
         """Draws another display from now on."""
@@ -151,7 +151,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             self.set_lines([((" No steps yet: the charts begin with the first one.", "dim"),)])
             return
         extent = self.extent
-        held = self._ui.paused or self._ui.is_recorded
+        held = self._ui.time_travel.has_position
         if self._shared is not None:
             gutter, self._window = self._shared.bar_column - 1, self._shared.window
         else:

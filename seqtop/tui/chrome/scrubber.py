@@ -29,8 +29,7 @@ class Scrubber(DraggableView):
     def update(self) -> None:
         """Draws the line. Called under the lock of `ui`."""
         timeline = self._ui.source.history
-        is_shown = self._ui.paused or self._ui.is_recorded
-        self.display = is_shown and self.app.size.height >= TALL
+        self.display = self._ui.time_travel.has_position and self.app.size.height >= TALL
         if not self.display:
             return
         begin, end = bounds(timeline)

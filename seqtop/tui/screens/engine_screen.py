@@ -73,10 +73,9 @@ class EngineScreen(TabbedScreen):
 
     def _update_footer(self) -> None:
         hidden = frozenset() if self.ui.may_be_controlled else CONTROLS
-        resume = "Play" if self.ui.is_recorded else "Resume"
         self._footer.update_keys(
             hidden if self.ui.condition else hidden | REPEATS,
-            resume if self.ui.paused else "Pause",
+            "Resume" if self.ui.paused else "Pause",
         )
 
     def show_all(self) -> None:

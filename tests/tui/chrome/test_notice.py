@@ -33,8 +33,8 @@ def test_a_recording_has_a_length_and_a_speed() -> None:
     ui = UiState(playback)
     sentence = notice_text(ui, "←/→")
     assert " of 40, 00:00 of 00:0" in sentence
-    assert " at 2.5x. ←/→ step, space plays." in sentence
-    playback.play()
+    assert " at 2.5x. ←/→ step, space resumes." in sentence
+    ui.time_travel.resume()
     assert notice_text(ui, "←/→").endswith("space pauses.")
 
 

@@ -106,7 +106,7 @@ class ChecksScreen(EngineScreen):
             so_far = " so far" if checker.is_behind else ""
             outlook = (
                 "\nLater steps are checked too; findings appear here."
-                if self.ui.time_travel.playback is None
+                if self.ui.engine is not None
                 else ""
             )
             text = f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}"

@@ -46,7 +46,7 @@ def row(columns: tuple[EngineColumn, ...], ui: UiState) -> Line:
 
 
 def _engine(ui: UiState, width: int) -> Line:
-    info = ui.source.state.info
+    info = ui.newest.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
     return ((_shortened(ui.source.connection.endpoint, width), "strong"),)
@@ -59,12 +59,12 @@ def _shortened(endpoint: str, width: int) -> str:
 
 
 def _model(ui: UiState, _: int) -> Line:
-    info = ui.source.state.info
+    info = ui.newest.info
     return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
 
 
 def _kv(ui: UiState, width: int) -> Line:
-    use = kv_use(ui.source.state)
+    use = kv_use(ui.newest)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
     return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
@@ -76,7 +76,7 @@ def _number(text: str, width: int, style: str = PLAIN) -> Line:
 
 def _count(status: SequenceStatus, style: str) -> Cell:
     def cell(ui: UiState, width: int) -> Line:
-        number = ui.source.state.num_by_status[status]
+        number = ui.newest.num_by_status[status]
         return _number(fmt.count(number), width, style if number else "dim")
 
     return cell
@@ -90,12 +90,12 @@ def _rate(ui: UiState, per_second: float | None, width: int) -> Line:
 
 
 def _preempted(ui: UiState, width: int) -> Line:
-    stats = ui.source.state.stats
+    stats = ui.newest.stats
     return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
 
 
 def _step(ui: UiState, width: int) -> Line:
-    step = ui.source.state.step
+    step = ui.newest.step
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
@@ -125,12 +125,12 @@ Order: TypeAlias = Callable[[UiState], float]
 
 ORDERS: dict[str, Order | None] = {
     "as given on the command line": None,
-    "by waiting sequences": lambda ui: ui.source.state.num_by_status[SequenceStatus.WAITING],
-    "by KV use": lambda ui: kv_use(ui.source.state) or 0.0,
+    "by waiting sequences": lambda ui: ui.newest.num_by_status[SequenceStatus.WAITING],
+    "by KV use": lambda ui: kv_use(ui.newest) or 0.0,
     "by output tokens per second": lambda ui: ui.current_rates.tokens_out or 0.0,
     "by TTFT p99": lambda ui: _known(percentiles(ui, "ttft").p99),
     "by ITL p99": lambda ui: _known(percentiles(ui, "itl").p99),
-    "by preemptions": lambda ui: stats.num_preemptions if (stats := ui.source.state.stats) else 0,
+    "by preemptions": lambda ui: stats.num_preemptions if (stats := ui.newest.stats) else 0,
 }
 """The orders of the list of engines, by their descriptions."""
 

@@ -48,12 +48,12 @@ def parse_engine_filter(source: str) -> EngineFilter:
 
 
 def _state_test(holds: Callable[[EngineData], bool]) -> EngineFilter:
-    return lambda ui: holds(ui.source.state)
+    return lambda ui: holds(ui.newest)
 
 
 def _text_test(text: str, *, is_negated: bool) -> EngineFilter:
     def test(ui: UiState) -> bool:
-        info, connection = ui.source.state.info, ui.source.connection
+        info, connection = ui.newest.info, ui.source.connection
         names = (info.engine_id, info.model) if info else ()
         texts = (*names, connection.endpoint, connection.state.name)
         return any(text in each.casefold() for each in texts) is not is_negated

@@ -134,7 +134,7 @@ class FleetScreen(TabbedScreen):
         if not self._latency.display:
             return
         with ui.lock:
-            info, endpoint = ui.source.state.info, ui.source.connection.endpoint
+            info, endpoint = ui.newest.info, ui.source.connection.endpoint
             # Engines of one name differ by their endpoints, which small terminals do not list.
             name = escape(safe_line(f"{info.engine_id} · {endpoint}" if info else endpoint))
             self._charts.border_title = name
@@ -152,7 +152,7 @@ class FleetScreen(TabbedScreen):
         )
         if not live:  # sums of nothing, beside rows with figures of recordings
             return engines_and_live
-        counts = [ui.source.state.num_by_status for ui in live]
+        counts = [ui.newest.num_by_status for ui in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
         rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]

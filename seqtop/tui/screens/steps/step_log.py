@@ -62,7 +62,7 @@ class StepLog:
         timeline = self.timeline
         restart = self._restart_before(timeline, position)
         if restart == self._restart_before(timeline, self._ui.time_travel.position):
-            return self._ui.state.info or self._ui.source.state.info
+            return self._ui.state.info or self._ui.newest.info
         if restart not in self._infos:
             try:
                 self._infos[restart] = timeline.at(restart).info

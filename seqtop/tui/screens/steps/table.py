@@ -110,7 +110,7 @@ class StepRows(ListView):
     @property
     def _is_held(self) -> bool:
         """True if an older step than the newest may be on display."""
-        return self._ui.paused or self._ui.is_recorded
+        return self._ui.time_travel.has_position
 
     @property
     def _step_on_display(self) -> int | None:

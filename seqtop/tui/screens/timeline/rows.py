@@ -84,16 +84,16 @@ class TimelineRows(SequenceRows):
     def extent(self) -> Extent:
         """The recorded time."""
         ui = self._ui
-        now, newest = ui.state.time, ui.source.state
+        now = ui.state.time
         timeline = ui.source.history
         with timeline.lock:
             begin, recorded = seek.bounds(timeline)
-        end = recorded if ui.is_recorded else max(newest.time, now)
+        end = max(recorded, now)
         now = max(now, begin)  # there is no time before the first event
         # A position before the first arrival has no sequence: the newest state has the first one.
-        heads = (next(iter(state.requests.values()), None) for state in (ui.state, newest))
+        heads = (next(iter(state.requests.values()), None) for state in (ui.state, ui.newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
-        return Extent(first, end, now, ends=ui.is_recorded)
+        return Extent(first, end, now, ends=ui.engine is None)
 
     def show(self, changes: Changes) -> None:
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar
@@ -102,7 +102,7 @@ class TimelineRows(SequenceRows):
         self._shown_at = ui.state.time
         before = self._window, self._position_column
         self._window = self._viewport.window(extent, width)
-        held = ui.paused or ui.is_recorded
+        held = ui.time_travel.has_position
         self._position_column = self._window.column(extent.now) if held else None
         if (self._window, self._position_column) != before or changes.touched is None:
             self._bars.clear()

@@ -105,17 +105,16 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
 
 def test_a_recording_is_checked_from_end_to_end() -> None:
     history = recorded().history
-    with Playback(history, "run.seqtop", paused=True) as source:
-        app = SeqtopApp(source, clock=lambda: 0.0)
+    app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
-        async def act(pilot: Pilot[int]) -> None:
-            await pilot.press(KEY)
-            await checked(app, pilot)
-            assert "41 steps 9 findings" in words(app)
-            await pilot.press("V")
-            assert source.position == found(app)[0][0]
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(KEY)
+        await checked(app, pilot)
+        assert "41 steps 9 findings" in words(app)
+        await pilot.press("V")
+        assert app.ui.time_travel.position == found(app)[0][0]
 
-        play(app, act, (120, 30))
+    play(app, act, (120, 30))
 
 
 def test_checking_ends_with_the_app(app: SeqtopApp) -> None:
