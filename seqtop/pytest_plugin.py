@@ -7,6 +7,7 @@ seqtop until a test uses the fixture.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class SeqtopChecks:
         self.timeout = 30.0
         """Seconds to wait for an engine."""
         self._directory = directory
-        self._name = "".join(each if each.isalnum() or each in "-_" else "_" for each in name)[:80]
+        self._name = re.sub(r"[^\w-]", "_", name)[:80]
         self._engines: list[CheckedEngine] = []
         self._open = contextlib.ExitStack()
 
@@ -128,10 +129,11 @@ class SeqtopChecks:
     def finish(self) -> str | None:
         """Checks all engines; returns the problems, or `None`."""
         with self._open:
-            found = [
-                each.finish(fail_on=self.fail_on, timeout=self.timeout) for each in self._engines
+            reports = [
+                engine.finish(fail_on=self.fail_on, timeout=self.timeout)
+                for engine in self._engines
             ]
-        return "\n".join(filter(None, found)) or None
+        return "\n".join(filter(None, reports)) or None
 
     def close(self) -> None:
         """Ends the sessions and the recordings."""

@@ -132,8 +132,8 @@ def test_nothing_of_seqtop_is_imported_without_the_fixture(
         import sys
 
         def test_modules():
-            found = {each for each in sys.modules if each.startswith(("seqtop", "zmq", "msgspec"))}
-            assert found <= {"seqtop", "seqtop.pytest_plugin"}
+            loaded = {name for name in sys.modules if name.startswith(("seqtop", "zmq", "msgspec"))}
+            assert loaded <= {"seqtop", "seqtop.pytest_plugin"}
         """
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=1)

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = options.endpoints or _own_engine()
         if chosen is None:
             return 0
-        endpoints = _rank_endpoints([_endpoint_of(each) for each in chosen], options.ranks)
+        endpoints = _rank_endpoints([_endpoint_of(engine) for engine in chosen], options.ranks)
     except LocalEngineError as error:
         return fail(str(error))
     keys = curve_keys(options)
@@ -132,7 +132,9 @@ def _endpoint_of(chosen: str) -> str:
 def _rank_endpoints(endpoints: list[str], num_ranks: int) -> list[str]:
     """Returns the endpoints of all ranks without duplicates; raises `EndpointError`."""
     ranks = range(num_ranks)
-    return list(dict.fromkeys(rank_endpoint(each, rank) for each in endpoints for rank in ranks))
+    return list(
+        dict.fromkeys(rank_endpoint(endpoint, rank) for endpoint in endpoints for rank in ranks)
+    )
 
 
 def _num_ranks(text: str) -> int:

@@ -67,10 +67,10 @@ def _request(recording: FileStore, options: argparse.Namespace) -> int:
     from seqtop.explain.explanation import explain, find_request
     from seqtop.explain.report import as_json, as_text
 
-    found = find_request(recording, options.request)
-    if found is None:
+    match = find_request(recording, options.request)
+    if match is None:
         return fail(f"the recording has no request {options.request!r}")
-    explanation = explain(recording, *found)
+    explanation = explain(recording, *match)
     if options.json:
         print_document(as_json(explanation))
     else:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _unknown_command(arguments: Sequence[str]) -> str | None:
     """Returns an error message if the first word is not a command; options take no values."""
-    word = next((each for each in arguments if not each.startswith("-")), None)
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
     if word is None or word in COMMANDS:
         return None
     return f"no command {word!r}{suggestion(word, COMMANDS)}; seqtop --help lists them all"

@@ -23,13 +23,13 @@ seqtop --help lists all commands.
 
 def run(endpoint: str = DEFAULT_ENDPOINT) -> int:
     """Shows an engine of this machine, or prints a guide; returns the exit status."""
-    found = bool(local_engines.find())
-    if not found and not is_listening(endpoint):
+    has_engine = bool(local_engines.find())
+    if not has_engine and not is_listening(endpoint):
         sys.stderr.write(GUIDE.format(endpoint=endpoint))
         return 2
     from seqtop.cli.parser import build_parser
 
-    options = build_parser(["attach"]).parse_args(["attach", *([] if found else [endpoint])])
+    options = build_parser(["attach"]).parse_args(["attach", *([] if has_engine else [endpoint])])
     return int(options.run(options))
 
 

@@ -99,7 +99,7 @@ def _title(options: argparse.Namespace, command: str) -> str:
         what = [Path(options.file).name]
     elif command == "attach":
         endpoints = [options.kv_events] if options.kv_events else options.endpoints
-        what = [each.removeprefix("tcp://") for each in endpoints or [DEFAULT_ENDPOINT]]
+        what = [endpoint.removeprefix("tcp://") for endpoint in endpoints or [DEFAULT_ENDPOINT]]
     else:
         what = [command]
     return f"{safe_line(', '.join(what))} · seqtop"

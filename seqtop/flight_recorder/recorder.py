@@ -215,10 +215,11 @@ class FlightRecorder:
         last, self._num_findings = self._num_findings, self._checker.num_findings
         if last == self._num_findings:
             return
-        findings = [each.finding for each in self._checker.found() if each.number > last]
-        for rule in dict.fromkeys(each.rule for each in findings):
-            same = [each for each in findings if each.rule == rule]
-            ids = dict.fromkeys(each.request_id for each in same if each.request_id is not None)
+        findings = [entry.finding for entry in self._checker.found() if entry.number > last]
+        for rule in dict.fromkeys(finding.rule for finding in findings):
+            same = [finding for finding in findings if finding.rule == rule]
+            named = (finding.request_id for finding in same)
+            ids = dict.fromkeys(request_id for request_id in named if request_id is not None)
             yield Cause(rule, same[0].message, [*ids][:MAX_REQUESTS])
 
     def _missed_objectives(self) -> Iterator[Cause]:
@@ -236,7 +237,7 @@ class FlightRecorder:
         with self._session.lock:
             state = self._last_state()
             requests = state.requests.values()
-            ids = [each.request_id for each in requests if each.finish_reason is None]
+            ids = [request.request_id for request in requests if request.finish_reason is None]
         unfinished = f"{fmt.plural(len(ids), 'request')} unfinished after step {state.step}"
         return Cause(name, f"{message}; {unfinished}", ids[:MAX_REQUESTS])
 
@@ -278,8 +279,8 @@ class FlightRecorder:
 
     def _remove_oldest(self) -> None:
         """Makes room for a record in the directory."""
-        files = [each for each in self._directory.iterdir() if _NAME.fullmatch(each.name)]
-        records = sorted({each.stem for each in files})
+        files = [file for file in self._directory.iterdir() if _NAME.fullmatch(file.name)]
+        records = sorted({file.stem for file in files})
         oldest = records[: max(len(records) - MAX_RECORDS + 1, 0)]
         for file in files:
             if file.stem in oldest:

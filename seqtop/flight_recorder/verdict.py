@@ -83,7 +83,7 @@ def verdict(
 ) -> Verdict:
     """Returns the verdict on a cause, with the state of the engine at its last message."""
     info = state.info
-    unfinished = [each for each in state.requests.values() if each.finish_reason is None]
+    unfinished = [request for request in state.requests.values() if request.finish_reason is None]
     return Verdict(
         cause=cause.name,
         message=cause.message,
@@ -95,7 +95,7 @@ def verdict(
         model=info.model if info else "",
         incarnation=info.incarnation if info else "",
         num_unfinished=len(unfinished),
-        unfinished=[_describe(state, each) for each in islice(unfinished, MAX_REQUESTS)],
+        unfinished=[_describe(state, request) for request in islice(unfinished, MAX_REQUESTS)],
         findings=findings,
         redacted=redacted or (info is not None and info.redacted),
     )
@@ -105,10 +105,10 @@ def _describe(state: EngineData, request: RequestState) -> UnfinishedRequest:
     sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
     return UnfinishedRequest(
         request_id=request.request_id,
-        status=[each.engine_status or each.status.name for each in sequences],
+        status=[sequence.engine_status or sequence.status.name for sequence in sequences],
         num_prompt_tokens=request.num_prompt_tokens,
-        num_computed_tokens=[each.num_computed_tokens for each in sequences],
-        num_output_tokens=[len(each.output_token_ids) for each in sequences],
+        num_computed_tokens=[sequence.num_computed_tokens for sequence in sequences],
+        num_output_tokens=[len(sequence.output_token_ids) for sequence in sequences],
         num_preemptions=request.num_preemptions,
         waits_for=request.wait_reason.cause if request.wait_reason is not None else None,
     )

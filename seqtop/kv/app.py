@@ -16,7 +16,7 @@ from seqtop.tui.keymap import APP_KEYS, Notes
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
-TABS = [each.TAB for each in SCREENS]
+TABS = [screen.TAB for screen in SCREENS]
 WORDS: dict[str, Notes] = {
     "Words": (
         ("block", "identified by the hash of its tokens and of all before;"),
@@ -63,8 +63,8 @@ class KvApp(BaseApp):
         super().__init__(theme_name=theme_name, problems=problems)
         self.title = "seqtop"
         self.ui = KvUiState(source, decode=decode, clock=clock)
-        for each in SCREENS:
-            self.add_mode(each.TAB.name, partial(each, self.ui, TABS))
+        for screen in SCREENS:
+            self.add_mode(screen.TAB.name, partial(screen, self.ui, TABS))
 
     def help_notes(self) -> Mapping[str, Notes]:
         return WORDS

@@ -142,7 +142,7 @@ def _chain(
     shown = path[-most:]
     if len(shown) < len(path):
         lines.append(((f"… {fmt.plural(len(path) - len(shown), 'block')} before", "dim"),))
-    lines += [_step(ui, each, "└" if each is block else "│", width) for each in shown]
+    lines += [_step(ui, cached, "└" if cached is block else "│", width) for cached in shown]
     for key in children[:MOST_CHILDREN]:
         if (child := ui.cache.blocks.get(key)) is not None:
             lines.append(_step(ui, child, "  ├", width))
@@ -162,7 +162,7 @@ def _step(ui: KvUiState, block: CachedKvBlock, sign: str, width: int) -> Line:
 
 
 def _span(path: list[CachedKvBlock]) -> str:
-    before = sum(each.size for each in path[:-1])
+    before = sum(cached.size for cached in path[:-1])
     return f"{before:,} to {before + path[-1].size - 1:,}"
 
 

@@ -178,7 +178,7 @@ class KvSubscriber(BaseSubscriber[KvSink]):
         if self._topic is None:
             self._topic = message.topic
         elif self._topic != message.topic:
-            texts = [each[:80].decode(errors="replace") for each in (message.topic, self._topic)]
+            texts = [topic[:80].decode(errors="replace") for topic in (message.topic, self._topic)]
             raise WireError(
                 f"a message of another topic, {texts[0]!r} beside {texts[1]!r}:"
                 " choose one with --kv-topic"

@@ -28,7 +28,7 @@ class CommandParser(argparse.ArgumentParser):
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
-            known = [each for action in self._actions for each in action.option_strings]
+            known = [flag for action in self._actions for flag in action.option_strings]
             hint = suggestion(option, known) + self.unknown_option_hint
             self.error(f"unrecognised argument {unknown[0]!r}{hint}")
         return options, unknown
@@ -40,7 +40,7 @@ class CommandParser(argparse.ArgumentParser):
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Returns `, perhaps …` with the most similar element of `known`, or an empty text."""
-    names = {each.lstrip("-"): each for each in known}  # common dashes would count as similarity
+    names = {name.lstrip("-"): name for name in known}  # common dashes would count as similarity
     similar = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f", perhaps {names[similar[0]]}" if similar else ""
 
@@ -72,8 +72,8 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Returns a script that lets `shell`, one of `SHELLS`, complete commands, options and files."""
     import shtab
 
-    for each in _parsers(parser):
-        for action in each._actions:
+    for part in _parsers(parser):
+        for action in part._actions:
             if isinstance(action.metavar, str) and "FILE" in action.metavar:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return str(shtab.complete(parser, shell))

@@ -25,7 +25,7 @@ class Observable:
     def remove_callback(self, callback: Callable[[], object]) -> None:
         """Removes a callback that `add_callback` added."""
         with self._callbacks_lock:
-            self._callbacks = tuple(each for each in self._callbacks if each != callback)
+            self._callbacks = tuple(other for other in self._callbacks if other != callback)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Waits up to `timeout` seconds for a change that makes `condition` true.

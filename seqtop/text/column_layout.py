@@ -64,18 +64,19 @@ def fit(
         gap: The cells between two columns.
         keep: The keys of columns that stay like those of priority 0.
     """
-    chosen = [each for each in columns if not each.priority or each.key in keep] or [*columns[:1]]
-    widths = {each.key: max(each.width, int(width * each.share)) for each in columns}
-    room = width + gap - sum(widths[each.key] + gap for each in chosen)
-    others = (each for each in columns if each not in chosen)
-    for column in sorted(others, key=lambda each: each.priority):
+    chosen = [column for column in columns if not column.priority or column.key in keep]
+    chosen = chosen or [*columns[:1]]
+    widths = {column.key: max(column.width, int(width * column.share)) for column in columns}
+    room = width + gap - sum(widths[column.key] + gap for column in chosen)
+    others = (column for column in columns if column not in chosen)
+    for column in sorted(others, key=lambda column: column.priority):
         if widths[column.key] + gap > room:
             break
         room -= widths[column.key] + gap
         chosen.append(column)
-    elastic = [each for each in columns if each.max_width == UNLIMITED and each in chosen]
+    elastic = [column for column in columns if column.max_width == UNLIMITED and column in chosen]
     # A column with a share of the table doubles before those with a limit grow.
-    reserved = sum(widths[each.key] for each in elastic if each.share)
+    reserved = sum(widths[column.key] for column in elastic if column.share)
     for column in chosen:
         if column.width < column.max_width < UNLIMITED:
             more = min(column.max_width - column.width, max(room - reserved, 0))
@@ -90,4 +91,6 @@ def fit(
         more = max(room, 0) // (len(elastic) - index)
         widths[column.key] += more
         room -= more
-    return tuple(replace(each, width=widths[each.key]) for each in columns if each in chosen)
+    return tuple(
+        replace(column, width=widths[column.key]) for column in columns if column in chosen
+    )

@@ -177,7 +177,7 @@ def _public_key(given: str) -> bytes:
 def _public_keys(path: Path) -> frozenset[bytes]:
     if not path.is_dir():
         return frozenset([_load(path)[0]])
-    keys = frozenset(_load(each)[0] for each in sorted(path.glob("*.key")))
+    keys = frozenset(_load(file)[0] for file in sorted(path.glob("*.key")))
     if not keys:
         raise KeyFileError(f"{path} holds no *.key files, so nobody could connect")
     return keys

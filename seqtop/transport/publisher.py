@@ -150,9 +150,9 @@ class Publisher:
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(
             MAX_PENDING_COMMANDS
         )
-        for each in (self.endpoint, snapshot_endpoint(self.endpoint)):
-            if conflict := sockets.bind_conflict(each):
-                raise PublishError(f"{each} {conflict}; {_BIND_ADVICE}")
+        for endpoint in (self.endpoint, snapshot_endpoint(self.endpoint)):
+            if conflict := sockets.bind_conflict(endpoint):
+                raise PublishError(f"{endpoint} {conflict}; {_BIND_ADVICE}")
         self._context = zmq.Context()
         self._authenticator = curve_keys.admit(self._context) if curve_keys is not None else None
         try:

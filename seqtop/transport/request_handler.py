@@ -57,7 +57,7 @@ MAX_WALL_SHARE = 0.5
 """The share of time in which the stream may wait for a snapshot. On a busy machine that is longer
 than the processor time."""
 
-_CONTROL_TAGS = frozenset(str(each.__struct_config__.tag) for each in (Submit, Abort))
+_CONTROL_TAGS = frozenset(str(command.__struct_config__.tag) for command in (Submit, Abort))
 
 
 class RequestHandler:
@@ -138,7 +138,7 @@ class RequestHandler:
         num_messages = 0
         for message in self._encode_snapshot():
             # One copy for all viewers. The encoder then uses the same memory again.
-            self._cached_snapshot = [zmq.Frame(each, copy=True) for each in frames.seal(message)]
+            self._cached_snapshot = [zmq.Frame(part, copy=True) for part in frames.seal(message)]
             self._send_to_all(viewers, self._cached_snapshot)
             num_messages += 1
         if num_messages > 1:

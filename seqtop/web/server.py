@@ -72,8 +72,8 @@ class AppServer(Server):
     async def on_shutdown(self, app: web.Application) -> None:
         """Ends all sessions. The server would wait a minute for them to end by themselves."""
         closing = [
-            asyncio.ensure_future(each.close(code=WSCloseCode.GOING_AWAY))
-            for each in self._websockets
+            asyncio.ensure_future(websocket.close(code=WSCloseCode.GOING_AWAY))
+            for websocket in self._websockets
         ]
         if closing:
             await asyncio.wait(closing, timeout=_CLOSING_SECONDS)

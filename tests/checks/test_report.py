@@ -11,7 +11,7 @@ from seqtop.checks.report import Report, check_live, check_recording
 from seqtop.checks.rules import RULES
 from seqtop.cli.main import main
 from seqtop.wire.messages import EngineStopped
-from tests.support.broken_recordings import BROKEN, NO_STEP, record, spoil
+from tests.support.broken_recordings import BROKEN, NO_STEP, record, damage
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
 from tests.support.waiting import SECONDS, wait_until
 
@@ -82,7 +82,7 @@ def test_what_could_not_be_checked_does_not_pass(
 ) -> None:
     assert main(["check", str(pieces)]) == 0
     assert capsys.readouterr().err == ""
-    spoil(pieces, how)
+    damage(pieces, how)
     assert main(["check", str(pieces)]) == 3
     said = capsys.readouterr()
     (told,) = said.err.splitlines()
@@ -104,11 +104,11 @@ def test_what_could_not_be_checked_does_not_pass(
 
 def test_what_lies_beyond_damage_is_checked(pieces: Path) -> None:
     whole = check_recording(pieces).num_steps
-    spoil(pieces, "bad events")
+    damage(pieces, "bad events")
     report = check_recording(pieces)
     assert 0 < report.num_steps < whole
     assert report.num_gaps == 1
-    spoil(pieces, "cut")
+    damage(pieces, "cut")
     assert check_recording(pieces).num_steps < report.num_steps
 
 
@@ -128,7 +128,7 @@ def test_findings_matter_more_than_what_is_lost(
 ) -> None:
     pieces.unlink()
     record(pieces, (engine_info(), arrival(1), arrival(1), *(step(number) for number in range(6))))
-    spoil(pieces, "cut")
+    damage(pieces, "cut")
     assert main(["check", str(pieces)]) == 1
     assert capsys.readouterr().out.endswith("1 findings; not all could be checked\n")
 
@@ -146,7 +146,7 @@ def test_a_recording_that_was_not_closed_passes_with_a_word(
 def test_a_file_in_which_nothing_can_be_read_is_refused(
     command: str, pieces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spoil(pieces, "cut at once")
+    damage(pieces, "cut at once")
     assert main([*command.split(), str(pieces)]) == 1
     said = capsys.readouterr()
     assert said.out == ""

@@ -64,8 +64,8 @@ def test_bash_completes_the_engine_s_options(capsys: pytest.CaptureFixture[str])
 @pytest.mark.release("needs fish")
 @pytest.mark.parametrize("script", ["fish"], indirect=True)
 def test_fish_completes(script: str) -> None:
-    found = said_by("fish", "--no-config", "-c", f"{script}\ncomplete -C 'seqtop sh'")
-    assert [line.split("\t")[0] for line in found.splitlines()] == ["show"]
+    output = said_by("fish", "--no-config", "-c", f"{script}\ncomplete -C 'seqtop sh'")
+    assert [line.split("\t")[0] for line in output.splitlines()] == ["show"]
 
 
 @pytest.mark.release("needs zsh")

@@ -34,7 +34,7 @@ def test_recordings_that_differ(a: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert (document["a"], document["b"], document["differs"]) == (a, b, True)
     assert document["settings"] == [{"name": "max_num_seqs", "a": 8, "b": 4}]
     assert (document["first"]["kind"], document["num_equal_steps"]) == ("length", 6)
-    steps = next(each for each in document["figures"] if each["name"] == "steps")
+    steps = next(figure for figure in document["figures"] if figure["name"] == "steps")
     assert (steps["a"], steps["b"]) == (6, 7)
 
 

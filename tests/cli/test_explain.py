@@ -25,8 +25,8 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", recording, "req-4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     parts = document["parts"]
-    assert sum(each["seconds"] for each in parts) == pytest.approx(document["e2e"], abs=0.001)
-    ttft = sum(each["seconds"] for each in parts if each["before_first_token"])
+    assert sum(part["seconds"] for part in parts) == pytest.approx(document["e2e"], abs=0.001)
+    ttft = sum(part["seconds"] for part in parts if part["before_first_token"])
     assert ttft == pytest.approx(document["ttft"], abs=0.001)
 
 
@@ -37,7 +37,7 @@ def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "the slowest tenth by TTFT" in capsys.readouterr().out
     assert main(["explain", recording, "--slow", "--slo", "ttft=0.5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {each["request_id"] for each in document["slow"]} == {"req-4", "req-5", "req-6"}
+    assert {request["request_id"] for request in document["slow"]} == {"req-4", "req-5", "req-6"}
     assert document["num_others"] == 4
 
 

@@ -74,7 +74,9 @@ def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> Non
 )
 def test_mistakes(recording: str, arguments: list[str], status: int, words: str) -> None:
     done = run(
-        *SEQTOP, "export", *(recording if each == "RECORDING" else each for each in arguments)
+        *SEQTOP,
+        "export",
+        *(recording if argument == "RECORDING" else argument for argument in arguments),
     )
     assert done.returncode == status, done.stderr
     assert words in done.stderr

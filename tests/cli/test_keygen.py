@@ -8,7 +8,7 @@ from tests.support.waiting import SECONDS
 
 
 def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
-    for name in ("engine", "viewers", "stranger"):
+    for name in ("engine", "viewers", "unlisted"):
         done = run(*SEQTOP, "keygen", "-o", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
         assert f"{name}.key_secret: the secret key, for you alone" in done.stdout
@@ -31,7 +31,7 @@ def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
         keys = ("--server-key", str(tmp_path / "engine.key"), "--client-key")
         done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "viewers.key_secret"))
         assert "typed-1" in done.stdout, done.stderr
-        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "stranger.key_secret"))
+        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "unlisted.key_secret"))
         assert_one_sentence(done, 1, "refused this viewer's key")
         assert_one_sentence(run(*SEQTOP, "check", endpoint), 1, "expects --server-key")
         half = run(*SEQTOP, "record", endpoint, "-o", "/dev/null", *keys[:2])

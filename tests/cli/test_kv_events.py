@@ -32,10 +32,10 @@ def test_show_prints_what_is_cached(endpoints: tuple[str, str]) -> None:
         done = run(*SEQTOP, "show", "--json", "--kv-events", endpoint, "--replay", replay)
         answering.join()
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["complete"], told["gap"], told["num_blocks"]) == (True, None, 2)
-    assert told["connection"]["state"] == "live"
-    assert [(each["hash"], each["parent"]) for each in told["blocks"]] == [
+    document = json.loads(done.stdout)
+    assert (document["complete"], document["gap"], document["num_blocks"]) == (True, None, 2)
+    assert document["connection"]["state"] == "live"
+    assert [(block["hash"], block["parent"]) for block in document["blocks"]] == [
         ("02" * 32, "01" * 32),
         (7, "02" * 32),
     ]

@@ -43,7 +43,7 @@ def test_what_is_for_people_is_in_ascii(recording: str) -> None:
 
 def test_documents_are_whole(recording: str) -> None:
     document = json.loads(run(*SEQTOP, "show", recording, "--json", encoding="utf-8").stdout)
-    texts = [seq["text"] for each in document["requests"] for seq in each["sequences"]]
+    texts = [seq["text"] for request in document["requests"] for seq in request["sequences"]]
     assert any("狐" in text for text in texts)
     report = json.loads(run(*SEQTOP, "check", recording, "--json", encoding="utf-8").stdout)
     assert report["num_steps"] == 80

@@ -143,7 +143,10 @@ def test_a_recorder_redacts_an_engine_that_does_not(engine: str, tmp_path: Path)
         nonlocal public
         shown = json.loads(run(*SEQTOP, "show", "--json", engine).stdout)
         for request in shown["requests"]:
-            texts = [request.pop("prompt"), *(each.pop("text") for each in request["sequences"])]
+            texts = [
+                request.pop("prompt"),
+                *(sequence.pop("text") for sequence in request["sequences"]),
+            ]
             prompts.add(texts[0])
             words.update(word.encode() for text in texts for word in re.findall(r"\w{6,}", text))
         public += json.dumps(shown)
@@ -158,14 +161,16 @@ def test_a_recorder_redacts_an_engine_that_does_not(engine: str, tmp_path: Path)
         assert has_noted_words()  # of what was written meanwhile too
     words -= {word for word in words if word.decode() in public}  # `shared-1`, `blocked`
     assert len(words) > 20
-    found = {option: [w for w in words if w in unpacked(file)] for option, file in files.items()}
-    assert not found["--redact"]
-    assert found["--force"], "what is not redacted is there"
+    words_of = {option: [w for w in words if w in unpacked(file)] for option, file in files.items()}
+    assert not words_of["--redact"]
+    assert words_of["--force"], "what is not redacted is there"
     with FileStore(files["--redact"]) as recording:
         state = recording.at(recording.last)
         assert state.info is not None
         assert state.info.redacted
-        assert any(each.output_token_ids for each in state.sequences.values()), "their number stays"
+        assert any(sequence.output_token_ids for sequence in state.sequences.values()), (
+            "their number stays"
+        )
 
 
 def test_objectives_of_the_command_line(recording: str) -> None:

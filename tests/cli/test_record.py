@@ -63,9 +63,9 @@ def test_record_command_ends_cleanly_on_a_signal(
         wanted.apply(parsing.event(codec.encode(event)))
     with FileStore(path) as read:
         assert read.damage is None
-        found = read.at(read.last)
-    assert found.requests == wanted.requests
-    assert found.sequences == wanted.sequences
+        read_back = read.at(read.last)
+    assert read_back.requests == wanted.requests
+    assert read_back.sequences == wanted.sequences
 
 
 def test_record_command_ends_after_its_duration(
@@ -114,10 +114,10 @@ def test_record_command_says_when_the_engine_went_silent(
         thread.start()
         assert main.main(arguments) == 0
         thread.join()
-    told = capsys.readouterr()
-    assert ", 0 messages" in told.out
+    output = capsys.readouterr()
+    assert ", 0 messages" in output.out
     silent = rf"seqtop: no message from {endpoint} for \d+\.\d s; is the engine still running"
-    assert re.search(silent, told.err)
+    assert re.search(silent, output.err)
 
 
 def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Path) -> None:

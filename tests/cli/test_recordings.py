@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from seqtop.cli.main import main
-from tests.support.broken_recordings import spoil
+from tests.support.broken_recordings import damage
 
 
 @pytest.mark.parametrize("form", ["--text", "--json"])
 def test_show_says_what_is_lost(
     form: str, pieces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spoil(pieces, "cut")
+    damage(pieces, "cut")
     assert main(["show", str(pieces), form]) == 0
     said = capsys.readouterr()
     assert "was cut short or is damaged: its last" in said.err
@@ -39,8 +39,8 @@ def test_show_says_which_step_it_shows_instead(
 def test_replay_says_which_step_it_begins_at_instead(
     pieces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[object] = []
-    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: told.append(those[2]) or 0)
+    notices: list[object] = []
+    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: notices.append(those[2]) or 0)
     assert main(["replay", str(pieces), "--at", "2"]) == 0
     assert main(["replay", str(pieces), "--at", "1000"]) == 0
-    assert told == [[], ["Step 1,000 is not recorded; this is step 5."]]
+    assert notices == [[], ["Step 1,000 is not recorded; this is step 5."]]

@@ -27,10 +27,10 @@ def test_mistakes(
     arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        found: object = main(["serve", *arguments])
+        status: object = main(["serve", *arguments])
     except SystemExit as exit_:
-        found = exit_.code
-    assert found == 2
+        status = exit_.code
+    assert status == 2
     said = capsys.readouterr()
     assert said.out == ""
     for word in words:

@@ -110,7 +110,7 @@ def test_conflicts_of_options(
 ) -> None:
     try:
         status: object = main(
-            ["show", *(recording if each == "RECORDING" else each for each in options)]
+            ["show", *(recording if option == "RECORDING" else option for option in options)]
         )
     except SystemExit as exit_:
         status = exit_.code
@@ -127,7 +127,7 @@ def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(tmp_path:
     info = msgspec.structs.replace(info, not_available={"why": "no queue", "end": "?"})
     path = tmp_path / "run.seqtop"
     with FileWriter(path) as writer:
-        append(writer, [codec.encode(each) for each in (info, *events)], EngineState())
+        append(writer, [codec.encode(event) for event in (info, *events)], EngineState())
     done = show(str(path), "--columns", "out,why")
     assert done.stderr == "seqtop: not available: Why (no queue)\n"
     assert {row.split()[-1] for row in done.stdout.splitlines()[1:]} == {"n/a"}

@@ -71,15 +71,15 @@ def running(fault: str, endpoint: str, directory: Path, options: str = "") -> It
         process.stdin.flush()
         yield Engine(process, directory, recorder)
     finally:
-        if process.poll() is None:  # its recorder is told first, or it would wait and record that
+        if process.poll() is None:  # its recorder learns it first, or it would wait and record that
             psutil.Process(recorder).terminate()
         process.kill()
         process.communicate(timeout=SECONDS)  # the recorder holds standard error until it ends
 
 
 def read(record: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(record.read_text())
-    return found
+    verdict: dict[str, Any] = json.loads(record.read_text())
+    return verdict
 
 
 def is_asleep(pid: int) -> bool:
@@ -132,7 +132,7 @@ def test_hang_leaves_one_record_with_the_right_verdict(
         state = recording.at(recording.last)
     assert recording.damage is None
     assert (state.step, [*state.requests]) == (verdict["step"], ["req-1", "req-2"])
-    assert all(each.stat().st_mode & 0o777 == 0o600 for each in (record, path))
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in (record, path))
 
 
 @pytest.mark.release("half a minute")
@@ -190,7 +190,10 @@ def test_end_of_an_engine_is_recorded_and_ends_the_recorder(
     verdict = read(record)
     assert (verdict["cause"], verdict["request_ids"]) == (cause, ["req-1", "req-2"])
     assert verdict["message"].startswith(message)
-    assert [each["num_output_tokens"][0] > 0 for each in verdict["unfinished"]] == [False, True]
+    assert [request["num_output_tokens"][0] > 0 for request in verdict["unfinished"]] == [
+        False,
+        True,
+    ]
     path = record.with_suffix(".seqtop")
     assert log.splitlines()[-1] == f"seqtop: {cause}: {verdict['message']}; recorded in {path}"
     report = check_recording(path)
@@ -246,7 +249,7 @@ class Watched:
 
     def steps(self, count: int, **fields: Any) -> list[Event]:
         self._number += count
-        return [step(each, **fields) for each in range(self._number - count, self._number)]
+        return [step(number, **fields) for number in range(self._number - count, self._number)]
 
 
 def test_same_cause_makes_one_record_and_another_one_its_own(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_requests_that_finished_in_another_order_keep_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda frame: frame.requests.append(10**6),
         lambda frame: frame.requests.append(frame.requests[0]),
@@ -69,7 +69,7 @@ def test_requests_that_finished_in_another_order_keep_it() -> None:
         lambda frame: setattr(frame, "unfinished", msgspec.Raw(codec.encode(fed(SHORT)))),
     ],
 )
-def test_keyframe_that_contradicts_itself_is_refused(spoil: Callable[[Any], object]) -> None:
+def test_keyframe_that_contradicts_itself_is_refused(damage: Callable[[Any], object]) -> None:
     state = fed(SHORT)
     found = keyframe.KeyframeEncoder().encode(state)
     stored = dict(enumerate(found.finished))
@@ -81,13 +81,13 @@ def test_keyframe_that_contradicts_itself_is_refused(spoil: Callable[[Any], obje
 
     assert_same(keyframe.restore(found.data, finished), state)
     frame = codec.decode(found.data, keyframe.Keyframe)
-    spoil(frame)
+    damage(frame)
     with pytest.raises(WireError):
         keyframe.restore(codec.encode(frame), finished)
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda entry: setattr(entry.request, "finish_reason", None),
         lambda entry: entry.request.spans.clear(),
@@ -96,10 +96,10 @@ def test_keyframe_that_contradicts_itself_is_refused(spoil: Callable[[Any], obje
     ],
 )
 def test_finished_request_that_contradicts_itself_is_refused(
-    spoil: Callable[[Any], object],
+    damage: Callable[[Any], object],
 ) -> None:
     entries = keyframe.KeyframeEncoder().encode(fed(SHORT)).finished
     assert keyframe.decode_finished(keyframe.encode_finished(entries)) == entries
-    spoil(entries[0])
+    damage(entries[0])
     with pytest.raises(WireError, match="finished request"):
         keyframe.decode_finished(keyframe.encode_finished(entries))

@@ -44,7 +44,7 @@ def block(cache: KvCache, block_hash: int) -> CachedKvBlock:
 
 
 def names(blocks: Iterable[CachedKvBlock]) -> list[object]:
-    return [each.key[1] for each in blocks]
+    return [block.key[1] for block in blocks]
 
 
 def test_a_run_is_a_chain_with_each_blocks_tokens() -> None:
@@ -198,10 +198,10 @@ def test_what_fits_together_always_does(events: list[KvEvent], max_blocks: int) 
         if isinstance(event, AllBlocksCleared):
             copies.clear()
         elif isinstance(event, BlockStored):
-            copies.update((each, event.medium) for each in event.block_hashes)
+            copies.update((block_hash, event.medium) for block_hash in event.block_hashes)
         else:
-            for each in event.block_hashes:
-                copies[each, event.medium] -= copies[each, event.medium] > 0
+            for block_hash in event.block_hashes:
+                copies[block_hash, event.medium] -= copies[block_hash, event.medium] > 0
         known = {
             (block.key[1], medium): number
             for block in cache.blocks.values()
@@ -215,17 +215,17 @@ def test_what_fits_together_always_does(events: list[KvEvent], max_blocks: int) 
             for cell, held in enumerate(tier.cells):
                 assert (held is None) == (cell in tier.free)
                 assert held is None or held.cells[name] == cell
-        assert cache.num_tokens == sum(each.size for each in cache.blocks.values())
+        assert cache.num_tokens == sum(block.size for block in cache.blocks.values())
         trees = cache.trees(0, 99)
         assert sum(tree.num_blocks for tree in trees) == len(cache.blocks)
         assert [tree.num_blocks for tree in trees] == sorted(
             (tree.num_blocks for tree in trees), reverse=True
         )
-        for each in cache.blocks.values():
-            assert cache.tree(merged_tree(each.tree).root) in trees
-            if each.parent in cache.blocks:
-                assert merged_tree(cache.blocks[each.parent].tree) is merged_tree(each.tree)
-                assert each.key in cache.children(each.parent)
+        for block in cache.blocks.values():
+            assert cache.tree(merged_tree(block.tree).root) in trees
+            if block.parent in cache.blocks:
+                assert merged_tree(cache.blocks[block.parent].tree) is merged_tree(block.tree)
+                assert block.key in cache.children(block.parent)
 
 
 def test_token_ids_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,17 @@ def encoded(source: ScriptedKvSource) -> str:
 def test_blocks_trees_and_tiers_agree() -> None:
     source = ScriptedKvSource()
     scene(source)
-    found = json.loads(encoded(source))
-    assert found["complete"] is True
-    assert found["gap"] is None
-    assert found["num_blocks"] == len(found["blocks"]) == len(source.cache.blocks)
-    assert sum(tree["num_blocks"] for tree in found["trees"]) == found["num_blocks"]
-    copies = [medium for block in found["blocks"] for medium in block["copies"]]
-    assert found["tiers"] == {medium: copies.count(medium) for medium in set(copies)}
-    hashes = {block["hash"] for block in found["blocks"]}
+    document = json.loads(encoded(source))
+    assert document["complete"] is True
+    assert document["gap"] is None
+    assert document["num_blocks"] == len(document["blocks"]) == len(source.cache.blocks)
+    assert sum(tree["num_blocks"] for tree in document["trees"]) == document["num_blocks"]
+    copies = [medium for block in document["blocks"] for medium in block["copies"]]
+    assert document["tiers"] == {medium: copies.count(medium) for medium in set(copies)}
+    hashes = {block["hash"] for block in document["blocks"]}
     assert digest(1, 0).hex() in hashes
-    roots = {tree["root"] for tree in found["trees"]}
-    assert {block["tree"] for block in found["blocks"]} == roots
+    roots = {tree["root"] for tree in document["trees"]}
+    assert {block["tree"] for block in document["blocks"]} == roots
 
 
 def test_a_gap_makes_the_document_incomplete() -> None:
@@ -32,9 +32,9 @@ def test_a_gap_makes_the_document_incomplete() -> None:
     assert json.loads(encoded(source))["complete"] is False
     scene(source)
     source.cache.mark_gap("2 messages before number 7 missing")
-    found = json.loads(encoded(source))
-    assert found["complete"] is False
-    assert found["gap"] == "2 messages before number 7 missing"
+    document = json.loads(encoded(source))
+    assert document["complete"] is False
+    assert document["gap"] == "2 messages before number 7 missing"
 
 
 def test_hostile_names_are_escaped() -> None:

@@ -16,7 +16,7 @@ def recorded(source: ScriptedKvSource, name: str) -> KvApp:
     if name == "trees":
         source.cache.mark_gap("3 messages before number 41 missing")
         source.connection.num_missed = 3
-    return app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
+    return app_of(source, decode=lambda ids: " ".join(f"w{token_id}" for token_id in ids))
 
 
 async def turn_to(name: str, pilot: Pilot[int]) -> None:

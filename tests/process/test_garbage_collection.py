@@ -17,7 +17,7 @@ def test_pausing_restores_what_was_before() -> None:
         assert not gc.isenabled()
         made: list[list[int]] = [[] for _ in range(10)]
     assert gc.isenabled()
-    assert all(any(each is old for old in gc.get_objects(generation=2)) for each in made[:1])
+    assert all(any(thing is old for old in gc.get_objects(generation=2)) for thing in made[:1])
     gc.disable()
     with garbage_collection.paused():
         pass

@@ -1,4 +1,4 @@
-"""Changes are counted, and callbacks and waiting threads are told of them."""
+"""Changes are counted, and callbacks and waiting threads are notified."""
 
 import threading
 

@@ -29,7 +29,7 @@ def test_a_user_without_a_home_has_no_files(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("value", ["/" + "x" * 100_000, "/\x1b[2J", "/dev/null", ""])
 def test_hostile_variables(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", value)
-    found, problems = settings.read(paths.config_file())
-    assert found == settings.Settings()
+    read, problems = settings.read(paths.config_file())
+    assert read == settings.Settings()
     assert len(problems) <= 1
     assert "\x1b" not in settings.format_problems(problems)

@@ -32,7 +32,7 @@ RIGHT: tuple[Event, ...] = (engine_info(), arrival(1), *(step(number) for number
 NO_STEP: tuple[Event, ...] = (engine_info(), arrival(1))
 
 
-def spoil(path: Path, how: str) -> None:
+def damage(path: Path, how: str) -> None:
     """Do to a recording what whoever checks it has to be told."""
     whole = path.read_bytes()
     kind = KeyframeHeader if how == "bad keyframe" else EventsHeader

@@ -51,7 +51,7 @@ def batch(*events: Any, time: float = 1_000.0, as_map: bool = False, rank: Any =
 
 
 class KvPublisher:
-    """Publishes batches, and answers for those that it keeps when told to.
+    """Publishes batches, and answers for those that it keeps if the test allows it.
 
     Args:
         replays_topic: Whether replayed messages have the topic before the number, as vLLM's have

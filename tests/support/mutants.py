@@ -42,7 +42,7 @@ class PayloadCollector:
 
 
 def events(tape: list[bytes]) -> list[Event]:
-    """Fresh objects, for a test to spoil."""
+    """Fresh objects, for a test to damage."""
     return [parsing.event(payload) for payload in tape]
 
 

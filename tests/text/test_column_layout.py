@@ -41,7 +41,7 @@ def test_a_limited_column_grows_once_the_text_has_twice_its_share() -> None:
 
 @given(st.integers(1, 300), st.integers(0, 3))
 def test_the_columns_fill_the_width(width: int, gap: int) -> None:
-    found = fit(TABLE, width, gap=gap)
-    assert {"name", "text"} <= {column.key for column in found}
-    total = sum(column.width for column in found) + gap * (len(found) - 1)
-    assert total == width or (total > width and found[-1].width == 1)
+    columns = fit(TABLE, width, gap=gap)
+    assert {"name", "text"} <= {column.key for column in columns}
+    total = sum(column.width for column in columns) + gap * (len(columns) - 1)
+    assert total == width or (total > width and columns[-1].width == 1)

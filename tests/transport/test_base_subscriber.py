@@ -30,4 +30,4 @@ def test_a_fault_of_its_own_is_not_shown_as_live(
         assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
         assert "seqtop has failed" in session.connection.detail
         assert "a fault" in session.connection.detail
-        wait_until(lambda: [str(each) for each in faults] == ["a fault"])
+        wait_until(lambda: [str(fault) for fault in faults] == ["a fault"])

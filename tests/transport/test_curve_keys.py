@@ -25,7 +25,7 @@ from seqtop.wire.messages import SnapshotRequest
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
-NAMES = ("engine", "controller", "onlooker", "stranger")
+NAMES = ("engine", "controller", "onlooker", "unlisted")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def of(place: Path, name: str, server: str = "engine") -> ViewerKeys:
 
 
 def refusal(endpoint: str, own: ViewerKeys | None) -> str:
-    """What a viewer that is not let in is told; it must have seen nothing."""
+    """What a viewer that is not let in gets as a reason; it must have seen nothing."""
     with Session(endpoint, keys=own) as session:
         with pytest.raises(UnreachableError) as error:
             session.await_engine(SECONDS)
@@ -91,7 +91,7 @@ def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Pa
 
 
 def test_stranger_is_refused_by_name_and_sees_nothing(engine: Publisher, place: Path) -> None:
-    sentence = refusal(engine.endpoint, of(place, "stranger"))
+    sentence = refusal(engine.endpoint, of(place, "unlisted"))
     assert "refused this viewer's key" in sentence
     assert "--authorized-clients" in sentence
 
@@ -101,7 +101,7 @@ def test_viewer_without_keys_is_told_that_they_are_expected(engine: Publisher) -
 
 
 def test_engine_that_is_another_is_found_out(engine: Publisher, place: Path) -> None:
-    own = of(place, "onlooker", server="stranger")
+    own = of(place, "onlooker", server="unlisted")
     assert "does not hold the key of --server-key" in refusal(engine.endpoint, own)
 
 
@@ -111,7 +111,7 @@ def test_engine_without_keys_is_said_to_have_none(endpoint: str, place: Path) ->
     assert "uses no keys" in sentence
 
 
-@pytest.mark.parametrize("name", ["stranger", None])
+@pytest.mark.parametrize("name", ["unlisted", None])
 def test_neither_socket_gives_the_uninvited_one_byte(
     engine: Publisher, place: Path, name: str | None
 ) -> None:
@@ -121,7 +121,7 @@ def test_neither_socket_gives_the_uninvited_one_byte(
             socket.linger = 0
             if name is not None:
                 of(place, name).secure(socket)
-        watches = [HandshakeMonitor(each, "there", has_keys=True) for each in (live, questions)]
+        watches = [HandshakeMonitor(client, "there", has_keys=True) for client in (live, questions)]
         live.subscribe(b"")
         live.connect(engine.endpoint)
         questions.connect(snapshot_endpoint(engine.endpoint))
@@ -155,7 +155,7 @@ def test_handshakes_are_rationed_by_measured_time(
     own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
     with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
         while len(pauses) < 3:
-            refusal(endpoint, of(place, "stranger"))
+            refusal(endpoint, of(place, "unlisted"))
     assert pauses[:3] == pytest.approx([0.05, 0.05, curve_keys.MAX_PAUSE])
     assert 0.001 / pauses[0] == pytest.approx(curve_keys.MAX_CPU_SHARE)
 
@@ -165,11 +165,11 @@ def test_refused_viewer_gets_in_once_it_is_let(
 ) -> None:
     monkeypatch.setattr("seqtop.transport.subscriber._RECONNECT_SECONDS", 0.05)
     secret = place / "engine.key_secret"
-    with Session(endpoint, keys=of(place, "stranger")) as session:
+    with Session(endpoint, keys=of(place, "unlisted")) as session:
         strict = curve_keys.engine_keys(secret, place / "onlooker.key")
         with Publisher(endpoint, engine_info(), EngineState(), curve_keys=strict):
             assert session.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
-        lenient = curve_keys.engine_keys(secret, place / "stranger.key")
+        lenient = curve_keys.engine_keys(secret, place / "unlisted.key")
         with Publisher(endpoint, engine_info(), EngineState(), curve_keys=lenient):
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
@@ -252,9 +252,9 @@ def test_keys_that_cannot_be_are_named(place: Path, tmp_path: Path) -> None:
         copy.chmod(mode)
     is_said("chmod 600", engine, tmp_path / "open.key_secret")
     is_said("not a pair", engine, tmp_path / "mixed.key_secret")
-    (tmp_path / "nobody").mkdir()
+    (tmp_path / "empty").mkdir()
     with pytest.raises(KeyFileError, match="nobody could connect"):
-        curve_keys.engine_keys(place / "engine.key_secret", tmp_path / "nobody")
+        curve_keys.engine_keys(place / "engine.key_secret", tmp_path / "empty")
 
 
 class Relay:
@@ -276,9 +276,9 @@ class Relay:
 
     def __exit__(self, *_: object) -> None:
 
-        for each in (self._listener, *self._open):
-            each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        for client in (self._listener, *self._open):
+            client.shutdown(socket.SHUT_RDWR)
+            client.close()
         self._thread.join(SECONDS)
 
     def _accept(self) -> None:

@@ -33,26 +33,26 @@ def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda state: state.requests["req-1"].seq_ids.append(99),
         lambda state: state.requests["req-1"].seq_ids.append(1),
         lambda state: state.requests["req-1"].spans.clear(),
         lambda state: state.sequences.clear(),
-        lambda state: state.finished.append("nobody"),
+        lambda state: state.finished.append("unknown"),
         lambda state: state.finished.append("req-1"),
         lambda state: setattr(state.requests["req-1"], "finish_reason", "stop"),
         lambda state: state.num_by_status.append(1),
     ],
 )
 def test_snapshot_that_contradicts_itself_is_refused(
-    endpoint: str, spoil: Callable[[EngineState], object]
+    endpoint: str, damage: Callable[[EngineState], object]
 ) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(arrival(1))
         good = codec.decode(codec.encode(engine.state), EngineState)
-        spoil(engine.state)
+        damage(engine.state)
         engine.answer()
         wait_until(lambda: session.connection.num_errors == 1)
         assert "snapshot:" in session.connection.last_error

@@ -27,7 +27,7 @@ ESTABLISHED, KEEPALIVE_TIMER = "01", "02"  # of /proc/net/tcp
 
 
 def termination_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "seqtop-termination"]
+    return [thread for thread in threading.enumerate() if thread.name == "seqtop-termination"]
 
 
 def test_context_that_does_not_terminate_is_left_behind(
@@ -37,7 +37,7 @@ def test_context_that_does_not_terminate_is_left_behind(
     context = zmq.Context()
     unread = context.socket(zmq.PUSH)
     unread.connect(endpoint)
-    unread.send(b"for nobody yet, and to be delivered before the context ends")
+    unread.send(b"unread as yet, and to be delivered before the context ends")
     sockets.terminate(context, linger=-1)
     assert termination_threads()
     with zmq.Context() as other, other.socket(zmq.PULL) as reader:
@@ -89,13 +89,13 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
 
 def keepalive_timers(*ports: int) -> list[bool]:
     """Return for each end of each connection to these ports whether keep-alive runs on it."""
-    found = []
+    has_timer = []
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:  # man 5 proc_net
         _, local, remote, state, _, timer, *_ = line.split()
-        is_one = {int(each.split(":")[1], 16) for each in (local, remote)} & {*ports}
+        is_one = {int(end.split(":")[1], 16) for end in (local, remote)} & {*ports}
         if is_one and state == ESTABLISHED:
-            found.append(timer.startswith(KEEPALIVE_TIMER))
-    return found
+            has_timer.append(timer.startswith(KEEPALIVE_TIMER))
+    return has_timer
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells the timers")
@@ -136,8 +136,8 @@ def test_another_user_cannot_connect_to_an_ipc_endpoint(endpoint: str, mode: int
     before = os.umask(0o022)
     try:
         with Publisher(endpoint, engine_info(), EngineState()):
-            for each in (endpoint, snapshot_endpoint(endpoint)):
-                path = each.removeprefix("ipc://")
+            for address in (endpoint, snapshot_endpoint(endpoint)):
+                path = address.removeprefix("ipc://")
                 assert not stat.S_IMODE(Path(path).stat().st_mode) & 0o022
                 client = socket.socket(socket.AF_UNIX)
                 assert as_nobody(lambda: client.connect(path)) == errno.EACCES  # noqa: B023

@@ -51,11 +51,11 @@ def run_script(answers: list[bool], width: int = 1200) -> dict[str, Any]:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    found = re.search(r"<script>(.*?)</script>", PAGE, re.DOTALL)
-    assert found is not None
+    script = re.search(r"<script>(.*?)</script>", PAGE, re.DOTALL)
+    assert script is not None
     program = BROWSER.replace("ANSWERS", json.dumps(answers)).replace("WIDTH", str(width))
     done = subprocess.run(
-        [node, "-e", program.replace("SCRIPT", found[1])],
+        [node, "-e", program.replace("SCRIPT", script[1])],
         capture_output=True,
         text=True,
         timeout=SECONDS,

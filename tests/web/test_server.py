@@ -88,7 +88,7 @@ def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
         assert page.evaluate("document.fonts.check('16px \"Roboto Mono\"')")
     name = url.removeprefix("http://")
     assert len(asked) >= 4
-    assert all(each.startswith((url, f"ws://{name}", "data:")) for each in asked), asked
+    assert all(address.startswith((url, f"ws://{name}", "data:")) for address in asked), asked
 
 
 def test_other_sites_pages_are_turned_away(url: str) -> None:

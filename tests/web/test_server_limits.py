@@ -132,7 +132,7 @@ def test_a_message_of_another_form_ends_the_session_only(
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_the_number_of_sessions_is_limited() -> None:

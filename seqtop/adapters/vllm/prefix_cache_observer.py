@@ -70,9 +70,9 @@ class PrefixCacheObserver:
         """
         self._flush(None)
         looked_up = [
-            (*found, request)
+            (*lookup, request)
             for request in requests
-            if (found := self._lookups.get(request.request_id)) is not None
+            if (lookup := self._lookups.get(request.request_id)) is not None
         ]
         for position, num_hit_tokens, request in reversed(looked_up):
             first = num_hit_tokens // self._block_size
@@ -81,7 +81,9 @@ class PrefixCacheObserver:
                 request_id=request.request_id,
                 num_tokens=request.num_tokens,
                 num_hit_tokens=num_hit_tokens,
-                hashes=[each[:_HASH_LENGTH] for each in request.block_hashes[first:end]],
+                hashes=[
+                    block_hash[:_HASH_LENGTH] for block_hash in request.block_hashes[first:end]
+                ],
                 is_cacheable=not getattr(request, "skip_reading_prefix_cache", False),
             )
             self._events.insert(position, event)
@@ -110,7 +112,7 @@ class PrefixCacheObserver:
     ) -> None:
         self._flush(None)
         new = request.block_hashes[num_cached_blocks:num_full_blocks]
-        hashes = [each[:_HASH_LENGTH] for each in new]
+        hashes = [block_hash[:_HASH_LENGTH] for block_hash in new]
         self._events.append(BlocksStored(request.request_id, num_cached_blocks, hashes))
 
     def _after_take(self, *_: Any, **__: Any) -> None:

@@ -167,8 +167,8 @@ def _encodable(value: Any) -> Any:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
         case list() | tuple():
-            return [_encodable(each) for each in value]
+            return [_encodable(item) for item in value]
         case dict():
-            return {_encodable(key): _encodable(each) for key, each in value.items()}
+            return {_encodable(key): _encodable(item) for key, item in value.items()}
         case _:
             return value

@@ -41,7 +41,8 @@ def sampling_params(fields: dict[str, Any] | None) -> SamplingParams | None:
     if fields is None:
         return None
     try:
-        return SamplingParams(**{name: each for name, each in fields.items() if each is not None})
+        given = {name: value for name, value in fields.items() if value is not None}
+        return SamplingParams(**given)
     except (TypeError, ValueError):
         return None
 

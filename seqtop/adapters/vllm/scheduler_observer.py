@@ -186,9 +186,9 @@ class SchedulerObserver:
         )
 
     def _send_inputs(self) -> None:
-        for each in self._inputs:
-            self._sessions[each.request_id] = "WAITING"
-            self._publisher.send(each)
+        for arrived in self._inputs:
+            self._sessions[arrived.request_id] = "WAITING"
+            self._publisher.send(arrived)
         self._inputs = []
 
     def _before_schedule(self, *_: Any, **__: Any) -> None:
@@ -226,7 +226,7 @@ class SchedulerObserver:
         )
         if self._cache is not None:
             requests = self._scheduler.requests
-            self._cache.admitted([requests[each.request_id] for each in admitted])
+            self._cache.admitted([requests[member.request_id] for member in admitted])
         self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
@@ -314,7 +314,7 @@ class SchedulerObserver:
         others_run = (
             self._ended
             or waiting
-            or any(each.admitted or each.preempted for each in self._scheduled)
+            or any(step.admitted or step.preempted for step in self._scheduled)
         )
         num_scheduled = scheduler_output.num_scheduled_tokens
         ran = list(num_scheduled)
@@ -324,14 +324,14 @@ class SchedulerObserver:
         self._ran = ran
         # No container per request: hundreds in each step would trigger the garbage collector.
         of_clients = [of_client.outputs for of_client in outputs.values()]
-        token_ids = [each.new_token_ids for got in of_clients for each in got]
+        token_ids = [output.new_token_ids for part in of_clients for output in part]
         # vLLM processes outputs in the order of scheduling, and only groups them by client.
         output_ids = None
         if len(of_clients) != 1 or len(token_ids) != len(ran) or not all(token_ids):
             output_ids = [
-                each.request_id for got in of_clients for each in got if each.new_token_ids
+                output.request_id for part in of_clients for output in part if output.new_token_ids
             ]
-            token_ids = [each for each in token_ids if each]
+            token_ids = [new for new in token_ids if new]
         observation = Stepped(
             scheduled=self._scheduled,
             start_time=run.start_time,
@@ -371,8 +371,8 @@ class SchedulerObserver:
     def _take_scheduled(self, output: Any) -> tuple[Scheduled, float]:
         """Returns the call of `schedule` with this result, and the time at which it ended."""
         while self._in_flight:  # steps before it have failed
-            each, run, scheduled_at = self._in_flight.popleft()
-            if each is output:
+            scheduled, run, scheduled_at = self._in_flight.popleft()
+            if scheduled is output:
                 return run, scheduled_at
         # It was scheduled before this observer existed.
         return Scheduled(time.time(), 0.0, [], [], [], []), self._back
@@ -398,7 +398,7 @@ class SchedulerObserver:
                 del self._blocked[request_id]
             if status.startswith("WAITING") or status == "PREEMPTED":
                 changed.append(self._waiting(request, status))
-        fed = {each.request_id for each in self._inputs}
+        fed = {arrived.request_id for arrived in self._inputs}
         for request_id, reported in self._sessions.items():
             request = requests[request_id]
             # One that got input at once has stopped to wait for it in between.

@@ -52,7 +52,7 @@ def test_it_is_woken_between_two_steps_and_sleeps_after_the_last_viewer(
         return wrapped(scheduler) == []
 
     wait_until(sleeps)
-    assert [each.endpoint for each in local_engines.find()] == [""]
+    assert [engine.endpoint for engine in local_engines.find()] == [""]
     with Session(local_engines.wake(os.getpid())) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         step(scheduler)

@@ -59,7 +59,7 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
         ),
         EngineStopping(3.0, "shutdown"),
     ],
-    ids=lambda each: type(each).__name__,
+    ids=lambda observation: type(observation).__name__,
 )
 def test_an_observation_is_known_by_its_tag(observation: AnyObservation) -> None:
     encoded = msgspec.msgpack.encode(observation)

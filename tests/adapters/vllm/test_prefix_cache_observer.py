@@ -56,10 +56,10 @@ class Followed:
 
     def misses(self, name: str) -> list[tuple[object, ...]] | None:
         (seq_id,) = self.state.requests[name].seq_ids
-        found = self.state.sequences[seq_id].prefix_misses
-        if found is None:
+        misses = self.state.sequences[seq_id].prefix_misses
+        if misses is None:
             return None
-        return [(each.cause, each.num_tokens, each.step, each.request_id) for each in found]
+        return [(miss.cause, miss.num_tokens, miss.step, miss.request_id) for miss in misses]
 
 
 @pytest.fixture
@@ -132,7 +132,9 @@ def test_the_first_of_two_equal_blocks_is_no_loss(followed: Followed) -> None:
     pool = followed.scheduler.pool
     first = pool.by_hash[Request("", PROMPT, 1).block_hashes[0]]
     other = next(
-        each for each in pool.blocks if each.block_hash == first.block_hash and each is not first
+        block
+        for block in pool.blocks
+        if block.block_hash == first.block_hash and block is not first
     )
     pool.free_queue.remove(other)
     pool.free_queue.appendleft(other)

@@ -21,7 +21,7 @@ from tests.support.waiting import SECONDS
 
 def without_pool_method(scheduler: Scheduler) -> None:
     # Of this instance alone: its class has no such method.
-    methods = {name: each for name, each in vars(BlockPool).items() if name != "touch"}
+    methods = {name: method for name, method in vars(BlockPool).items() if name != "touch"}
     scheduler.pool.__class__ = type("BlockPool", (), methods)
 
 
@@ -108,7 +108,7 @@ def test_rows_are_true_without_a_reason_to_wait(endpoint: str) -> None:
 def test_free_blocks_include_the_cached_ones_that_are_not_counted(endpoint: str) -> None:
     scheduler = Scheduler()
     del scheduler.pool.hash_block_size
-    methods = {n: each for n, each in vars(BlockPool).items() if n != "reset_prefix_cache"}
+    methods = {n: method for n, method in vars(BlockPool).items() if n != "reset_prefix_cache"}
     scheduler.pool.__class__ = type("BlockPool", (), methods)
     assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
     with Session(endpoint) as session:

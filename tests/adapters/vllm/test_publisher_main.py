@@ -65,13 +65,13 @@ def test_holders_of_keys_are_let_in_alone(
     )
     assert follow(scheduler, settings)
     keys = viewer_keys(str(server), client_secret)
-    with Session(endpoint, keys=keys) as invited, Session(endpoint) as stranger:
+    with Session(endpoint, keys=keys) as invited, Session(endpoint) as refused:
         assert invited.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-        assert stranger.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
+        assert refused.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [1, 2, 3], 2))
         step(scheduler)
         wait_until(lambda: invited.state.step == 0)
-        assert not stranger.state.requests
+        assert not refused.state.requests
 
 
 @pytest.mark.parametrize("redact", [True, False])
@@ -79,9 +79,9 @@ def test_texts_and_token_ids_stay_where_they_are(
     redact: bool, scheduler: Scheduler, endpoint: str
 ) -> None:
     assert follow(scheduler, AdapterSettings(bind=endpoint, redact=redact))
-    tape = PayloadCollector()
+    collector = PayloadCollector()
     session = Session(endpoint)
-    session.add_listener(tape.note)
+    session.add_listener(collector.note)
     with session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [SECRET_ID] * 4, 3))
@@ -94,10 +94,10 @@ def test_texts_and_token_ids_stay_where_they_are(
         assert session.state.info is not None
         assert session.state.info.redacted is redact
         (sequence,) = session.state.sequences.values()
-        assert len(sequence.output_token_ids) == 3  # how many there are is told
+        assert len(sequence.output_token_ids) == 3  # their number is published
     forms = [SECRET_ID.to_bytes(8, "little"), msgspec.msgpack.encode(SECRET_ID)]
-    told = [form for form in forms for payload in tape.payloads if form in payload]
-    assert bool(told) is not redact
+    published = [form for form in forms for payload in collector.payloads if form in payload]
+    assert bool(published) is not redact
 
 
 def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(

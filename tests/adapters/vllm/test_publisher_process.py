@@ -93,5 +93,5 @@ def test_a_publisher_that_stops_for_a_while_leaves_a_gap(
 
 def shows_last(session: Session) -> bool:
     state = session.state
-    unfinished = [each for each in state.requests.values() if each.finish_reason is None]
-    return [each.request_id for each in unfinished] == ["last"] and state.num_anomalies == 0
+    unfinished = [request for request in state.requests.values() if request.finish_reason is None]
+    return [request.request_id for request in unfinished] == ["last"] and state.num_anomalies == 0

@@ -22,8 +22,8 @@ def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> Non
     names = Names(has_random_suffix=True)
     long = "x" * 2 * MAX_NAME_LENGTH
     ids = [f"{long}-0a1b2c3d", f"{long}-99999999", f"{long}y-0a1b2c3d", long[:MAX_NAME_LENGTH]]
-    given = [names.of(each) for each in ids]
-    assert [len(each) for each in given] == [MAX_NAME_LENGTH] * 4
+    given = [names.of(request_id) for request_id in ids]
+    assert [len(name) for name in given] == [MAX_NAME_LENGTH] * 4
     assert len({*given}) == 4
     assert given[3] == ids[3]
 

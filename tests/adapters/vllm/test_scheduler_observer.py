@@ -42,7 +42,7 @@ def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
             scheduler.add_request(Request.from_engine_core_request(sent))
         wait_until(lambda: len(session.state.requests) == len(ids))
         with session.lock:
-            parents = [each.parent_request_id for each in session.state.requests.values()]
+            parents = [request.parent_request_id for request in session.state.requests.values()]
     assert parents[:7] == [
         "req-0a1b2c3d",
         "req-0a1b2c3d",
@@ -70,7 +70,7 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
 
     def ran() -> dict[str, int] | None:
         step(scheduler)
-        stepped = [each for each in sent if isinstance(each, Stepped)]
+        stepped = [message for message in sent if isinstance(message, Stepped)]
         return stepped[-1].num_scheduled_tokens
 
     scheduler.add_request(Request("one", [1, 2, 3], 20))

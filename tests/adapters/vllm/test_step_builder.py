@@ -71,10 +71,10 @@ def name(request: Request) -> str:
 
 
 def catch_up(session: Session, scheduler: Scheduler, step_number: int) -> None:
-    """Wait for a step and the ends that are told after it."""
+    """Wait for a step and the ends that are published after it."""
 
     def there() -> bool:
-        num_left = sum(each.finish_reason is None for each in session.state.requests.values())
+        num_left = sum(request.finish_reason is None for request in session.state.requests.values())
         return session.state.step == step_number and num_left == len(scheduler.requests)
 
     wait_until(there)
@@ -92,8 +92,10 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
     with session.lock:
         state = session.state
         assert state.num_anomalies == 0, state.last_anomaly
-        unfinished = {each for each in state.requests if each not in state.finished}
-        assert unfinished == {name(each) for each in scheduler.requests.values()}
+        unfinished = {
+            request_id for request_id in state.requests if request_id not in state.finished
+        }
+        assert unfinished == {name(request) for request in scheduler.requests.values()}
         for request in scheduler.requests.values():
             sequence = state.sequences[state.requests[name(request)].seq_ids[0]]
             status = request.status.name
@@ -144,13 +146,13 @@ def test_viewer_shows_the_scheduler_at_every_step(
         assert watch.findings == []
         assert watch.num_in_columns > 2 * watch.num_in_rows, "most of it is plain decodes"
         assert state.requests["cmpl-7-0"].finish_reason == "abort"
-        assert [state.requests[name(each)].finish_reason for each in REQUESTS[:-1]] == [
+        assert [state.requests[name(request)].finish_reason for request in REQUESTS[:-1]] == [
             "length"
         ] * 7
-        preempted = [each for each in state.requests.values() if each.num_preemptions]
+        preempted = [request for request in state.requests.values() if request.num_preemptions]
         assert preempted, "the pool was meant to be too small"
-        assert {each.preempted_for for each in preempted} <= state.requests.keys()
-        assert all(each.num_lost_tokens for each in preempted)
+        assert {request.preempted_for for request in preempted} <= state.requests.keys()
+        assert all(request.num_lost_tokens for request in preempted)
         assert state.stats is not None
         assert state.stats.prefix_cache_hits > 0, "the prompts were meant to share a prefix"
         metrics = state.requests["cmpl-0-0"].metrics
@@ -185,7 +187,7 @@ def test_kinds_of_waiting_are_told(
 
 @contextmanager
 def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
-    """A viewer of a scheduler that nobody followed before."""
+    """A viewer of a scheduler that had no viewer before."""
     assert follow(scheduler, AdapterSettings(bind=endpoint)) is not None
     watch = Watch()
     session = Session(endpoint)
@@ -231,7 +233,8 @@ def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None
         max_loras=1,
     )
     requests = [
-        Request(f"{each}-00000000", [number, *SHARED[1:]], 9) for number, each in enumerate("ab")
+        Request(f"{letter}-00000000", [number, *SHARED[1:]], 9)
+        for number, letter in enumerate("ab")
     ]
     if cause == "lora_slots":
         for number, request in enumerate(requests, start=1):
@@ -247,7 +250,7 @@ def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None
         step(scheduler)
         catch_up(session, scheduler, 0)
         assert reason(session) == ("a" if cause == "paused" else "b", cause)
-        loras = [each.lora for each in session.state.requests.values()]
+        loras = [request.lora for request in session.state.requests.values()]
         assert loras == (["poems1", "poems2"] if cause == "lora_slots" else ["", ""])
         assert session.state.stats is not None
         assert session.state.stats.num_used_loras == (cause == "lora_slots")
@@ -336,7 +339,7 @@ def test_blocks_that_a_connector_fills_and_holds_have_an_owner(endpoint: str) ->
 def test_a_readmission_is_no_prefix_hit(endpoint: str) -> None:
     scheduler = Scheduler(num_gpu_blocks=17)
     with viewer(scheduler, endpoint) as (session, _):
-        prompts = [Request(f"{each}-00000000", [each] * 12, 30) for each in range(2)]
+        prompts = [Request(f"{number}-00000000", [number] * 12, 30) for number in range(2)]
         for request in prompts:
             scheduler.add_request(request)
         number = 0
@@ -344,7 +347,7 @@ def test_a_readmission_is_no_prefix_hit(endpoint: str) -> None:
             step(scheduler)
             catch_up(session, scheduler, number)
             number += 1
-        assert any(each.num_preemptions for each in session.state.requests.values())
+        assert any(request.num_preemptions for request in session.state.requests.values())
         assert session.state.stats is not None
         assert session.state.stats.prefix_cache_queries == 24
         assert session.state.stats.prefix_cache_hits == 0

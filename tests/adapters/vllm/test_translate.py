@@ -27,8 +27,8 @@ def test_each_arrival_gets_a_sequence_of_its_own(modules: SimpleNamespace) -> No
     for name in ("one-0a1b2c3d", "two-0a1b2c3d"):
         observation = Arrived(name, 5.0, "WAITING", 0, 3, [1, 2, 3], {"max_tokens": 7})
         arrivals += translator.events(observation)
-    assert [each.request_id for each in arrivals] == ["one", "two"]
-    assert [each.seq_ids for each in arrivals] == [[0], [1]]
+    assert [arrival.request_id for arrival in arrivals] == ["one", "two"]
+    assert [arrival.seq_ids for arrival in arrivals] == [[0], [1]]
     assert arrivals[0].arrival_time == 5.0
     assert arrivals[0].prompt is None, "there is no tokenizer"
     assert arrivals[0].sampling_params.max_tokens == 7
