@@ -114,7 +114,7 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
     session = Session(
         options.endpoint,
         max_finished=recorder.MAX_FINISHED,
-        history=recorder.ring(),
+        history=recorder.recent_history(),
         keys=curve_keys(options),
         redact=redact,
     )

@@ -61,7 +61,7 @@ class FlightRecorder:
     """Watches a session and writes records of it to a directory.
 
     Args:
-        session: The session, with a `ring` as its history.
+        session: The session, with a `recent_history`.
         directory: The directory of the records; it is created if necessary.
         redact: Removes texts and tokens.
         thresholds: The thresholds of the rules.
@@ -288,7 +288,7 @@ class FlightRecorder:
                     file.unlink()
 
 
-def ring() -> MemoryStore:
+def recent_history() -> MemoryStore:
     """Returns the history of a session that a flight recorder watches."""
     return MemoryStore(max_bytes=MAX_BYTES, max_events=MAX_EVENTS)
 

@@ -19,9 +19,8 @@ from seqtop.kv.replay_client import ReplayClient, ReplayEnded
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
-from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
+from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
 from seqtop.transport.endpoints import check
-from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire.errors import WireError
 
 MAX_UNREAD_MESSAGES = 10_000

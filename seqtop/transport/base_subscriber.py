@@ -1,9 +1,10 @@
-"""The thread, connection state and termination that all subscribers have in common."""
+"""The thread, connection state, early messages and end that all subscribers have in common."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import zmq
@@ -12,6 +13,12 @@ from seqtop.live.connection import Connection, ConnectionState
 from seqtop.transport import sockets
 from seqtop.transport.endpoints import check
 from seqtop.wire.errors import WireError
+
+MAX_PENDING_MESSAGES = 50_000
+"""The limit on the number of messages. The oldest are dropped, which leaves a gap."""
+
+MAX_PENDING_BYTES = 256 * 2**20
+"""The limit on the total size of their payloads."""
 
 
 class ConnectionSink(Protocol):
@@ -92,3 +99,33 @@ class BaseSubscriber(ABC, Generic[Sink]):
         self.connection.state = state
         self.connection.detail = detail
         self._sink.connection_changed()
+
+
+class _HasPayload(Protocol):
+    @property
+    def payload(self) -> bytes: ...
+
+
+_Message = TypeVar("_Message", bound=_HasPayload)
+
+
+class PendingMessages(Generic[_Message]):
+    """A bounded buffer for messages that arrive before older ones: the newest, in order."""
+
+    def __init__(self) -> None:
+        self._messages: deque[_Message] = deque()
+        self._num_bytes = 0
+
+    def add(self, message: _Message) -> None:
+        """Adds a message, and drops the oldest ones that are over the limits."""
+        self._messages.append(message)
+        self._num_bytes += len(message.payload)
+        while len(self._messages) > MAX_PENDING_MESSAGES or self._num_bytes > MAX_PENDING_BYTES:
+            self._num_bytes -= len(self._messages.popleft().payload)
+
+    def take(self) -> list[_Message]:
+        """Removes and returns all messages."""
+        messages = list(self._messages)
+        self._messages.clear()
+        self._num_bytes = 0
+        return messages

@@ -205,7 +205,7 @@ class Publisher:
         """True while a viewer subscribes to the live stream."""
         return self._server.num_subscriptions > 0
 
-    def lose(self, count: int, error: str) -> None:
+    def count_lost(self, count: int, error: str) -> None:
         """Counts messages that the caller could not create, as if they had been dropped here."""
         self._drop(error, count)
 

@@ -20,11 +20,10 @@ import zmq
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
-from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
+from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor
-from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Welcome

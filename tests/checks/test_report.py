@@ -11,7 +11,7 @@ from seqtop.checks.report import Report, check_live, check_recording
 from seqtop.checks.rules import RULES
 from seqtop.cli.main import main
 from seqtop.wire.messages import EngineStopped
-from tests.support.broken_recordings import BROKEN, NO_STEP, record, damage
+from tests.support.broken_recordings import BROKEN, NO_STEP, damage, record
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
 from tests.support.waiting import SECONDS, wait_until
 

@@ -19,7 +19,7 @@ from benchmarks.scenes import Crowd
 from seqtop.checks.report import check_recording
 from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder import process
-from seqtop.flight_recorder.recorder import MAX_BYTES, MAX_RECORDS, FlightRecorder, ring
+from seqtop.flight_recorder.recorder import MAX_BYTES, MAX_RECORDS, FlightRecorder, recent_history
 from seqtop.history import FileStore
 from seqtop.live.session import Session
 from seqtop.sequence import RequestMetrics
@@ -226,7 +226,7 @@ class Watched:
     """A flight recorder of a source in this process, whose time passes when a test says so."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        self.source = ScriptedSource(engine_info(), history=ring())
+        self.source = ScriptedSource(engine_info(), history=recent_history())
         self.log: list[str] = []
         self.recorder = FlightRecorder(
             cast(Session, self.source),

@@ -277,7 +277,7 @@ def test_a_snapshot_has_the_repair_and_its_number_or_neither(
         Session(endpoint) as session,
     ):
         session.await_engine(SECONDS)
-        engine.lose(1, "the arrival could not be made")
+        engine.count_lost(1, "the arrival could not be made")
         truth.apply(arrival(1))
         assert engine.wants_in_flight()
         engine.publish(in_flight(truth))

@@ -141,7 +141,7 @@ def publish(
                 raise observation  # noqa: TRY301 - handled as any other error
             if isinstance(observation, AllRequests):
                 # Viewers see a gap in the numbers, and request the new state.
-                publisher.lose(max(observation.num_lost, 1), "observations are missing")
+                publisher.count_lost(max(observation.num_lost, 1), "observations are missing")
             if not translator.is_incomplete or isinstance(observation, AllRequests):
                 for event in translator.events(observation):
                     publisher.publish(event)
@@ -149,7 +149,7 @@ def publish(
             if not translator.is_incomplete:
                 _log(f"seqtop: a gap, as an observation of vLLM cannot be used: {error!r}")
             translator.is_incomplete = True
-            publisher.lose(1, str(error))
+            publisher.count_lost(1, str(error))
         if translator.is_incomplete or publisher.wants_in_flight():
             receiver.request_all()
     publisher.close(reason, failed=failed)
