@@ -41,7 +41,7 @@ def prompts() -> list[list[int]]:
     rng = random.Random(11)
     shared = [rng.randrange(1, 257) for _ in range(6)] * 3
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
-    return [(shared if index % 2 else []) + each + each[:3] for index, each in enumerate(own)]
+    return [(shared if index % 2 else []) + prompt + prompt[:3] for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -75,8 +75,8 @@ def case(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine_stub.engine.Pipeline", stages)
         yield make, generate(path, prompts(), MAX_TOKENS)
-    for each in started:
-        each.close()
+    for engine in started:
+        engine.close()
 
 
 @pytest.mark.release("many cases")

@@ -79,7 +79,7 @@ def test_a_seed_survives_chunks_preemption_and_company(make_engine: MakeEngine) 
     (group,) = engine.add_request("r", prompt, params, priority=1)
     preempted = []
     while engine.has_unfinished_requests():
-        preempted += [each.request_id for each in engine.step().preemptions]
+        preempted += [preemption.request_id for preemption in engine.step().preemptions]
     assert "r" in preempted
     assert group.first_seq.get_output_token_ids() == alone.first_seq.get_output_token_ids()
 
@@ -119,7 +119,9 @@ def test_the_model_computes_what_the_record_counts(make_engine: MakeEngine) -> N
     while engine.has_unfinished_requests():
         records.append(engine.step())
     assert computed == [
-        each.num_prefill_tokens + each.num_decode_tokens for each in records if each.scheduled
+        record.num_prefill_tokens + record.num_decode_tokens
+        for record in records
+        if record.scheduled
     ]
     assert records[-1].blocks.prefix_hits > 0
 

@@ -59,7 +59,7 @@ def break_sampler(engine: LLMEngine) -> None:
     runner = engine.worker.model_runner
     runner.sampler = fail_when(
         runner.sampler,
-        lambda _, requests: any(each.data.prompt_token_ids[0] == 70 for each in requests),
+        lambda _, requests: any(request.data.prompt_token_ids[0] == 70 for request in requests),
     )
 
 
@@ -95,12 +95,12 @@ def test_the_others_go_on(
     undisturbed = run(make_engine(), ["first", "last"])
     engine = make_engine(num_scheduler_steps=num_scheduler_steps)
     break_it(engine)
-    found = run(engine, ["first", "bad", "last"])
-    assert list(found["errors"]) == ["bad"]
-    assert "OverflowError" in found["errors"]["bad"]
-    assert found["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
+    results = run(engine, ["first", "bad", "last"])
+    assert list(results["errors"]) == ["bad"]
+    assert "OverflowError" in results["errors"]["bad"]
+    assert results["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
     for name in ("first", "last"):
-        assert tokens([found[name]]) == tokens([undisturbed[name]])
+        assert tokens([results[name]]) == tokens([undisturbed[name]])
     assert engine.block_manager.stats.used == 0
     assert not engine.seq_groups
 
@@ -140,7 +140,7 @@ def test_viewers_receive_a_consistent_end(
             steps.arrived(group)
     while engine.has_unfinished_requests():
         steps.stepped(engine.step())
-    ends = {each.request_id: each for each in events if isinstance(each, RequestFinished)}
+    ends = {event.request_id: event for event in events if isinstance(event, RequestFinished)}
     assert ends["bad"].status is SequenceStatus.FINISHED_ABORTED
     checker = Checker()
     assert [finding for event in events for finding in checker.apply(event)] == []
@@ -196,11 +196,11 @@ def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine: Make
     undisturbed = run(make_engine(speculative="ngram"), ["first", "last"])
     engine = make_engine(speculative="ngram")
     break_rejection_sampler(engine)
-    found = run(engine, ["first", "bad", "last"])
-    assert found["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
-    assert {key for record in found["records"] for key in record.errors} == {"bad"}
+    results = run(engine, ["first", "bad", "last"])
+    assert results["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
+    assert {key for record in results["records"] for key in record.errors} == {"bad"}
     for name in ("first", "last"):
-        assert tokens([found[name]]) == tokens([undisturbed[name]])
+        assert tokens([results[name]]) == tokens([undisturbed[name]])
     assert engine.block_manager.stats.used == 0
 
 

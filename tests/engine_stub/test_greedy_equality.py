@@ -39,7 +39,7 @@ def prompts(model: Path) -> list[list[int]]:
     shared = [rng.randrange(1, 257) for _ in range(35)]
     lengths = [1, 2, 7, 8, 9, 63, *(rng.randrange(3, 64) for _ in range(NUM_PROMPTS - 6))]
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in lengths]
-    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+    return [shared + prompt if index % 2 else prompt for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_preemption(
     engine = make_engine(num_gpu_blocks=40, enable_prefix_caching=False)
     outputs, records = run(engine, prompts)
     assert outputs == expected
-    preempted = [each.request_id for record in records for each in record.preemptions]
+    preempted = [preemption.request_id for record in records for preemption in record.preemptions]
     assert len(preempted) > 5
 
 
@@ -154,7 +154,7 @@ def test_swapping(
     )
     outputs, records = run(engine, prompts)
     assert outputs == expected
-    modes = [each.mode for record in records for each in record.preemptions]
+    modes = [preemption.mode for record in records for preemption in record.preemptions]
     assert modes.count("swap") > 5
     num_out = sum(len(record.execute_model_req.blocks_to_swap_out) for record in records)
     num_in = sum(len(record.execute_model_req.blocks_to_swap_in) for record in records)
@@ -170,7 +170,7 @@ def test_everything_at_once(
                          preemption_mode="swap")  # fmt: skip
     outputs, records = run(engine, prompts)
     assert outputs == expected
-    modes = {each.mode for record in records for each in record.preemptions}
+    modes = {preemption.mode for record in records for preemption in record.preemptions}
     assert modes == {"swap", "recompute"}
     assert num_chunks(records) > 5
     assert records[-1].blocks.prefix_hits > 0

@@ -100,7 +100,7 @@ class Spy:
         content = content_of(seq, position)
         in_cache = set(self._content.values())
         if content in in_cache:
-            before = [content_of(seq, each) for each in range(len(computed.blocks), position)]
+            before = [content_of(seq, earlier) for earlier in range(len(computed.blocks), position)]
             return Cause("unknown" if in_cache.issuperset(before) else "broken_prefix")
         if content in self._evicted:
             return self._evicted[content]
@@ -162,18 +162,18 @@ class Watched:
                 continue
             misses = sequence.prefix_misses
             assert misses is not None
-            num_tokens = sum(each.num_tokens for each in misses)
+            num_tokens = sum(miss.num_tokens for miss in misses)
             assert len(misses) <= MAX_RUNS
             shown = [
-                Cause(each.cause, each.step, each.request_id)
-                for each in misses
-                for _ in range(-(-each.num_tokens // BLOCK_SIZE))
+                Cause(miss.cause, miss.step, miss.request_id)
+                for miss in misses
+                for _ in range(-(-miss.num_tokens // BLOCK_SIZE))
             ]
-            assert [each._replace(request_id=None) if each.cause == "extra_keys" else each
-                    for each in shown] == causes  # fmt: skip
-            self.seen.update(each.cause for each in causes)
-            for each in misses:
-                totals[each.cause] += each.num_tokens
+            assert [cause._replace(request_id=None) if cause.cause == "extra_keys" else cause
+                    for cause in shown] == causes  # fmt: skip
+            self.seen.update(cause.cause for cause in causes)
+            for miss in misses:
+                totals[miss.cause] += miss.num_tokens
             assert sequence.num_cached_tokens + num_tokens >= sequence.num_prompt_tokens
         grown = Counter(self.state.num_missed_tokens)
         grown.subtract(before)
@@ -229,7 +229,9 @@ def run_workload(make_engine: MakeEngine, seed: int) -> Counter[str]:
         if rng.random() < 0.1:
             run.engine.abort_request(rng.choice(run.groups).request_id)
     run.drain()
-    run.seen["preemptions"] = sum(each.num_preemptions for each in run.state.requests.values())
+    run.seen["preemptions"] = sum(
+        request.num_preemptions for request in run.state.requests.values()
+    )
     return run.seen
 
 

@@ -46,7 +46,7 @@ class Inspected:
 
     def step(self) -> None:
         record = self.engine.step()
-        self.modes |= {each.mode for each in record.preemptions}
+        self.modes |= {preemption.mode for preemption in record.preemptions}
         self._publisher.stepped(record)
         self.engine.block_manager.check()
         limits, scheduler = self.engine.config, self.engine.scheduler

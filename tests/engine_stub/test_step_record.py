@@ -15,19 +15,19 @@ def test_updates_bring_tokens_logprobs_and_text(make_engine: MakeEngine) -> None
     updates = []
     while engine.has_unfinished_requests():
         record = engine.step()
-        assert [each.seq_group for each in record.scheduled] == [
-            engine.seq_groups.get(each.request_id, group) for each in record.updates
+        assert [group.seq_group for group in record.scheduled] == [
+            engine.seq_groups.get(update.request_id, group) for update in record.updates
         ]
         updates += record.updates
     seq = group.first_seq
-    tokens = list(itertools.chain.from_iterable(each.new_token_ids for each in updates))
-    logprobs = list(itertools.chain.from_iterable(each.new_logprobs for each in updates))
+    tokens = list(itertools.chain.from_iterable(update.new_token_ids for update in updates))
+    logprobs = list(itertools.chain.from_iterable(update.new_logprobs for update in updates))
     assert tokens == list(seq.get_output_token_ids())
     assert len(tokens) == 12
     assert logprobs == seq.output_logprobs
-    assert "".join(each.text_delta for each in updates) == seq.output_text
+    assert "".join(update.text_delta for update in updates) == seq.output_text
     assert seq.get_cumulative_logprob() == pytest.approx(
-        sum(each[token].logprob for token, each in zip(tokens, logprobs, strict=True))
+        sum(candidates[token].logprob for token, candidates in zip(tokens, logprobs, strict=True))
     )
     for token, candidates in zip(tokens, logprobs, strict=True):
         assert len(candidates) == 3

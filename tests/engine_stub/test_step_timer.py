@@ -35,7 +35,7 @@ def test_durations_add_up_over_the_steps_a_group_took_part_in(make_engine: MakeE
         records.append(engine.step())
     for group, steps in ((long, records[:4]), (short, records[1:3])):
         for name in ("scheduler_time", "model_forward_time", "model_execute_time"):
-            total = sum(getattr(each, name) for each in steps)
+            total = sum(getattr(timer, name) for timer in steps)
             assert getattr(group.metrics, name) == pytest.approx(total)
     for record in records:
         assert 0 < record.model_execute_time < record.step_time

@@ -49,9 +49,9 @@ def test_greedy_text_is_that_of_transformers(decoder: Decoder) -> None:
 @pytest.mark.release("the weights change with training only")
 def test_a_story_names_the_hero_it_was_asked_for(decoder: Decoder) -> None:
     prompt = "User: Tell me a story about a fox called Mira.\nBot:"
-    told = [
+    stories = [
         continue_prompt(decoder, TOKENIZER, prompt, Sampling(max_tokens=60, seed=seed))[0]
         for seed in range(4)
     ]
-    assert sum("Mira" in text for text in told) >= 3
-    assert len(set(told)) == 4
+    assert sum("Mira" in text for text in stories) >= 3
+    assert len(set(stories)) == 4

@@ -49,7 +49,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, window: int | No
     is_seen = keys <= positions[:, None]
     if window is not None:
         is_seen &= keys > positions[:, None] - window
-    q, k, v = (each.transpose(0, 1) for each in (q, k, v))
+    q, k, v = (part.transpose(0, 1) for part in (q, k, v))
     out = scaled_dot_product_attention(q, k, v, attn_mask=is_seen, enable_gqa=True)
     return out.transpose(0, 1)
 

@@ -69,7 +69,7 @@ def generate(ending_model: Path) -> Generate:
             **search,
         )
         cut = [output[len(prompt) :].tolist() for output in outputs]
-        return [each[: each.index(0) + 1] if 0 in each else each for each in cut]
+        return [output[: output.index(0) + 1] if 0 in output else output for output in cut]
 
     return run
 
@@ -96,9 +96,9 @@ def test_the_outputs_are_those_of_transformers(
     engine = make_engine(model=ending_model, num_gpu_blocks=400)
     groups = search(engine, prompts, **fields)
     drain(engine)
-    found = [outputs(group) for group in groups]
-    assert found == [generate(prompt, **fields) for prompt in prompts]
-    lengths = {len(output) for each in found for output in each}
+    answers = [outputs(group) for group in groups]
+    assert answers == [generate(prompt, **fields) for prompt in prompts]
+    lengths = {len(output) for beams in answers for output in beams}
     assert len(lengths) > 3, f"outputs were meant to end at many lengths: {lengths}"
     assert engine.block_manager.stats.used == 0
 
@@ -130,7 +130,10 @@ def test_preempted_beams_go_on_as_if_nothing_had_been(
     engine = make_engine(model=ending_model, max_num_seqs=18, **settings)
     groups = search(engine, prompts, early_stopping="never")
     records = drain(engine)
-    assert sorted({each.mode for record in records for each in record.preemptions}) == modes
+    assert (
+        sorted({preemption.mode for record in records for preemption in record.preemptions})
+        == modes
+    )
     expected = [generate(prompt, early_stopping="never") for prompt in prompts]
     assert [outputs(group) for group in groups] == expected
     stats = engine.block_manager.stats
@@ -202,7 +205,7 @@ def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine: MakeEngi
     record = engine.step()
     assert record.admission_blocked is not None
     assert record.admission_blocked.cause == "seq_limit"
-    assert all(each.num_running <= 5 for each in drain(engine))
+    assert all(record.num_running <= 5 for record in drain(engine))
 
 
 def test_aborting_a_search_frees_its_beams(make_engine: MakeEngine) -> None:
@@ -226,8 +229,10 @@ def test_beams_are_ranked_and_scored(make_engine: MakeEngine) -> None:
     assert len({seq.get_output_token_ids() for seq in group.seqs}) == 4
     for seq in group.seqs:
         total = sum(
-            each[token].logprob
-            for token, each in zip(seq.get_output_token_ids(), seq.output_logprobs, strict=True)
+            candidates[token].logprob
+            for token, candidates in zip(
+                seq.get_output_token_ids(), seq.output_logprobs, strict=True
+            )
         )
         assert seq.get_cumulative_logprob() == pytest.approx(total)
         assert seq.output_text == engine.tokenizer.decode(list(seq.get_output_token_ids()))
@@ -236,7 +241,9 @@ def test_beams_are_ranked_and_scored(make_engine: MakeEngine) -> None:
 def test_one_beam_is_greedy(make_engine: MakeEngine) -> None:
     params = BeamSearchParams(beam_width=1, max_tokens=9, ignore_eos=True)
     greedy = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    beam, one = (make_engine().generate([[5, 6]], each)[0] for each in (params, greedy))
+    beam, one = (
+        make_engine().generate([[5, 6]], each_params)[0] for each_params in (params, greedy)
+    )
     assert outputs(beam) == outputs(one)
 
 

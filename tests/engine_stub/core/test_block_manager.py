@@ -148,12 +148,12 @@ def test_a_prefix_depends_on_all_before_it() -> None:
 def test_adapters_do_not_share_blocks() -> None:
     manager = make_manager(16)
     lora = LoRARequest("l", 1, "/l")
-    found = []
+    num_hits = []
     for seq_id, adapter in enumerate((None, lora, lora, None)):
         seq = make_seq(seq_id, [1] * 9, adapter)
-        found.append(allocate(manager, seq))
+        num_hits.append(allocate(manager, seq))
         compute(manager, seq)
-    assert found == [0, 0, 2, 2]
+    assert num_hits == [0, 0, 2, 2]
 
 
 def test_the_least_recently_used_is_evicted_and_last_blocks_first() -> None:

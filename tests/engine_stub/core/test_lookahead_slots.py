@@ -37,7 +37,7 @@ def prompts() -> list[list[int]]:
     rng = random.Random(3)
     shared = [rng.randrange(1, 257) for _ in range(6)] * 3
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
-    return [(shared if index % 2 else []) + each + each[:3] for index, each in enumerate(own)]
+    return [(shared if index % 2 else []) + prompt + prompt[:3] for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -65,7 +65,7 @@ def make_engine(checkpoint: Path, **more: Any) -> LLMEngine:
 
 def run(engine: LLMEngine) -> tuple[list[list[int]], list[StepRecord]]:
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts())]
+    groups = [engine.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts())]
     records = []
     while engine.has_unfinished_requests():
         records.append(engine.step())
@@ -102,7 +102,7 @@ def test_everything_at_once(
     outputs, records = run(engine)
     assert outputs == expected
     assert looked_ahead(records)
-    assert mode in {each.mode for record in records for each in record.preemptions}
+    assert mode in {preemption.mode for record in records for preemption in record.preemptions}
     assert records[-1].blocks.prefix_hits > 0
     assert any(
         not group.do_sample
@@ -126,8 +126,8 @@ def test_at_most_as_many_slots_as_are_set(
     outputs, records = run(make_engine(path, num_scheduler_steps=num_slots + 1))
     assert outputs == tokens
     requests = [record.execute_model_req for record in records]
-    assert max(each.num_lookahead_slots for each in requests) == num_slots
-    assert max(each.num_steps for each in requests) == num_slots + 1
+    assert max(request.num_lookahead_slots for request in requests) == num_slots
+    assert max(request.num_steps for request in requests) == num_slots + 1
 
 
 def make_scheduled(
@@ -192,15 +192,15 @@ def test_slots_of_a_step_that_decodes(
     ]
     extended = slots.extend(scheduled)
     manager.check()
-    assert [each.seq_group for each in extended] == [each.seq_group for each in scheduled]
-    assert [each.num_lookahead_slots for each in extended] == expected
-    for each in extended:
-        assert each.num_batched_tokens == 1 + each.num_lookahead_slots
-        assert each.token_chunk_size == 1
-        assert each.seq_group.state.num_steps == 1 + each.num_lookahead_slots
-        seq = each.seq_group.first_seq
+    assert [group.seq_group for group in extended] == [group.seq_group for group in scheduled]
+    assert [group.num_lookahead_slots for group in extended] == expected
+    for group in extended:
+        assert group.num_batched_tokens == 1 + group.num_lookahead_slots
+        assert group.token_chunk_size == 1
+        assert group.seq_group.state.num_steps == 1 + group.num_lookahead_slots
+        seq = group.seq_group.first_seq
         num_slots = len(manager.get_block_table(seq)) * 4
-        assert num_slots - 4 < seq.get_len() + each.num_lookahead_slots <= num_slots
+        assert num_slots - 4 < seq.get_len() + group.num_lookahead_slots <= num_slots
 
 
 def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
@@ -208,7 +208,7 @@ def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
     config = EngineConfig(max_num_seqs=2, max_model_len=32, num_scheduler_steps=5)
     slots = LookaheadSlots(config, manager)
     decode = make_scheduled(manager, 0, 9, SamplingParams(max_tokens=20))
-    assert [each.num_lookahead_slots for each in slots.extend([decode])] == [4]
+    assert [group.num_lookahead_slots for group in slots.extend([decode])] == [4]
     prompt_seq = Sequence(1, token_inputs([1] * 5), 4)
     prompt = ScheduledSequenceGroup(
         SequenceGroup("prompt", [prompt_seq], 0.0, sampling_params=SamplingParams()),
@@ -218,7 +218,7 @@ def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
     )
     manager.allocate_slots([prompt_seq], manager.get_computed_blocks([prompt_seq]))
     assert slots.extend([prompt, decode]) == [prompt, decode]
-    assert [each.seq_group.state.num_steps for each in (prompt, decode)] == [1, 1]
+    assert [group.seq_group.state.num_steps for group in (prompt, decode)] == [1, 1]
 
 
 @given(

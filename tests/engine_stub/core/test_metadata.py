@@ -25,7 +25,7 @@ def test_a_group_is_described_once_and_then_by_what_is_new(make_engine: MakeEngi
     described = []
     while engine.has_unfinished_requests():
         described += engine.step().execute_model_req.seq_group_metadata_list
-    assert [type(each) for each in described] == [
+    assert [type(description) for description in described] == [
         SequenceGroupMetadata,
         *[SequenceGroupMetadataDelta] * 3,
     ]

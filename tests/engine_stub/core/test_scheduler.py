@@ -31,7 +31,7 @@ from tests.support.running import MakeEngine, drain, greedy
 
 def ran(record: StepRecord) -> dict[str, int]:
     """Computed tokens by request."""
-    return {each.seq_group.request_id: each.num_batched_tokens for each in record.scheduled}
+    return {group.seq_group.request_id: group.num_batched_tokens for group in record.scheduled}
 
 
 def test_decodes_come_before_prefills_in_one_budget(make_engine: MakeEngine) -> None:
@@ -44,13 +44,15 @@ def test_decodes_come_before_prefills_in_one_budget(make_engine: MakeEngine) -> 
     assert (record.num_prefill_tokens, record.num_decode_tokens) == (9, 1)
     assert record.token_budget == 10
     metadata = record.execute_model_req.seq_group_metadata_list
-    assert [each.do_sample for each in metadata] == [False, True]
-    assert [each.token_chunk_size for each in metadata] == [9, 1]
+    assert [sent.do_sample for sent in metadata] == [False, True]
+    assert [sent.token_chunk_size for sent in metadata] == [9, 1]
     engine.step()
     record = engine.step()
     assert ran(record) == {"b": 3, "a": 1}
-    assert [each.is_prompt for each in record.scheduled] == [True, False]
-    assert [each.do_sample for each in record.execute_model_req.seq_group_metadata_list] == [
+    assert [group.is_prompt for group in record.scheduled] == [True, False]
+    assert [
+        metadata.do_sample for metadata in record.execute_model_req.seq_group_metadata_list
+    ] == [
         True,
         True,
     ]
@@ -99,7 +101,7 @@ def test_a_step_without_groups_looks_nowhere_ahead(make_engine: MakeEngine) -> N
     assert (request.num_lookahead_slots, request.num_steps) == (0, 1)
 
 
-def test_the_head_waits_for_a_place(make_engine: MakeEngine) -> None:
+def test_the_head_waits_for_a_sequence_slot(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=1)
     engine.add_request("a", [1] * 5, greedy(2))
     engine.add_request("b", [2] * 5, greedy(2))
@@ -134,7 +136,7 @@ def test_the_head_waits_for_blocks(make_engine: MakeEngine) -> None:
     assert record.admission_blocked == AdmissionBlocked("b", "no_blocks", 2)
     assert (record.blocks.used, record.blocks.free) == (5, 3)
     records = drain(engine)
-    assert [ran(each) for each in records[3:5]] == [{"b": 19}, {"b": 1}]
+    assert [ran(record) for record in records[3:5]] == [{"b": 19}, {"b": 1}]
 
 
 @pytest.mark.parametrize("num_cpu_blocks", [0, 9])
@@ -175,7 +177,7 @@ def test_a_step_that_preempts_admits_nobody(make_engine: MakeEngine) -> None:
     engine.step()
     engine.add_request("small", [3] * 3, greedy(4), priority=0)
     record = engine.step()
-    assert [each.request_id for each in record.preemptions] == ["low"]
+    assert [preemption.request_id for preemption in record.preemptions] == ["low"]
     assert record.admission_blocked == AdmissionBlocked("small", "no_blocks", 0)
     assert "small" in ran(engine.step())
 
@@ -190,7 +192,7 @@ def test_a_step_that_preempts_swaps_nobody_in(make_engine: MakeEngine) -> None:
     for request_id, length in (("grows", 12), ("swapped", 9), ("makes-way", 8)):
         engine.add_request(request_id, [1] * length, greedy(20))
     records = [engine.step() for _ in range(6)]
-    preempted = [[each.request_id for each in record.preemptions] for record in records]
+    preempted = [[preemption.request_id for preemption in record.preemptions] for record in records]
     assert preempted == [[], ["swapped"], [], [], [], ["makes-way"]]
     assert records[5].admission_blocked == AdmissionBlocked("swapped", "no_blocks", 0)
     assert "swapped" in ran(engine.step())
@@ -204,7 +206,7 @@ def test_an_admission_leaves_blocks_for_those_who_run(make_engine: MakeEngine) -
     record = engine.step()
     assert record.blocks.free == 90
     assert record.admission_blocked == AdmissionBlocked("b", "no_blocks", 1)
-    # With nobody running, there is nobody to leave them for.
+    # With no group running, there is none to leave them for.
     engine = make_engine(**settings)
     engine.add_request("b", [2] * 199, greedy(1))
     assert engine.step().blocks.total == 100
@@ -230,7 +232,7 @@ def test_a_prefill_under_way_can_be_preempted(make_engine: MakeEngine, mode: str
     engine.step()
     engine.add_request("b", [2] * 32, greedy(4))
     records = drain(engine)
-    lost = [each for record in records for each in record.preemptions]
+    lost = [preemption for record in records for preemption in record.preemptions]
     assert (lost[0].request_id, lost[0].mode) == ("b", mode)
     assert (0 < lost[0].num_lost_tokens < 32) == (mode == "recompute")
     assert [group.request_id for record in records for group in record.finished] == ["a", "b"]
@@ -249,7 +251,7 @@ def test_lower_priority_numbers_go_first_and_higher_ones_are_preempted(
     engine.add_request("low", [1] * 12, greedy(4), priority=1)
     engine.add_request("high", [2] * 12, greedy(4), priority=0)
     engine.step()
-    assert [each.request_id for each in engine.step().preemptions] == ["low"]
+    assert [preemption.request_id for preemption in engine.step().preemptions] == ["low"]
 
 
 @pytest.mark.parametrize(("length", "ignored"), [(31, False), (32, True), (200, True)])
@@ -261,7 +263,7 @@ def test_prompts_that_leave_no_room_are_ignored_at_once(
     (group,) = engine.add_request("r", [2] * length, greedy(3))
     assert group.is_finished() == ignored
     record = engine.step()
-    assert [each.request_id for each in record.ignored] == (["r"] if ignored else [])
+    assert [group.request_id for group in record.ignored] == (["r"] if ignored else [])
     assert ("r" in ran(record)) != ignored
     drain(engine)
     if ignored:
@@ -306,19 +308,19 @@ def test_abort_in_any_state_frees_everything(make_engine: MakeEngine, state: str
     engine.block_manager.check()
     assert engine.block_manager.get_block_table(seq) == []
     record = engine.step()
-    assert [each.request_id for each in record.aborted] == ["b"]
+    assert [group.request_id for group in record.aborted] == ["b"]
     assert "b" in record.execute_model_req.finished_requests_ids
     assert "b" not in ran(record)
     assert seq.status is SequenceStatus.FINISHED_ABORTED
     records = drain(engine)
-    assert [each.request_id for r in records for each in r.finished] == ["a"]
+    assert [group.request_id for r in records for group in r.finished] == ["a"]
     assert engine.block_manager.stats.used == 0
     assert engine.worker.seq_groups == {}
 
 
 def test_abort_of_nobody_does_nothing(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    assert not engine.abort_request("nobody")
+    assert not engine.abort_request("unknown")
     assert not engine.has_unfinished_requests()
 
 
@@ -345,9 +347,9 @@ def test_a_prefill_for_which_no_token_is_left_waits_a_step() -> None:
 
     def step() -> dict[str, int]:
         scheduled = scheduler.schedule().scheduled
-        for each in scheduled:
-            each.seq_group.update_num_computed_tokens(each.token_chunk_size)
-        return {each.seq_group.request_id: each.num_batched_tokens for each in scheduled}
+        for group in scheduled:
+            group.seq_group.update_num_computed_tokens(group.token_chunk_size)
+        return {group.seq_group.request_id: group.num_batched_tokens for group in scheduled}
 
     assert step() == {"forks": 1, "again": 4, "last": 1}
     parent = groups["forks"].first_seq
@@ -390,9 +392,9 @@ def make_scheduler(*groups: SequenceGroup, **settings: Any) -> Scheduler:
 
 def compute(outputs: SchedulerOutputs) -> None:
     """Do what an engine does to a step of a scheduler: a token for each complete sequence."""
-    for each in outputs.scheduled:
-        each.seq_group.update_num_computed_tokens(each.token_chunk_size)
-        for seq in unfinished_seqs(each.seq_group):
+    for group in outputs.scheduled:
+        group.seq_group.update_num_computed_tokens(group.token_chunk_size)
+        for seq in unfinished_seqs(group.seq_group):
             if seq.data.get_num_uncomputed_tokens() == 0:
                 seq.data.append_token_id(1, -1.0)
 
@@ -406,12 +408,12 @@ def finish(scheduler: Scheduler, group: SequenceGroup) -> None:
 def planned(outputs: SchedulerOutputs) -> dict[str, tuple[int, int, bool]]:
     """By request: the tokens of each sequence, those of all of them, and whether in prefill."""
     return {
-        each.seq_group.request_id: (
-            each.token_chunk_size,
-            each.num_batched_tokens,
-            each.is_prompt,
+        group.seq_group.request_id: (
+            group.token_chunk_size,
+            group.num_batched_tokens,
+            group.is_prompt,
         )
-        for each in outputs.scheduled
+        for group in outputs.scheduled
     }
 
 
@@ -460,7 +462,7 @@ def test_a_group_of_several_is_swapped_if_the_host_has_room(
     compute(outputs)
     for group in (pair, late):
         finish(scheduler, group)
-    assert scheduler.has_work(), "the worker has to be told"
+    assert scheduler.has_work(), "the worker gets a report of it"
     outputs = scheduler.schedule()
     assert outputs.execute_model_req.finished_requests_ids == ["pair", "late"]
     assert outputs.execute_model_req.blocks_to_swap_in == []
@@ -546,7 +548,9 @@ def test_the_victim_is_one_behind(policy: str) -> None:
     scheduler = make_scheduler(*groups, num_gpu_blocks=14, preemption_victim=policy)
     compute(scheduler.schedule())
     outputs = scheduler.schedule()
-    preempted = [(each.request_id, each.for_request_id) for each in outputs.preemptions]
+    preempted = [
+        (preemption.request_id, preemption.for_request_id) for preemption in outputs.preemptions
+    ]
     assert preempted == [(victim, "a")]
     assert set(planned(outputs)) == set(lengths) - {victim}
 
@@ -613,7 +617,7 @@ def test_prefills_under_way_share_the_budget_in_order() -> None:
     ]
 
 
-def test_each_sequence_of_a_group_takes_a_place() -> None:
+def test_each_sequence_of_a_group_takes_a_slot() -> None:
     groups = [make_group("a", [1], 1), make_group("b", [2, 3], 1), make_group("c", [4, 5], 1)]
     scheduler = make_scheduler(*groups, max_num_seqs=4)
     for _ in range(2):
@@ -673,9 +677,9 @@ class Workload:
     def step(self) -> SchedulerOutputs:
         outputs = self.scheduler.schedule()
         self._check(outputs)
-        for each in outputs.scheduled:
-            group, seq = each.seq_group, each.seq_group.first_seq
-            group.update_num_computed_tokens(each.token_chunk_size)
+        for ran in outputs.scheduled:
+            group, seq = ran.seq_group, ran.seq_group.first_seq
+            group.update_num_computed_tokens(ran.token_chunk_size)
             self.manager.cache_blocks(seq)
             self.manager.check()
             if seq.data.get_num_uncomputed_tokens() == 0:
@@ -693,22 +697,22 @@ class Workload:
     def _check(self, outputs: SchedulerOutputs) -> None:
         self.manager.check()
         num_tokens = outputs.num_prefill_tokens + outputs.num_decode_tokens
-        assert num_tokens == sum(each.num_batched_tokens for each in outputs.scheduled)
+        assert num_tokens == sum(group.num_batched_tokens for group in outputs.scheduled)
         assert num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
         assert bool(outputs.scheduled) == bool(self.unfinished)
         assert (outputs.admission_blocked is not None) == bool(self.scheduler.waiting)
         running = {group.request_id for group in self.scheduler.running}
-        scheduled = [each.seq_group.request_id for each in outputs.scheduled]
+        scheduled = [group.seq_group.request_id for group in outputs.scheduled]
         assert len(set(scheduled)) == len(scheduled)
         assert set(scheduled) <= running
-        assert not {each.request_id for each in outputs.preemptions} & running
-        for each in outputs.scheduled:
-            seq = each.seq_group.first_seq
-            end = seq.get_num_computed_tokens() + each.token_chunk_size
+        assert not {preemption.request_id for preemption in outputs.preemptions} & running
+        for ran_group in outputs.scheduled:
+            seq = ran_group.seq_group.first_seq
+            end = seq.get_num_computed_tokens() + ran_group.token_chunk_size
             table = self.manager.get_block_table(seq)
             assert end <= len(table) * self.config.block_size
-            assert each.num_batched_tokens >= 1
+            assert ran_group.num_batched_tokens >= 1
         for group in self.scheduler.waiting:
             assert self.manager.get_block_table(group.first_seq) == []
 
@@ -770,6 +774,6 @@ def test_the_first_to_arrive_is_never_preempted() -> None:
         first = next(iter(workload.unfinished))
         outputs = workload.step()
         num_preemptions += len(outputs.preemptions)
-        assert first not in {each.request_id for each in outputs.preemptions}
-        assert first in {each.seq_group.request_id for each in outputs.scheduled}
+        assert first not in {preemption.request_id for preemption in outputs.preemptions}
+        assert first in {group.seq_group.request_id for group in outputs.scheduled}
     assert num_preemptions > 20

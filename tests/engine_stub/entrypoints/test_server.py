@@ -68,17 +68,17 @@ def test_commands_are_carried_out_or_refused(
     engine = make_engine()
     good = Submit(prompt="Once", sampling_params=greedy(3))
     bad = Submit(prompt="Once", sampling_params=SamplingParams(bad_words=["x"]))
-    publisher.pending = [good, bad, Abort(request_id="nobody")]
+    publisher.pending = [good, bad, Abort(request_id="unknown")]
     serving(engine, publisher).run(idle(engine))
     accepted, refused, unknown = publisher.replies
     assert isinstance(accepted, Accepted)
     assert isinstance(refused, Refused)
     assert "bad_words" in refused.error
-    assert unknown == Refused(error="there is no unfinished request nobody")
-    arrived = [each for each in publisher.events if isinstance(each, RequestArrived)]
-    ended = [each for each in publisher.events if isinstance(each, RequestFinished)]
-    assert [each.request_id for each in arrived] == [accepted.request_id]
-    assert [each.request_id for each in ended] == [accepted.request_id]
+    assert unknown == Refused(error="there is no unfinished request unknown")
+    arrived = [event for event in publisher.events if isinstance(event, RequestArrived)]
+    ended = [event for event in publisher.events if isinstance(event, RequestFinished)]
+    assert [event.request_id for event in arrived] == [accepted.request_id]
+    assert [event.request_id for event in ended] == [accepted.request_id]
 
 
 def test_the_workload_arrives_at_its_ticks(
@@ -90,7 +90,7 @@ def test_the_workload_arrives_at_its_ticks(
         for tick, name in ((0, "a"), (0, "b"), (3, "c"), (9, "d"))
     ]
     serving(engine, publisher, workload=workload).run(idle(engine))
-    arrived = [each.request_id for each in publisher.events if isinstance(each, RequestArrived)]
+    arrived = [event.request_id for event in publisher.events if isinstance(event, RequestArrived)]
     assert arrived == ["a", "b", "c", "d"]
 
 
@@ -133,7 +133,7 @@ def test_commands_take_a_share_of_the_time_of_running_requests(
     def stop() -> bool:
         if engine.has_unfinished_requests():
             replies_while_running.append(len(publisher.replies))
-            publisher.pending = publisher.pending or [Abort(request_id="nobody")]
+            publisher.pending = publisher.pending or [Abort(request_id="unknown")]
         return stopped()
 
     serving(engine, publisher).run(stop)

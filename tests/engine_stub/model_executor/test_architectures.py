@@ -33,7 +33,7 @@ def prompts() -> list[list[int]]:
     rng = random.Random(3)
     shared = [rng.randrange(1, 257) for _ in range(20)]
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (1, 5, 14, 50, 33, 21)]
-    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+    return [shared + prompt if index % 2 else prompt for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,6 @@ def test_greedy_tokens_are_those_of_transformers(
     outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
     assert outputs == expected
     # The tokens depend on the input: otherwise equal ones would say little.
-    assert len({tuple(each) for each in outputs}) == len(prompts)
+    assert len({tuple(output) for output in outputs}) == len(prompts)
     if settings != "plain":
         assert engine.block_manager.stats.prefix_hits > 0

@@ -25,17 +25,17 @@ def attend_in_two_steps(window: int | None, length: int, table: list[int]) -> to
     (context,) = attention_contexts(cache, [table], positions, [1])
     decode = AttentionSegment(0, 1, 1, context)
     last = PagedAttention(cache, slots[-1:], [decode])(0, q[-1:], kv[-1:])
-    found = torch.cat((first, last))
+    attended = torch.cat((first, last))
     keys = torch.arange(length)
     is_seen = keys <= keys[:, None]
     if window is not None:
         is_seen &= keys > keys[:, None] - window
-    k, v = (each.transpose(0, 1) for each in kv.chunk(2, dim=-1))
+    k, v = (part.transpose(0, 1) for part in kv.chunk(2, dim=-1))
     expected = scaled_dot_product_attention(
         q.transpose(0, 1), k, v, attn_mask=is_seen, enable_gqa=True
     )
-    torch.testing.assert_close(found, expected.transpose(0, 1))
-    return found
+    torch.testing.assert_close(attended, expected.transpose(0, 1))
+    return attended
 
 
 def test_a_prompt_and_a_decode() -> None:

@@ -50,14 +50,14 @@ def prompts() -> list[list[int]]:
     rng = random.Random(1)
     shared = [rng.randrange(1, 257) for _ in range(13)]
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (1, 4, 31, 8, 23)]
-    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+    return [shared + prompt if index % 2 else prompt for index, prompt in enumerate(own)]
 
 
 def hidden_states(checkpoint: Path) -> list[Tensor]:
     """Of every token of each prompt, ``[tokens, hidden_size]``."""
     reference = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
     with torch.no_grad():
-        return [reference(torch.tensor([each])).last_hidden_state[0] for each in prompts()]
+        return [reference(torch.tensor([prompt])).last_hidden_state[0] for prompt in prompts()]
 
 
 def vectors(groups: list[SequenceGroup]) -> Tensor:
@@ -105,15 +105,15 @@ def test_pooling_among_generation_and_preemption(checkpoint: Path) -> None:
         pooled += engine.add_request(f"p{index}", prompt, PoolingParams(), priority=index % 2)
     preempted: set[str] = set()
     while engine.has_unfinished_requests():
-        preempted |= {each.request_id for each in engine.step().preemptions}
+        preempted |= {preemption.request_id for preemption in engine.step().preemptions}
         engine.block_manager.check()
     assert preempted
     expected = torch.stack([states.mean(0) for states in hidden_states(checkpoint)])
     expected /= expected.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(vectors(pooled), expected, atol=1e-5, rtol=0)
     alone = make_engine(checkpoint).generate(prompts(), greedy)
-    assert [each.first_seq.get_output_token_ids() for each in generated] == [
-        each.first_seq.get_output_token_ids() for each in alone
+    assert [group.first_seq.get_output_token_ids() for group in generated] == [
+        group.first_seq.get_output_token_ids() for group in alone
     ]
 
 

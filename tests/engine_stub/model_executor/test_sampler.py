@@ -29,13 +29,13 @@ def make_sampler(seed: int = 0) -> Sampler:
     return Sampler(torch.Generator().manual_seed(seed))
 
 
-def sample(each: RowSampling, logits: torch.Tensor = LOGITS) -> SampledToken:
-    return make_sampler()(logits[None], [each])[0]
+def sample(row: RowSampling, logits: torch.Tensor = LOGITS) -> SampledToken:
+    return make_sampler()(logits[None], [row])[0]
 
 
-def frequencies(each: RowSampling) -> torch.Tensor:
+def frequencies(row: RowSampling) -> torch.Tensor:
     rows = LOGITS.expand(NUM_DRAWS, -1)
-    samples = make_sampler()(rows, [each] * NUM_DRAWS)
+    samples = make_sampler()(rows, [row] * NUM_DRAWS)
     counts = torch.bincount(torch.tensor([s.token_id for s in samples]), minlength=VOCAB)
     return counts / NUM_DRAWS
 
@@ -119,7 +119,7 @@ def test_min_p_keeps_what_is_likely_relative_to_the_best() -> None:
 def test_never_draws_what_truncation_excludes(
     tenths: list[int], top_k: int, top_p: float, seed: int
 ) -> None:
-    logits = [each / 10 for each in tenths]
+    logits = [tenth / 10 for tenth in tenths]
     probs = torch.tensor(logits, dtype=torch.float64).softmax(-1).tolist()
     order = sorted(range(len(probs)), key=lambda index: -probs[index])[: top_k or None]
     total = sum(probs[index] for index in order)
@@ -131,7 +131,7 @@ def test_never_draws_what_truncation_excludes(
         mass += probs[index]
     rows = torch.tensor([logits] * 20)
     wanted = request(top_k=top_k, top_p=top_p)
-    drawn = {each.token_id for each in make_sampler(seed)(rows, [wanted] * 20)}
+    drawn = {sample.token_id for sample in make_sampler(seed)(rows, [wanted] * 20)}
     assert drawn <= allowed
 
 
@@ -160,8 +160,8 @@ def test_a_mixed_batch_gives_each_row_its_own() -> None:
         request(temperature=0, logprobs=2),
     ]
     samples = make_sampler()(LOGITS.expand(5, -1), batch)
-    assert [each.token_id for each in samples] == [0, 0, 7, 9, 0]
-    assert [len(each.logprobs) for each in samples] == [1, 1, 1, 1, 2]
+    assert [sample.token_id for sample in samples] == [0, 0, 7, 9, 0]
+    assert [len(sample.logprobs) for sample in samples] == [1, 1, 1, 1, 2]
 
 
 def test_logits_are_left_as_they_were() -> None:
@@ -181,9 +181,9 @@ def test_logprobs_are_the_models_own_with_ranks() -> None:
     got = sample(request(temperature=0, logit_bias={4: 50.0}, logprobs=2)).logprobs
     # The sampled token first, then the best.
     assert list(got) == [4, 0, 1]
-    assert [each.rank for each in got.values()] == [5, 1, 2]
-    for token_id, each in got.items():
-        assert each.logprob == pytest.approx(expected[token_id].item())
+    assert [logprob.rank for logprob in got.values()] == [5, 1, 2]
+    for token_id, logprob in got.items():
+        assert logprob.logprob == pytest.approx(expected[token_id].item())
     assert len(sample(request(temperature=0, logprobs=0)).logprobs) == 1
     assert len(sample(request(temperature=0, logprobs=500)).logprobs) == VOCAB
 
@@ -209,19 +209,19 @@ def test_repetition_penalty_pushes_prompt_and_output_towards_unlikely() -> None:
     penalised = LOGITS.clone()
     penalised[[0, 1]] /= 1.5
     penalised[8] *= 1.5
-    each = request(prompt=(0, 8), output=(1,), repetition_penalty=1.5)
+    wanted = request(prompt=(0, 8), output=(1,), repetition_penalty=1.5)
     probs = penalised.softmax(-1)
     deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
-    assert ((frequencies(each) - probs).abs() <= 5 * deviation).all()
+    assert ((frequencies(wanted) - probs).abs() <= 5 * deviation).all()
 
 
 def test_presence_and_frequency_penalties_count_the_output_alone() -> None:
     penalised = LOGITS.clone()
     penalised[0] -= 0.5 + 3 * 0.25
     penalised[1] -= 0.5 + 0.25
-    each = request(
+    wanted = request(
         prompt=(2, 2, 2), output=(0, 1, 0, 0), presence_penalty=0.5, frequency_penalty=0.25
     )
     probs = penalised.softmax(-1)
     deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
-    assert ((frequencies(each) - probs).abs() <= 5 * deviation).all()
+    assert ((frequencies(wanted) - probs).abs() <= 5 * deviation).all()

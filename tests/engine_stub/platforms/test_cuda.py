@@ -79,7 +79,9 @@ def test_tokens_are_those_of_the_cpu_and_only_they_are_waited_for(
     assert set(device.waits) == {READ}
     assert any(graph.num_replays for graph in device.graphs) == (name != "eager")
     if name == "swap":
-        assert {each.mode for record in records for each in record.preemptions} == {"swap"}
+        assert {preemption.mode for record in records for preemption in record.preemptions} == {
+            "swap"
+        }
 
 
 def test_a_step_of_decodes_waits_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +168,10 @@ def test_weights_may_be_in_bfloat16(checkpoint: Path, monkeypatch: pytest.Monkey
         )
         (group,), _ = run(LLMEngine(config), [PROMPTS[3]], greedy(12, logprobs=1))
     assert group.first_seq.get_output_len() == 12
-    logprobs = [one.logprob for each in group.first_seq.output_logprobs for one in each.values()]
-    assert all(-30 < each <= 0 for each in logprobs)
+    logprobs = [
+        one.logprob for candidates in group.first_seq.output_logprobs for one in candidates.values()
+    ]
+    assert all(-30 < logprob <= 0 for logprob in logprobs)
     assert any(graph.num_replays for graph in device.graphs)
 
 

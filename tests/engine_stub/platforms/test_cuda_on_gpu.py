@@ -71,23 +71,23 @@ def test_every_way_gives_the_greedy_tokens_of_the_cpu(tmp_path: Path, settings: 
     torch.backends.cuda.matmul.allow_tf32 = False
     checkpoint = add_draft_head(make_checkpoint("mistral-sliding", tmp_path))
     given = SETTINGS.get(settings, {"speculative": settings})
-    params = [each for each in PARAMS[:8] if each.temperature == 0]
-    found = []
+    params = [params for params in PARAMS[:8] if params.temperature == 0]
+    outputs = []
     for device in ("cpu", "cuda"):
         engine = make_engine(device, model=checkpoint, **(TINY | given))
         groups, _ = run(engine, TOKENS[:8], *params)
-        found.append(tokens(groups))
-    assert found[0] == found[1]
+        outputs.append(tokens(groups))
+    assert outputs[0] == outputs[1]
 
 
 def test_seeded_samples_are_the_same_in_graphs(tmp_path: Path) -> None:
     checkpoint = make_checkpoint("qwen3", tmp_path)
     params = SamplingParams(temperature=0.8, top_p=0.9, seed=4, max_tokens=30, ignore_eos=True)
-    found = []
+    outputs = []
     for enforce_eager in (False, True):
         engine = make_engine("cuda", model=checkpoint, enforce_eager=enforce_eager)
-        found.append(tokens(run(engine, TOKENS[:4], params)[0]))
-    assert found[0] == found[1]
+        outputs.append(tokens(run(engine, TOKENS[:4], params)[0]))
+    assert outputs[0] == outputs[1]
 
 
 def test_a_full_pool_in_bfloat16_fits_into_memory() -> None:
@@ -160,6 +160,6 @@ def test_stages_on_two_devices_give_the_tokens_of_one() -> None:
         staged = engine.generate(PROMPTS, params)
     finally:
         engine.close()
-    assert [each.first_seq.get_output_token_ids() for each in staged] == [
-        each.first_seq.get_output_token_ids() for each in alone
+    assert [group.first_seq.get_output_token_ids() for group in staged] == [
+        group.first_seq.get_output_token_ids() for group in alone
     ]

@@ -18,14 +18,14 @@ DEVICE_CODE = re.compile(
 def test_only_the_platforms_contain_code_for_one_kind_of_device() -> None:
     package = Path(engine_stub.__file__).parent
     platforms, training = package / "platforms", package / "train"
-    found = [
+    mentions = [
         f"{file.relative_to(package)}:{number}: {line.strip()}"
         for file in package.rglob("*.py")
         if not ({platforms, training} & {*file.parents})
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
         if DEVICE_CODE.search(line)
     ]
-    assert found == []
+    assert mentions == []
 
 
 def test_each_device_has_its_platform() -> None:

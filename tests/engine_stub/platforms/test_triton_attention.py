@@ -144,13 +144,21 @@ def test_random_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
             shown = {key: value for key, value in vars(case).items() if isinstance(value, int)}
             return f"{shown}: {text}"
 
-        found = case.attend(KERNELS)
-        torch.testing.assert_close(found, case.attend(None), **limits, msg=name)
-        torch.testing.assert_close(found.double(), case.attend_plainly(), **limits, msg=name)
+        attended = case.attend(KERNELS)
+        torch.testing.assert_close(attended, case.attend(None), **limits, msg=name)
+        torch.testing.assert_close(attended.double(), case.attend_plainly(), **limits, msg=name)
 
 
 def test_keys_are_split_among_enough_programs_but_not_more() -> None:
-    assert [splits_of(each) for each in (1, 8, 66, 132, 133, 264, 5000)] == [32, 32, 4, 2, 1, 1, 1]
+    assert [splits_of(num_tiles) for num_tiles in (1, 8, 66, 132, 133, 264, 5000)] == [
+        32,
+        32,
+        4,
+        2,
+        1,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the engine itself")
@@ -161,7 +169,7 @@ def test_the_engines_tokens(
     """On the simulated device, whose graphs replay the kernel, in the interpreter."""
     monkeypatch.setattr(triton_attention, "MOST_PROGRAMS", 8)
     checkpoint = make_checkpoint("mistral-sliding", tmp_path)
-    found = []
+    outputs = []
     for device in ("cpu", "cuda"):
         config = EngineConfig(
             model=checkpoint,
@@ -174,12 +182,12 @@ def test_the_engines_tokens(
             **settings,
         )
         if device == "cpu":
-            found.append(tokens(run(LLMEngine(config), PROMPTS[:3], greedy(8))[0]))
+            outputs.append(tokens(run(LLMEngine(config), PROMPTS[:3], greedy(8))[0]))
             continue
         with simulated_cuda(monkeypatch, KERNELS) as simulated:
-            found.append(tokens(run(LLMEngine(config), PROMPTS[:3], greedy(8))[0]))
+            outputs.append(tokens(run(LLMEngine(config), PROMPTS[:3], greedy(8))[0]))
         assert any(graph.num_replays for graph in simulated.graphs)
-    assert found[0] == found[1]
+    assert outputs[0] == outputs[1]
 
 
 COMPILE = """
@@ -230,8 +238,8 @@ def test_the_kernels_compile_for_ampere_and_hopper(tmp_path: Path) -> None:
         [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert [capability for capability, _, _ in found] == [80] * 7 + [90] * 7
-    for _, shared, size in found:
+    programs = json.loads(done.stdout)
+    assert [capability for capability, _, _ in programs] == [80] * 7 + [90] * 7
+    for _, shared, size in programs:
         assert size > 0
         assert shared < 128 * 2**10

@@ -94,7 +94,7 @@ def test_whole_tokens_are_read_as_they_would_be_with_their_neighbours(
 @settings(max_examples=300, deadline=None)
 def test_long_runs_of_invalid_bytes(data: list[int], ending: bytes) -> None:
     everything = bytes(data) + ending
-    detokenizer, tokens = tokens_of([bytes([each]) for each in everything])
+    detokenizer, tokens = tokens_of([bytes([byte]) for byte in everything])
     seq = make_seq([])
     parts = deltas(detokenizer, seq, tokens)
     assert "".join(parts) == everything.decode("utf-8", errors="replace")
@@ -115,7 +115,7 @@ def test_a_prompt_that_ends_within_a_character_leaves_the_output_alone(
     prompt: bytes, output: bytes
 ) -> None:
     prompt_text = prompt.decode("utf-8", errors="replace")
-    pieces = [bytes([each]) for each in prompt + output]
+    pieces = [bytes([byte]) for byte in prompt + output]
     detokenizer, tokens = tokens_of(pieces)
     seq = make_seq(tokens[: len(prompt)])
     text = "".join(deltas(detokenizer, seq, tokens[len(prompt) :]))
@@ -126,7 +126,7 @@ def test_a_prompt_that_ends_within_a_character_leaves_the_output_alone(
 
 
 def test_a_character_comes_with_its_last_byte() -> None:
-    detokenizer, tokens = tokens_of([bytes([each]) for each in "é€😀".encode()])
+    detokenizer, tokens = tokens_of([bytes([byte]) for byte in "é€😀".encode()])
     assert deltas(detokenizer, make_seq([]), tokens) == [
         *["", "é"],
         *["", "", "€"],

@@ -65,12 +65,12 @@ def guesses(
     for hidden, token_id in taken_in:
         embedded = model.embed_tokens(torch.tensor([token_id]))
         guess, memory = head(hidden[None], embedded, memory)
-    found: list[int] = []
+    token_ids: list[int] = []
     while True:
-        found.append(int(model.compute_logits(guess).argmax()))
-        if len(found) == count:
-            return found
-        guess, memory = head(guess, model.embed_tokens(torch.tensor(found[-1:])), memory)
+        token_ids.append(int(model.compute_logits(guess).argmax()))
+        if len(token_ids) == count:
+            return token_ids
+        guess, memory = head(guess, model.embed_tokens(torch.tensor(token_ids[-1:])), memory)
 
 
 def no_generator(_: SequenceGroupMetadata) -> torch.Generator:
@@ -125,8 +125,8 @@ def test_a_bonus_token_came_after_a_whole_draft(proposer: DraftHeadProposer) -> 
     )
     (last,) = drafts[0]
     taken_in = [(start[0], 8), (after[0], last), (after[1], 77)]
-    found = propose(proposer, group(0, [8, last, 77]), group(1, [9, 55]))
-    assert found == {
+    drafts = propose(proposer, group(0, [8, last, 77]), group(1, [9, 55]))
+    assert drafts == {
         0: guesses(proposer, taken_in, 3),
         1: guesses(proposer, [(start[1], 9), (others[0], 55)], 3),
     }
@@ -179,10 +179,10 @@ def test_drafts_that_are_right_are_kept(checkpoint: Path, temperature: float) ->
     head_bias[[8, 9]] = 0.0
     kept.proposer._probs = biased(kept.proposer._probs, head_bias)
     groups = [engine.add_request(f"r{i}", [i + 1] * 5, params)[0] for i in range(4)]
-    told = []
+    drafted = []
     while engine.has_unfinished_requests():
-        told += [each for each in engine.step().updates if each.num_draft_tokens]
-    accepted = {each.num_accepted_tokens for each in told}
+        drafted += [update for update in engine.step().updates if update.num_draft_tokens]
+    accepted = {update.num_accepted_tokens for update in drafted}
     assert max(accepted) == 2
     assert min(accepted) < 2
     assert kept.num_bonus > 0
@@ -194,14 +194,14 @@ def test_drafts_that_are_right_are_kept(checkpoint: Path, temperature: float) ->
 
 
 def biased(probs: Callable[..., torch.Tensor], bias: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def told(hidden: torch.Tensor, groups: list[SequenceGroupMetadata]) -> torch.Tensor:
-        found = probs(hidden, groups)
-        left = (found.clamp(min=1e-30).log() + bias).softmax(-1)
+    def biased(hidden: torch.Tensor, groups: list[SequenceGroupMetadata]) -> torch.Tensor:
+        unbiased = probs(hidden, groups)
+        left = (unbiased.clamp(min=1e-30).log() + bias).softmax(-1)
         certain = torch.zeros_like(left).scatter_(-1, left.argmax(-1, keepdim=True), 1.0)
-        is_greedy = torch.tensor([each.sampling_params.temperature == 0 for each in groups])
+        is_greedy = torch.tensor([group.sampling_params.temperature == 0 for group in groups])
         return torch.where(is_greedy[:, None], certain, left)
 
-    return told
+    return biased
 
 
 def test_the_bundled_model_has_a_head_that_is_often_right() -> None:
@@ -210,7 +210,7 @@ def test_the_bundled_model_has_a_head_that_is_often_right() -> None:
     settings = {"block_size": 16, "max_model_len": 256}
     expected = make_engine(DEFAULT_MODEL, **settings).generate(prompts, params)
     engine = make_engine(DEFAULT_MODEL, speculative="draft-head", **settings)
-    groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts)]
+    groups = [engine.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts)]
     drafted = kept = 0
     while engine.has_unfinished_requests():
         for update in engine.step().updates:
@@ -251,4 +251,4 @@ def test_the_last_stage_of_an_untied_model_has_the_embedding(tmp_path: Path) -> 
 
 
 def test_a_head_has_few_weights() -> None:
-    assert sum(each.numel() for each in DraftHead(256).parameters()) * 2 < 2**20
+    assert sum(weights.numel() for weights in DraftHead(256).parameters()) * 2 < 2**20

@@ -80,8 +80,8 @@ def test_samples_are_distributed_as_without_drafts(make_engine: MakeEngine) -> N
             _, second, third = group.first_seq.get_output_token_ids()
             table[second - 11, third - 11] += 1
         counts.append(table)
-    told = [each for record in records for each in record.updates if each.num_draft_tokens]
-    accepted = [each.num_accepted_tokens for each in told]
+    updates = [update for record in records for update in record.updates if update.num_draft_tokens]
+    accepted = [update.num_accepted_tokens for update in updates]
     assert 0 < sum(bool(num) for num in accepted) < len(accepted)
     plain, drafted = counts
     both = plain + drafted

@@ -53,22 +53,24 @@ def with_oracle(
 
 
 @pytest.mark.parametrize(
-    ("num_right", "told"), [(0, [1] * 13), (2, [1, 3, 3, 3, 3]), (4, [1, 5, 5, 2])]
+    ("num_right", "num_sampled"), [(0, [1] * 13), (2, [1, 3, 3, 3, 3]), (4, [1, 5, 5, 2])]
 )
 def test_as_many_tokens_as_stand_and_one_more(
-    make_engine: MakeEngine, num_right: int, told: list[int]
+    make_engine: MakeEngine, num_right: int, num_sampled: list[int]
 ) -> None:
-    num_tokens = sum(told)
+    num_tokens = sum(num_sampled)
     _, (group,), records, _ = with_oracle(make_engine, num_right, [[5] * 6], greedy(num_tokens))
-    assert [len(each.updates[0].new_token_ids) for each in records if each.updates] == told
-    drafted = [each.updates[0].num_draft_tokens for each in records if each.updates]
-    accepted = [each.updates[0].num_accepted_tokens for each in records if each.updates]
+    assert [
+        len(record.updates[0].new_token_ids) for record in records if record.updates
+    ] == num_sampled
+    drafted = [record.updates[0].num_draft_tokens for record in records if record.updates]
+    accepted = [record.updates[0].num_accepted_tokens for record in records if record.updates]
     assert drafted[0] is None
     assert [num for num in accepted[1:] if num is not None] == [
-        num - 1 for num, had in zip(told[1:], drafted[1:], strict=True) if had is not None
+        num - 1 for num, had in zip(num_sampled[1:], drafted[1:], strict=True) if had is not None
     ]
     counts = group.metrics.spec_token_acceptance_counts
-    assert counts == [sum(num > place for num in told) for place in range(5)]
+    assert counts == [sum(num > place for num in num_sampled) for place in range(5)]
     assert group.first_seq.get_num_computed_tokens() == 6 + num_tokens - 1
 
 
@@ -110,15 +112,19 @@ def test_one_pass_for_drafts_of_any_length(make_engine: MakeEngine) -> None:
     theirs, _ = run(make_engine(), prompts, *params)
     for index in (0, 2, 3):
         assert tokens(ours[index : index + 1]) == tokens(theirs[index : index + 1])
-    told = [each for record in records for each in record.updates if each.num_draft_tokens]
-    assert len({each.num_draft_tokens for each in told}) > 1
-    assert any(each.num_accepted_tokens for each in told)
-    assert any(each.num_accepted_tokens == 0 for each in told)
+    drafted_updates = [
+        update for record in records for update in record.updates if update.num_draft_tokens
+    ]
+    assert len({update.num_draft_tokens for update in drafted_updates}) > 1
+    assert any(update.num_accepted_tokens for update in drafted_updates)
+    assert any(update.num_accepted_tokens == 0 for update in drafted_updates)
     assert {record.execute_model_req.num_steps for record in records} == {1}
     for record in records:
-        drafted = sum(each.num_draft_tokens or 0 for each in record.updates)
+        drafted = sum(update.num_draft_tokens or 0 for update in record.updates)
         if record.num_prefill_tokens == 0 and record.scheduled:
-            num_seqs = len({each.seq.seq_id for each in record.updates if not each.parent_seq_id})
+            num_seqs = len(
+                {update.seq.seq_id for update in record.updates if not update.parent_seq_id}
+            )
             assert record.num_decode_tokens >= drafted
             assert record.num_decode_tokens <= num_seqs + drafted
 

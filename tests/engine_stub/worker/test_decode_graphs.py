@@ -44,7 +44,7 @@ class WatchedGraphs(DecodeGraphs):
 
     def fitting(self, num_seqs: int, num_queries: int = 1) -> DecodeGraph | None:
         graph = super().fitting(num_seqs, num_queries)
-        self.used |= {shape for shape, each in self.by_shape.items() if each is graph}
+        self.used |= {shape for shape, other in self.by_shape.items() if other is graph}
         return graph
 
 
@@ -170,7 +170,7 @@ def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
             engine.step()
     drain(engine)
     assert tokens(groups) == [
-        tuple(each[: MAX_TOKENS - index % 4 * 9]) for index, each in enumerate(expected)
+        tuple(output[: MAX_TOKENS - index % 4 * 9]) for index, output in enumerate(expected)
     ]
     assert graphs.used >= {(size, 1) for size in (1, 2, 4, 8)}
 
@@ -199,7 +199,7 @@ def test_tokens_are_those_of_the_gathering_path(
         SamplingParams(n=2, seed=5, max_tokens=12),
         BeamSearchParams(beam_width=3, max_tokens=10),
     ]
-    found = []
+    outputs = []
     for graphed in (False, True):
         engine = LLMEngine(
             EngineConfig(
@@ -212,12 +212,12 @@ def test_tokens_are_those_of_the_gathering_path(
         )
         graphs = with_graphs(engine, kernels) if graphed else None
         groups, records = run(engine, prompts, *params)
-        found.append(tokens(groups))
+        outputs.append(tokens(groups))
         if "num_gpu_blocks" in SETTINGS[settings]:
-            assert sum(len(each.preemptions) for each in records) >= 2
+            assert sum(len(record.preemptions) for record in records) >= 2
         if graphs is not None:
             assert graphs.used
-    assert found[0] == found[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_steps_with_drafts_of_one_length_have_shapes_of_their_own(tmp_path: Path) -> None:
@@ -235,6 +235,6 @@ def test_steps_with_drafts_of_one_length_have_shapes_of_their_own(tmp_path: Path
     )
     graphs = with_graphs(engine)
     groups, _ = run(engine, prompts, greedy(20))
-    assert tokens(groups) == [tuple(each) for each in generate(checkpoint, prompts, 20)]
+    assert tokens(groups) == [tuple(output) for output in generate(checkpoint, prompts, 20)]
     # Five sequences are padded to eight.
     assert (8, 4) in graphs.used

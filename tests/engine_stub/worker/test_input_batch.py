@@ -39,8 +39,8 @@ def segments_of(batch: InputBatch) -> list[AttentionSegment]:
 def segments(batch: InputBatch) -> list[tuple[int, int, bool]]:
     """Tokens, sequences, and whether anything is read from the pool."""
     return [
-        (each.end - each.start, each.num_seqs, each.context is not None)
-        for each in segments_of(batch)
+        (segment.end - segment.start, segment.num_seqs, segment.context is not None)
+        for segment in segments_of(batch)
     ]
 
 
@@ -77,4 +77,4 @@ def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
     # 100 tokens, 2 heads of 512 numbers, keys and values: 800 KiB a sequence.
     groups = [group(index, 100, 99, 1) for index in range(5)]
     batch = prepare_batch(groups, make_cache(head_dim=512), {})
-    assert [each.num_seqs for each in segments_of(batch)] == [2, 2, 1]
+    assert [segment.num_seqs for segment in segments_of(batch)] == [2, 2, 1]

@@ -32,9 +32,9 @@ def assert_right(group: SequenceGroup, expected: torch.Tensor, count: int) -> No
         assert candidates is not None
         best = row.topk(count).indices.tolist()
         assert set(candidates) == {token_id, *best}
-        for each, logprob in candidates.items():
-            assert logprob.logprob == pytest.approx(row[each].item(), abs=1e-4)
-            assert logprob.rank == (row > row[each]).sum().item() + 1
+        for token_id, logprob in candidates.items():
+            assert logprob.logprob == pytest.approx(row[token_id].item(), abs=1e-4)
+            assert logprob.rank == (row > row[token_id]).sum().item() + 1
             assert logprob.decoded_token is not None
 
 
@@ -73,7 +73,7 @@ def test_they_survive_preemption_in_the_middle_of_the_prompt(
     preempted = []
     while engine.has_unfinished_requests():
         preempted += engine.step().preemptions
-    assert ("b", mode) in {(each.request_id, each.mode) for each in preempted}
+    assert ("b", mode) in {(preemption.request_id, preemption.mode) for preemption in preempted}
     assert_right(group, expected, 1)
 
 

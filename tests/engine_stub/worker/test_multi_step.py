@@ -19,13 +19,13 @@ NUM_STEPS = 4
 def test_a_step_brings_several_tokens(make_engine: MakeEngine) -> None:
     engine = make_engine(num_scheduler_steps=NUM_STEPS)
     (group,), records = run(engine, [[5] * 6], greedy(11))
-    told = [len(each.updates[0].new_token_ids) for each in records if each.updates]
+    counts = [len(record.updates[0].new_token_ids) for record in records if record.updates]
     # The prompt's own step, then as many as are due.
-    assert told == [1, 4, 4, 2]
-    steps = [each.execute_model_req for each in records[:4]]
-    assert [each.num_steps for each in steps] == [1, 4, 4, 2]
-    assert [each.num_lookahead_slots for each in steps] == [0, 3, 3, 1]
-    assert [each.num_decode_tokens for each in records[:4]] == [0, 4, 4, 2]
+    assert counts == [1, 4, 4, 2]
+    steps = [record.execute_model_req for record in records[:4]]
+    assert [step.num_steps for step in steps] == [1, 4, 4, 2]
+    assert [step.num_lookahead_slots for step in steps] == [0, 3, 3, 1]
+    assert [record.num_decode_tokens for record in records[:4]] == [0, 4, 4, 2]
     (alone,), _ = run(make_engine(), [[5] * 6], greedy(11))
     assert tokens([group]) == tokens([alone])
     assert group.first_seq.output_text == alone.first_seq.output_text
@@ -39,7 +39,7 @@ def test_sequences_of_one_step_may_end_at_different_iterations(make_engine: Make
     groups, records = run(make_engine(num_scheduler_steps=NUM_STEPS), prompts, *params)
     expected, _ = run(make_engine(), prompts, *params)
     assert tokens(groups) == tokens(expected)
-    second = {each.request_id: len(each.new_token_ids) for each in records[1].updates}
+    second = {update.request_id: len(update.new_token_ids) for update in records[1].updates}
     assert second == {"r1": 1, "r2": 2, "r3": 4, "r4": 4}
 
 
@@ -81,11 +81,13 @@ def test_beams_and_prompts_go_single_steps_beside(make_engine: MakeEngine) -> No
     theirs, _ = run(make_engine(), prompts, *params)
     assert tokens(ours) == tokens(theirs)
     assert ours[1].prompt_logprobs == theirs[1].prompt_logprobs
-    decodes = [each for each in records if each.num_decode_tokens and len(each.scheduled) == 2]
+    decodes = [
+        record for record in records if record.num_decode_tokens and len(record.scheduled) == 2
+    ]
     slots = {
-        each.seq_group.request_id: each.num_lookahead_slots
+        group.seq_group.request_id: group.num_lookahead_slots
         for record in decodes[:1]
-        for each in record.scheduled
+        for group in record.scheduled
     }
     assert slots == {"r0": 0, "r1": 3}
     for record in records:
@@ -96,8 +98,8 @@ def test_beams_and_prompts_go_single_steps_beside(make_engine: MakeEngine) -> No
 def test_the_budget_holds_for_all_iterations_together(make_engine: MakeEngine) -> None:
     engine = make_engine(num_scheduler_steps=8, max_num_batched_tokens=10, max_num_seqs=4)
     _, records = run(engine, [[index + 1] * 2 for index in range(4)], greedy(12))
-    assert max(each.num_decode_tokens for each in records) == 8
-    assert {each.execute_model_req.num_steps for each in records} == {1, 2}
+    assert max(record.num_decode_tokens for record in records) == 8
+    assert {record.execute_model_req.num_steps for record in records} == {1, 2}
 
 
 def test_nobody_is_preempted_for_lookahead(make_engine: MakeEngine) -> None:
@@ -106,8 +108,8 @@ def test_nobody_is_preempted_for_lookahead(make_engine: MakeEngine) -> None:
         num_scheduler_steps=8, num_gpu_blocks=7, max_model_len=16, enable_prefix_caching=False
     )
     groups, records = run(engine, [[1] * 5, [2] * 5], greedy(9))
-    assert not any(each.preemptions for each in records)
-    slots = [[each.num_lookahead_slots for each in record.scheduled] for record in records]
+    assert not any(record.preemptions for record in records)
+    slots = [[group.num_lookahead_slots for group in record.scheduled] for record in records]
     # Two blocks each hold 8 tokens; of the three that are left, one takes two and the other one.
     assert slots[1] == [7, 6]
     expected, _ = run(make_engine(), [[1] * 5, [2] * 5], greedy(9))

@@ -60,18 +60,18 @@ def prompts() -> list[list[int]]:
     rng = random.Random(5)
     shared = [rng.randrange(1, 257) for _ in range(17)]
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (1, 30, 14, 41, 25, 9)]
-    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+    return [shared + prompt if index % 2 else prompt for index, prompt in enumerate(own)]
 
 
 def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, staged: LLMEngine) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    groups = [staged.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts())]
+    groups = [staged.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts())]
     records = []
     while staged.has_unfinished_requests():
         records.append(staged.step())
     outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
     assert outputs == generate(checkpoint, prompts(), MAX_TOKENS)
-    modes = {each.mode for record in records for each in record.preemptions}
+    modes = {preemption.mode for record in records for preemption in record.preemptions}
     assert "swap" in modes
     assert records[-1].blocks.prefix_hits > 0
     assert {record.execute_model_req.virtual_engine for record in records} == {0}
@@ -89,8 +89,8 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
         for mine, other in zip(ours_of_prompt.seqs, theirs_of_prompt.seqs, strict=True):
             assert mine.get_output_token_ids() == other.get_output_token_ids()
             assert mine.output_text == other.output_text
-            assert [set(each) for each in mine.output_logprobs] == [
-                set(each) for each in other.output_logprobs
+            assert [set(candidates) for candidates in mine.output_logprobs] == [
+                set(candidates) for candidates in other.output_logprobs
             ]
 
 
@@ -168,12 +168,15 @@ def served(endpoint: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.P
 
 def stages_of(children: list[psutil.Process]) -> list[psutil.Process]:
     """Without the process by which multiprocessing tidies up."""
-    return [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
 def gone(processes: list[psutil.Process]) -> Callable[[], bool]:
     return lambda: (
-        not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+        not any(
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            for process in processes
+        )
     )
 
 

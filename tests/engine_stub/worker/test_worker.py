@@ -17,18 +17,18 @@ from tests.support.running import MakeEngine
 
 
 def assert_same_view(engine: LLMEngine, sent: ExecuteModelRequest) -> None:
-    for each in sent.seq_group_metadata_list:
-        seq = engine.seq_groups[each.request_id].first_seq
-        known = engine.worker.seq_groups[each.request_id]
+    for metadata in sent.seq_group_metadata_list:
+        seq = engine.seq_groups[metadata.request_id].first_seq
+        known = engine.worker.seq_groups[metadata.request_id]
         for field in msgspec.structs.fields(SequenceData):
             mine, theirs = (
                 getattr(data, field.name) for data in (seq.data, known.seq_data[seq.seq_id])
             )
-            assert mine == theirs, f"{each.request_id}: {field.name}"
+            assert mine == theirs, f"{metadata.request_id}: {field.name}"
         assert known.block_tables == {seq.seq_id: engine.block_manager.get_block_table(seq)}
-        assert known.token_chunk_size == each.token_chunk_size
-        assert known.do_sample == each.do_sample
-        assert known.is_prompt == each.is_prompt == seq.is_prefill()
+        assert known.token_chunk_size == metadata.token_chunk_size
+        assert known.do_sample == metadata.do_sample
+        assert known.is_prompt == metadata.is_prompt == seq.is_prefill()
 
 
 def test_same_view_at_every_step(make_engine: MakeEngine) -> None:
@@ -38,8 +38,8 @@ def test_same_view_at_every_step(make_engine: MakeEngine) -> None:
 
     def execute_and_compare(execute_model_req: ExecuteModelRequest) -> ModelOutput:
         sent, before = execute_model_req, encode(execute_model_req)
-        for each in sent.seq_group_metadata_list:
-            kinds.setdefault(each.request_id, []).append(type(each))
+        for metadata in sent.seq_group_metadata_list:
+            kinds.setdefault(metadata.request_id, []).append(type(metadata))
         output = execute(sent)
         assert_same_view(engine, sent)
         assert encode(sent) == before
@@ -51,7 +51,7 @@ def test_same_view_at_every_step(make_engine: MakeEngine) -> None:
         engine.add_request(f"r{index}", prompt, SamplingParams(temperature=0, max_tokens=12))
     preempted: list[str] = []
     while engine.has_unfinished_requests():
-        preempted += [each.request_id for each in engine.step().preemptions]
+        preempted += [preemption.request_id for preemption in engine.step().preemptions]
 
     assert preempted
     for request_id, sent in kinds.items():

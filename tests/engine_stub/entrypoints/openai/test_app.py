@@ -14,7 +14,9 @@ from tests.support.waiting import SECONDS, wait_until
 def test_requests_are_seen_with_their_text(served: Served) -> None:
     answer = served.client.completions.create(prompt="The lantern", n=2, **SEEDED)
     parts = [f"{answer.id}_parallel_sample_{index}" for index in range(2)]
-    wait_until(lambda: all((each := served.request(id_)) and each.finish_reason for id_ in parts))
+    wait_until(
+        lambda: all((request := served.request(id_)) and request.finish_reason for id_ in parts)
+    )
     with served.session.lock:
         state = served.session.state
         for part, choice in zip(parts, answer.choices, strict=True):
@@ -29,7 +31,7 @@ def test_stop_string_ends_the_text_before_it(served: Served) -> None:
     text = create(prompt="Once upon a time", **GREEDY).choices[0].text
     stop = text[12:18]
     chunks = list(create(prompt="Once upon a time", stop=stop, stream=True, **GREEDY))
-    assert "".join(each.choices[0].text for each in chunks) == text[: text.index(stop)]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text[: text.index(stop)]
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 

@@ -35,8 +35,8 @@ def expected() -> list[list[float]]:
 
 def test_several_texts(served: Served, expected: list[list[float]]) -> None:
     answer = served.client.embeddings.create(model=MODEL, input=TEXTS)  # in base64, by default
-    assert [each.index for each in answer.data] == [0, 1, 2]
-    got = torch.tensor([each.embedding for each in answer.data])
+    assert [embedding.index for embedding in answer.data] == [0, 1, 2]
+    got = torch.tensor([embedding.embedding for embedding in answer.data])
     torch.testing.assert_close(got, torch.tensor(expected), atol=1e-5, rtol=0)
     assert answer.model == MODEL
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > 3 * len(TEXTS)
@@ -72,7 +72,7 @@ def test_requests_are_seen(served: Served) -> None:
     def seen() -> list[RequestState]:
         with served.session.lock:
             requests = [*served.session.state.requests.values()]
-        return [each for each in requests if each.prompt == "seen by viewers"]
+        return [request for request in requests if request.prompt == "seen by viewers"]
 
     wait_until(seen)  # viewers see it a little later
     (request,) = seen()

@@ -75,7 +75,7 @@ def responses(served: Served, data: bytes) -> list[bytes]:
 REQUESTS = {
     "a length": (START + LENGTH + b"\r\n" + BODY + SECOND, [b"200", b"200"]),
     "chunks": (START + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
-    # The chunks count, and the connection then ends: nobody disagrees on what follows.
+    # The chunks count, and the connection then ends: there is no doubt about what follows.
     "both": (START + LENGTH + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
     "two lengths": (START + b"Content-Length: 4\r\n" + LENGTH + b"\r\n" + BODY, [b"400"]),
     "a list": (START + b"Content-Length: 4, 5\r\n\r\n" + BODY, [b"400"]),

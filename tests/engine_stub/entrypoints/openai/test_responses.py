@@ -32,8 +32,8 @@ def test_completion_streams_what_it_answers_in_one(served: Served, params: dict[
     assert len(whole.choices) == len(samples) == params.get("n", 1)
     for choice in whole.choices:
         assert len(choice.text) > 20
-        assert "".join(each.text for each in samples[choice.index]) == choice.text
-        reasons = [each.finish_reason for each in samples[choice.index]]
+        assert "".join(chunk.text for chunk in samples[choice.index]) == choice.text
+        reasons = [chunk.finish_reason for chunk in samples[choice.index]]
         assert reasons == [None] * (len(reasons) - 1) + [choice.finish_reason]
         assert len(reasons) > 5
     assert len({choice.text for choice in whole.choices}) == len(whole.choices)
@@ -95,14 +95,14 @@ def test_logprobs(served: Served) -> None:
     chat = served.client.chat.completions.create(
         messages=CHAT, logprobs=True, top_logprobs=3, **GREEDY
     )
-    found = chat.choices[0].logprobs
-    assert found is not None
-    assert found.content is not None
-    assert "".join(each.token for each in found.content) == chat.choices[0].message.content
-    for each in found.content:
-        assert each.top_logprobs[0].token == each.token
-        assert len(each.top_logprobs) == 3
-        assert bytes(each.bytes or ()).decode() == each.token
+    logprobs = chat.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert "".join(token.token for token in logprobs.content) == chat.choices[0].message.content
+    for token in logprobs.content:
+        assert token.top_logprobs[0].token == token.token
+        assert len(token.top_logprobs) == 3
+        assert bytes(token.bytes or ()).decode() == token.token
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
@@ -137,11 +137,11 @@ def test_prompts_are_scored_as_lm_eval_does(served: Served, max_tokens: int) -> 
         assert (choice.text == text) == (max_tokens == 0)
         assert logprobs.token_logprobs[0] is logprobs.top_logprobs[0] is None
         for place, candidates in enumerate(group.prompt_logprobs[1:], start=1):
-            found = logprobs.token_logprobs[place]
-            assert found == pytest.approx(candidates[token_ids[place]].logprob, abs=1e-4)
+            logprob = logprobs.token_logprobs[place]
+            assert logprob == pytest.approx(candidates[token_ids[place]].logprob, abs=1e-4)
             best = max(logprobs.top_logprobs[place].values())
             assert best == pytest.approx(
-                max(each.logprob for each in candidates.values()), abs=1e-4
+                max(candidate.logprob for candidate in candidates.values()), abs=1e-4
             )
         for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
             assert choice.text[offset:].startswith(token)
@@ -156,9 +156,9 @@ def test_several_prompts_and_samples_stream_what_they_answer_in_one(served: Serv
     samples = by_sample(create(prompt=prompts, stream=True, **given))
     for choice in whole.choices:
         assert choice.text.startswith(prompts[choice.index // 2])
-        assert "".join(each.text for each in samples[choice.index]) == choice.text
-        streamed = [token for each in samples[choice.index] for token in each.logprobs.tokens]
+        assert "".join(chunk.text for chunk in samples[choice.index]) == choice.text
+        streamed = [token for chunk in samples[choice.index] for token in chunk.logprobs.tokens]
         assert streamed == choice.logprobs.tokens
     one = create(prompt=prompts[1:], **given)
-    assert [choice.text for choice in one.choices] == [each.text for each in whole.choices[2:]]
+    assert [choice.text for choice in one.choices] == [choice.text for choice in whole.choices[2:]]
     wait_until(lambda: served.request(f"{whole.id}-1_parallel_sample_0"))
