@@ -153,7 +153,7 @@ class FileStore(Timeline):
 
     def _rebuild(self, size: int) -> None:
         """Reads the headers from the first on, as far as the file is complete."""
-        Timeline.__init__(self)
+        self._clear()
         self._num_finished = 0
         end = self._walk(size)
         self.num_lost_bytes = size - end

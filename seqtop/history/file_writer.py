@@ -20,9 +20,12 @@ from seqtop.history.file_format import (
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, encode_finished
 from seqtop.history.segments import EventColumns, Gap, SegmentBuilder
 from seqtop.history.timeline import RecordingError
+from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
+from seqtop.wire.messages import Event
 
 
-class FileWriter(SegmentBuilder):
+class FileWriter:
     """A new recording that only its owner may read; a context manager closes it.
 
     Not safe to use from several threads at once.
@@ -36,18 +39,30 @@ class FileWriter(SegmentBuilder):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        super().__init__()
         self.path = Path(path)
         self.num_bytes = 0
         """Number of bytes written."""
         self.num_steps = 0
         """Number of recorded steps."""
         self.num_gaps = 0
+        self._builder = SegmentBuilder(self)
         self._last_step: int | None = None
         self._frames: list[FrameLocation] = []
         self._compressor = zstandard.ZstdCompressor(write_checksum=True)
         self._file: int | None = _create(self.path, overwrite=overwrite)
         self._write(file_format.FILE_HEADER)
+
+    def record(self, change: StateChange) -> None:
+        """Records a change of a session's state, as `SegmentBuilder.record` does."""
+        self._builder.record(change)
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        """Adds an event, as `SegmentBuilder.append` does."""
+        self._builder.append(number, payload, event, state)
+
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        """Adds a snapshot, as `SegmentBuilder.restore` does."""
+        self._builder.restore(incarnation, number, state)
 
     def flush(self) -> None:
         """Writes all events added so far.
@@ -55,7 +70,7 @@ class FileWriter(SegmentBuilder):
         Raises:
             RecordingError: They cannot be written; the recording ends before them.
         """
-        self._end_batch()
+        self._builder.end_batch()
 
     def close(self) -> None:
         """Writes the remaining events and the index, and closes the file.
@@ -80,27 +95,33 @@ class FileWriter(SegmentBuilder):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add_entry(self, entry: IndexEntry) -> None:
+    # The interface of a `SegmentSink`, for the builder.
+
+    def store_entry(self, entry: IndexEntry) -> None:
+        """Counts the steps: a file has its index at the end."""
         follows = self._last_step is not None and not entry.kind & EventKind.RESYNC
         if follows and entry.step != self._last_step:
             self.num_steps += 1
         self._last_step = entry.step
 
-    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+        """Stores a complete batch and its joined payloads."""
         self._write_frame(EventsHeader(size=0, length=0, columns=batch), payloads)
 
-    def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+    def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+        """Stores finished requests, numbered from `first`."""
         header = FinishedHeader(size=0, length=0, first=first, count=len(requests))
         self._write_frame(header, encode_finished(requests))
 
-    def _store_keyframe(
-        self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
+    def store_keyframe(
+        self, position: int, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
     ) -> None:
+        """Stores a keyframe; a new segment begins with it."""
         self.num_gaps += gap is not None
         header = KeyframeHeader(
             size=0,
             length=0,
-            position=self.position,
+            position=position,
             number=entry.number,
             time=entry.time,
             step=entry.step,

@@ -20,6 +20,7 @@ from seqtop.history.timeline import (
     split_payloads,
 )
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire.messages import Event
 
 DEFAULT_MAX_BYTES = 256 * 2**20
@@ -32,7 +33,7 @@ _INDEX_BYTES = 25
 """Bytes of an index entry."""
 
 
-class MemoryStore(Timeline, SegmentBuilder):
+class MemoryStore(Timeline):
     """A timeline in memory.
 
     One thread appends, any thread may read.
@@ -46,10 +47,10 @@ class MemoryStore(Timeline, SegmentBuilder):
     def __init__(
         self, *, max_bytes: int = DEFAULT_MAX_BYTES, max_events: int = DEFAULT_MAX_EVENTS
     ) -> None:
-        Timeline.__init__(self)
-        SegmentBuilder.__init__(self)
+        super().__init__()
         self.num_bytes = 0
         """Compressed bytes, without the index."""
+        self._builder = SegmentBuilder(self)
         self._max_bytes = max_bytes
         self._max_events = max_events
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
@@ -58,37 +59,48 @@ class MemoryStore(Timeline, SegmentBuilder):
         """The finished requests that the newest keyframe names: the session's own objects, which
         states that are read from this store share."""
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Adds message `number`; its `event` has just been applied to `state`."""
+    def record(self, change: StateChange) -> None:
+        """Records a change of a session's state, as `SegmentBuilder.record` does."""
         with self.lock:
-            super().append(number, payload, event, state)
+            self._builder.record(change)
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        """Adds an event, as `SegmentBuilder.append` does."""
+        with self.lock:
+            self._builder.append(number, payload, event, state)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        """Adds a snapshot: `state`, which contains all messages up to `number`."""
+        """Adds a snapshot, as `SegmentBuilder.restore` does."""
         with self.lock:
-            super().restore(incarnation, number, state)
+            self._builder.restore(incarnation, number, state)
 
-    def _add_entry(self, entry: IndexEntry) -> None:
+    # The interface of a `SegmentSink`, for the builder.
+
+    def store_entry(self, entry: IndexEntry) -> None:
+        """Stores the index entry of the next position."""
         self.index.append(*entry)
 
-    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+        """Stores a complete batch and its joined payloads."""
         stored = CompressedBatch(batch.position, batch.sizes, self._store(payloads))
         self._segments[-1].batches.append(stored)
 
-    def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+    def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+        """Stores finished requests, numbered from `first`."""
         self._newest_finished.update(enumerate(requests, first))
         data = self._store(encode_finished(requests))
         self._finished.append(CompressedFinished(first, len(requests), data))
 
-    def _store_keyframe(
-        self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
+    def store_keyframe(
+        self, position: int, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
     ) -> None:
+        """Stores a keyframe; a new segment begins with it."""
         lowest = keyframe.lowest_finished
         for number in [number for number in self._newest_finished if number < lowest]:
             del self._newest_finished[number]
         if gap is not None:
             self.gaps.append(gap)
-        self._segments.append(Segment(self.position, self._store(keyframe.data), lowest))
+        self._segments.append(Segment(position, self._store(keyframe.data), lowest))
         while len(self._segments) > 1 and self._is_full():
             self._drop_segment()
 
@@ -109,11 +121,11 @@ class MemoryStore(Timeline, SegmentBuilder):
 
     def _payloads(self, start: int, stop: int) -> list[bytes | None]:
         with self.lock:
-            batch = self._batch
+            batch = self._builder.batch
             if batch is None or start < batch.position:
                 return super()._payloads(start, stop)
             first, last = start - batch.position, stop - batch.position
-            return split_payloads(self._batch_payloads, batch.sizes, first, last)
+            return split_payloads(self._builder.batch_payloads, batch.sizes, first, last)
 
     def _finished_request(self, number: int) -> FinishedRequest:
         return self._newest_finished.get(number) or super()._finished_request(number)

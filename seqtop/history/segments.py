@@ -2,14 +2,14 @@
 
 A segment is a keyframe and the batches of events after it. A batch is compressed, written and read
 as one. A segment begins with the first event, wherever a snapshot replaced the state, and often
-enough in between that seeking is fast. Subclasses of `SegmentBuilder` store them in memory
-(`MemoryStore`) or in a file (`FileWriter`).
+enough in between that seeking is fast. A `SegmentSink` stores them: `MemoryStore` in memory,
+`FileWriter` in a file.
 """
 
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from typing import Protocol
 
 import msgspec
 
@@ -70,16 +70,40 @@ class EventColumns(msgspec.Struct, array_like=True):
     """The `EventKind` of each event."""
 
 
-class SegmentBuilder(ABC):
-    """Divides a stream of events and snapshots into segments; not safe to use from two threads."""
+class SegmentSink(Protocol):
+    """A store of segments."""
 
-    def __init__(self) -> None:
-        self.position = 0
+    def store_entry(self, entry: IndexEntry) -> None:
+        """Stores the index entry of the next position."""
+
+    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+        """Stores a complete batch and its joined payloads."""
+
+    def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+        """Stores finished requests, numbered from `first`."""
+
+    def store_keyframe(
+        self, position: int, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
+    ) -> None:
+        """Stores a keyframe; a new segment begins with it."""
+
+
+class SegmentBuilder:
+    """Divides a stream of events and snapshots into segments; not safe to use from two threads.
+
+    Args:
+        sink: The store of the segments.
+    """
+
+    def __init__(self, sink: SegmentSink) -> None:
+        self.batch: EventColumns | None = None
+        """The events that are not stored yet."""
+        self.batch_payloads = bytearray()
+        """The payloads of `batch`, joined."""
+        self._sink = sink
+        self._position = 0
         """Position of the newest entry."""
         self._keyframes = KeyframeEncoder()
-        self._batch: EventColumns | None = None
-        self._batch_payloads = bytearray()
-        """The payloads of `_batch`, joined."""
         self._has_begun = False
         self._incarnation = ""
         self._number = -1
@@ -110,25 +134,25 @@ class SegmentBuilder(ABC):
         if not self._has_begun:
             incarnation = state.info.incarnation if state.info else ""
             self.restore(incarnation, -1, EngineState(max_finished=state.max_finished))
-        if self._batch is not None and number != self._number + 1:
-            self._end_batch()
-        self.position += 1
+        if self.batch is not None and number != self._number + 1:
+            self.end_batch()
+        self._position += 1
         self._number = number
-        if self._batch is None:
-            self._batch = EventColumns(self.position, number)
+        if self.batch is None:
+            self.batch = EventColumns(self._position, number)
         entry = self._entry(state, kind_of(event))
-        batch = self._batch
+        batch = self.batch
         batch.sizes.append(len(payload))
         batch.times.append(entry.time)
         batch.steps.append(entry.step)
         batch.kinds.append(entry.kind)
-        self._batch_payloads += payload
-        self._add_entry(entry)
+        self.batch_payloads += payload
+        self._sink.store_entry(entry)
         self._weight += len(payload) + _EVENT_WEIGHT
         if self._weight >= max(SEGMENT_BYTES, self._keyframe_size):
             self._try_keyframe(state)
-        elif len(self._batch_payloads) >= BATCH_BYTES:
-            self._end_batch()
+        elif len(self.batch_payloads) >= BATCH_BYTES:
+            self.end_batch()
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         """Adds a snapshot: `state`, which contains all messages up to `number`.
@@ -148,22 +172,22 @@ class SegmentBuilder(ABC):
         number = _clamp(number)
         gap, kind = None, ORDINARY
         if self._has_begun:
-            self._end_batch()
-            self.position += 1
+            self.end_batch()
+            self._position += 1
             restarted = incarnation != self._incarnation
             missed = number + 1 if restarted else max(number - self._number, 0)
-            gap = Gap(self.position, restarted, missed)
+            gap = Gap(self._position, restarted, missed)
             kind = EventKind.RESYNC | EventKind.RESTART if restarted else EventKind.RESYNC
         self._has_begun, self._incarnation, self._number = True, incarnation, number
         entry = self._entry(state, kind)
-        self._add_entry(entry)
+        self._sink.store_entry(entry)
         self._begin_segment(keyframe, entry, gap)
 
     def _entry(self, state: EngineState, kind: EventKind) -> IndexEntry:
         return IndexEntry(self._number, state.time, _clamp(state.step), kind)
 
     def _try_keyframe(self, state: EngineState) -> None:
-        self._end_batch()  # before the state takes memory, too
+        self.end_batch()  # before the state takes memory, too
         self._weight = 0
         # A state that cannot be encoded is reached by applying events to an earlier keyframe.
         with contextlib.suppress(WireError):
@@ -173,34 +197,21 @@ class SegmentBuilder(ABC):
     def _begin_segment(self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None) -> None:
         for start in range(0, len(keyframe.finished), _FINISHED_GROUP):
             requests = keyframe.finished[start : start + _FINISHED_GROUP]
-            self._store_finished(keyframe.first_finished + start, requests)
-        self._store_keyframe(keyframe, entry, gap)
+            self._sink.store_finished(keyframe.first_finished + start, requests)
+        self._sink.store_keyframe(self._position, keyframe, entry, gap)
         self._weight = 0
         self._keyframe_size = len(keyframe.data)
 
-    def _end_batch(self) -> None:
-        batch, self._batch = self._batch, None
-        payloads, self._batch_payloads = self._batch_payloads, bytearray()
+    def end_batch(self) -> None:
+        """Stores the events that are not stored yet.
+
+        Raises:
+            RecordingError: They cannot be stored.
+        """
+        batch, self.batch = self.batch, None
+        payloads, self.batch_payloads = self.batch_payloads, bytearray()
         if batch is not None:
-            self._store_batch(batch, payloads)
-
-    @abstractmethod
-    def _add_entry(self, entry: IndexEntry) -> None:
-        """Adds the index entry of `position`."""
-
-    @abstractmethod
-    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
-        """Stores a complete batch and its joined payloads."""
-
-    @abstractmethod
-    def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
-        """Stores finished requests, numbered from `first`."""
-
-    @abstractmethod
-    def _store_keyframe(
-        self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
-    ) -> None:
-        """Stores a keyframe at `position`; a new segment begins with it."""
+            self._sink.store_batch(batch, payloads)
 
 
 def _clamp(value: int) -> int:

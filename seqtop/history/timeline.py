@@ -81,12 +81,16 @@ class Timeline(ABC):
     """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Hold it to find a position and go there before it can be dropped."""
+        self._clear()
+
+    def _clear(self) -> None:
+        """Makes the timeline empty."""
         self.index = EventIndex()
         """Time, step and kind of each position."""
         self.gaps: list[Gap] = []
         """The gaps in order of their positions."""
-        self.lock = threading.RLock()
-        """Hold it to find a position and go there before it can be dropped."""
         self._segments: list[Segment] = []
         self._finished: list[CompressedFinished] = []
         self._decoded: dict[int, FinishedRequest] = {}

@@ -51,7 +51,7 @@ def write(path: Path) -> None:
         play(writer)
 
 
-def play(store: segments.SegmentBuilder) -> None:
+def play(store: MemoryStore | FileWriter) -> None:
     state = EngineState(max_finished=MAX_FINISHED)
     append(store, SCRIPT[:150], state)
     state = fed(SCRIPT[:160])

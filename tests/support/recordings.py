@@ -10,7 +10,7 @@ import zstandard
 
 from seqtop.history import FileStore, FileWriter, file_format
 from seqtop.history.file_format import FrameLocation
-from seqtop.history.segments import SegmentBuilder
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from tests.support.event_script import EventScript
@@ -32,7 +32,7 @@ def fed(script: list[bytes], *, max_finished: int = MAX_FINISHED) -> EngineState
 
 
 def append(
-    store: SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
+    store: MemoryStore | FileWriter, script: list[bytes], state: EngineState, start: int = 0
 ) -> EngineState:
     """Applies the events of `script` from index `start` on to `state` and adds them to `store`."""
     for number, payload in enumerate(script[start:], start):
