@@ -19,11 +19,12 @@ from seqtop.kv.cache import KvCache
 from seqtop.kv.ui_state import KvUiState
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
+from seqtop.state.wait_causes import BEHIND, CAUSES
 from seqtop.tui.rendering import cell_map, owner_marks
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, WaitCause
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "docs", "engine_stub", "screenshots", "seqtop", "tests")
@@ -258,3 +259,38 @@ def test_the_policies_of_preemption() -> None:
     for policy in get_args(PreemptionVictim):
         assert f'`"{policy}"`' in text or f'`preemption_victim="{policy}"`' in text, policy
         assert f'"{policy}"' in (EngineConfig.__doc__ or ""), policy
+
+
+def test_the_causes_of_waiting() -> None:
+    table = section(read("docs/protocol.md"), "Events").split("### Causes of")[1].split("###")[0]
+    rows = re.findall(r"^\| (.*) \|$", table, re.MULTILINE)
+    listed = [[cell.strip() for cell in row.replace("`", "").split("|")] for row in rows[1:]]
+    assert [row[0] for row in listed] == list(CAUSES)
+    for name, why, unit, setting, word in listed:
+        cause = CAUSES[cast(WaitCause, name)]
+        assert why.startswith(cause.limited(None))
+        assert unit == (f"{cause.unit}s" if cause.unit else "")
+        assert setting == cause.setting
+        assert word == ("" if name == "unknown" else cause.word)
+
+
+@pytest.mark.parametrize("name", ["docs/config.md", "docs/screens.md"])
+def test_the_words_for_causes_of_waiting(name: str) -> None:
+    words = {cause.word for key, cause in CAUSES.items() if key != "unknown"}
+    assert words | {BEHIND} <= {*code_spans(read(name))}
+
+
+def test_the_causes_that_are_no_turn() -> None:
+    sentence = read("docs/checks.md").split("wait for something other than their turn")[1]
+    listed = {span for span in code_spans(sentence.split(".")[0]) if span in CAUSES}
+    assert listed == {name for name, cause in CAUSES.items() if not cause.is_for_turn}
+
+
+def test_the_causes_of_an_explained_wait() -> None:
+    """The example has the sentences of the table."""
+    example = read("docs/explain.md").split("```")[1]
+    causes = re.findall(r"queued +(?:behind .* in the queue: )?([^(;\n]*[^(;\n ])", example)
+    assert len(causes) > 3
+    assert {*causes} <= {cause.limited(None) for cause in CAUSES.values()} | {
+        "until the next step began"
+    }

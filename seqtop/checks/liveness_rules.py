@@ -14,6 +14,7 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.wait_causes import CAUSES, OWN_TURN
 from seqtop.text.format import plural
 from seqtop.wire.messages import (
     EngineInfo,
@@ -25,10 +26,6 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 
-_OWN_TURN = ("", "WAITING", "PREEMPTED")
-"""Values of `engine_status` of a request that waits for nothing but its turn."""
-_OTHER_CAUSES = ("paused", "lora_slots")
-"""Reasons to wait that do not depend on the requests before in the queue."""
 _MAX_COMPARED = 64
 """Waiting requests of a kind that are compared with each admission."""
 _SWEEPS = 4
@@ -207,10 +204,10 @@ class LivenessRules(RuleGroup):
         )
 
     def _waits_for_its_turn(self, request: RequestState) -> bool:
-        if request.wait_reason is not None and request.wait_reason.cause in _OTHER_CAUSES:
+        if request.wait_reason and not CAUSES[request.wait_reason.cause].is_for_turn:
             return False
         sequences = map(self.state.sequences.get, request.seq_ids)
-        return any(each is not None and each.engine_status in _OWN_TURN for each in sequences)
+        return any(each is not None and each.engine_status in OWN_TURN for each in sequences)
 
     # --- One request does not advance
 
@@ -235,7 +232,7 @@ class LivenessRules(RuleGroup):
         seconds, num_batches = self.state.time - last.time, self._num_batches - last.num_batches
         if (
             last.is_reported
-            or sequence.engine_status not in _OWN_TURN
+            or sequence.engine_status not in OWN_TURN
             or seconds < self._thresholds.stalled_seconds
             or num_batches < self._thresholds.stalled_steps
         ):

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.diff.run import Run, StepDecisions
+from seqtop.state.wait_causes import CAUSES, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
 
@@ -37,14 +38,6 @@ DifferenceKind: TypeAlias = Literal[
 _NOT_COMPARED = {"incarnation", "engine_id", "start_time", "control", "redacted"}
 """Fields of `EngineInfo` that differ between equal runs."""
 _MAX_NAMED = 4
-_CAUSES = {
-    "no_blocks": "for lack of blocks",
-    "token_budget": "for lack of token budget",
-    "seq_limit": "for lack of places",
-    "lora_slots": "for lack of LoRA slots",
-    "paused": "because the engine is paused",
-    "unknown": "for an unknown reason",
-}
 
 
 class Setting(msgspec.Struct):
@@ -253,7 +246,10 @@ def _found(
 def _arrivals(aligned: _Alignment, sides: _Sides) -> Difference | None:
     a, b = sides.a.arrived, sides.b.arrived
     if a != b:
-        texts = (f"arrived before it: {aligned.names(a)}", f"arrived before it: {aligned.names(b)}")
+        texts = (
+            f"arrived before this step: {aligned.names(a)}",
+            f"arrived before this step: {aligned.names(b)}",
+        )
         same = {*a} == {*b}
         cause = (
             "the requests arrived in another order"
@@ -277,7 +273,7 @@ def _ends(aligned: _Alignment, sides: _Sides) -> Difference | None:
         return None
 
     def text(ended: tuple[tuple[int, str], ...]) -> str:
-        return "ended before it: " + (
+        return "ended before this step: " + (
             ", ".join(f"{aligned.name(number)} ({status})" for number, status in ended[:_MAX_NAMED])
             or "none"
         )
@@ -355,17 +351,18 @@ def _admissions(aligned: _Alignment, sides: _Sides) -> Difference | None:
 
 def _waits(aligned: _Alignment, step: StepDecisions) -> str:
     return "".join(
-        f"; {aligned.name(number)} was left waiting {_CAUSES.get(cause, cause)}"
+        f"; {aligned.name(number)} was left waiting: {CAUSES[cause].limited(None)}"
         for number, cause, _ in islice(step.waits, _MAX_NAMED)
     )
 
 
 def _refusal(aligned: _Alignment, number: int, step: StepDecisions) -> str:
     name, stats = aligned.name(number), step.stats
-    for each, cause, missing in step.waits:
-        if each == number:
-            lacks = f" ({missing:,} missing)" if missing > 0 else ""
-            return f"the other run left {name} waiting {_CAUSES.get(cause, cause)}{lacks}"
+    for waiting, cause, num_missing in step.waits:
+        if waiting == number:
+            missing = CAUSES[cause].missing(num_missing)
+            lacks = f" ({missing})" if missing else ""
+            return f"the other run left {name} waiting: {CAUSES[cause].limited(None)}{lacks}"
     if step.waits:
         return f"in the other run {name} was behind {aligned.name(step.waits[0][0])}"
     available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
@@ -434,7 +431,7 @@ def _in_another_order(aligned: _Alignment, sides: _Sides, numbers: Sequence[int]
 def _tokens(aligned: _Alignment, sides: _Sides) -> Difference:
     numbers = [*sides.a.decodes, *(number for number, _ in sides.a.chunks)]
     texts = ("sampled its tokens", "sampled other tokens for the same batch")
-    cause = "the scheduler decided the same, the model or the sampler did not"
+    cause = "the scheduler's decisions are equal, the sampled tokens differ"
     return _found(aligned, "tokens", sides, texts, cause, numbers)
 
 
@@ -464,17 +461,21 @@ def _figures(a: Run, b: Run) -> list[Figure]:
             "",
             lambda run: sum(each.num_cached_tokens or 0 for each in run.requests),
         ),
-        *(
-            (
-                f"request-seconds waiting {text}",
-                "s",
-                lambda run, cause=cause: run.seconds_waiting[cause],
-            )
-            for cause, text in _CAUSES.items()
-            if a.seconds_waiting[cause] or b.seconds_waiting[cause]
-        ),
     ]
-    return [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in rows]
+    figures = [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in rows]
+    waits = a.seconds_waiting(), b.seconds_waiting()
+    given = waits[0].keys() | waits[1].keys()
+    causes = [cause for cause in CAUSES if cause in given]
+    causes += sorted(given.difference(causes))
+    figures += [
+        Figure(
+            f"request-seconds waiting: {cause_in_words(cause).label}",
+            "s",
+            *(seconds.get(cause, 0.0) for seconds in waits),
+        )
+        for cause in causes
+    ]
+    return figures
 
 
 def _throughput(run: Run) -> float | None:

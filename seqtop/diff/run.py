@@ -15,7 +15,9 @@ import msgspec
 from seqtop.history.timeline import Timeline
 from seqtop.process import garbage_collection
 from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus, latency
+from seqtop.state import EngineState
 from seqtop.state.model import RequestState
+from seqtop.state.waits import wait_until
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -24,7 +26,11 @@ from seqtop.wire.messages import (
     Step,
     StepStats,
     StreamingUpdate,
+    WaitCause,
 )
+
+_SHORTEST_WAIT = 1e-6
+"""Seconds below which a difference of sums is an error of rounding."""
 
 
 class StepDecisions(NamedTuple):
@@ -47,7 +53,7 @@ class StepDecisions(NamedTuple):
     """Further requests in the batch, with one token each."""
     tokens: int
     """A hash of the sampled tokens."""
-    waits: tuple[tuple[int, str, int], ...]
+    waits: tuple[tuple[int, WaitCause, int], ...]
     """Requests that were left waiting, each with the cause and the missing amount."""
     stats: StepStats
 
@@ -66,6 +72,8 @@ class RunRequest(msgspec.Struct):
     num_lost_tokens: int = 0
     end: str | None = None
     """The name of the final status; `None` while unfinished."""
+    seconds_waiting: dict[str, float] = {}
+    """Seconds in the waiting queue by cause (`RequestState.wait`), with `unknown` for the rest."""
 
     @property
     def ttft(self) -> float | None:
@@ -95,8 +103,6 @@ class Run:
         self.steps: list[StepDecisions] = []
         self.num_gaps = 0
         """Gaps, after which requests may be missing."""
-        self.seconds_waiting: defaultdict[str, float] = defaultdict(float)
-        """Request-seconds spent waiting, by the cause that the first in the queue was given."""
         self._numbers: dict[str, int] = {}
         self._request_of: dict[int, int] = {}
         self._waiting: set[int] = set()
@@ -112,21 +118,49 @@ class Run:
         """Seconds from the start of the first step to the end of the last."""
         return max(self._end_time - self._start_time, 0.0)
 
+    def seconds_waiting(self) -> dict[str, float]:
+        """Returns the seconds that all requests together have waited, by cause."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for request in self.requests:
+            for cause, seconds in request.seconds_waiting.items():
+                total[cause] += seconds
+        return total
+
     def number(self, request_id: str) -> int | None:
         """Returns the number of a request; `None` if the run has none of this id."""
         return self._numbers.get(request_id)
 
     def _read_all(self, timeline: Timeline) -> None:
-        self._read_state(timeline, timeline.first)
+        state = self._read_state(timeline, timeline.first)
+        # A state drops the oldest finished requests, an eighth of them at once.
+        most_finished = max(state.max_finished // 2, 1)
+        num_finished = 0
         for position, event in timeline.events(timeline.first, timeline.last):
             if event is None:
                 self.num_gaps += bool(self.steps)
+                self._read_waits(timeline.at(position - 1))
                 self._read_state(timeline, position)
-            else:
-                self._read(position, event)
+                continue
+            self._read(position, event)
+            if isinstance(event, RequestFinished):
+                num_finished += 1
+                if num_finished % most_finished == 0:
+                    self._read_waits(timeline.at(position))
+        self._read_waits(timeline.at(timeline.last))
 
-    def _read_state(self, timeline: Timeline, position: int) -> None:
-        """Adds the requests of a state that was not reached by events."""
+    def _read_waits(self, state: EngineState) -> None:
+        """Reads the waits of the requests in a state, up to the time of that state."""
+        for request in state.requests.values():
+            if (number := self._numbers.get(request.request_id)) is None:
+                continue
+            wait = wait_until(state, request, state.time)
+            seconds = {cause: known for cause, known in wait.by_cause.items() if known > 0}
+            if (unknown := wait.total - sum(seconds.values())) > _SHORTEST_WAIT:
+                seconds["unknown"] = unknown
+            self.requests[number].seconds_waiting = seconds
+
+    def _read_state(self, timeline: Timeline, position: int) -> EngineState:
+        """Adds the requests of a state that was not reached by events, and returns it."""
         state = timeline.at(position)
         self.info = state.info or self.info
         for request in state.requests.values():
@@ -138,6 +172,7 @@ class Run:
                 )
                 if runs or request.finish_reason is not None:
                     self._waiting.discard(self._numbers[request.request_id])
+        return state
 
     def _read(self, position: int, event: Event) -> None:
         match event:
@@ -178,9 +213,6 @@ class Run:
     def _step(self, position: int, step: Step) -> None:
         if not self.steps:
             self._start_time = self._end_time = step.start_time
-        if step.wait_reasons and self._waiting:
-            seconds = max(step.time - self._end_time, 0.0)
-            self.seconds_waiting[step.wait_reasons[0].cause] += seconds * len(self._waiting)
         self._end_time = max(self._end_time, step.time)
         for update in step.sequences:
             if update.request_id in self._numbers:

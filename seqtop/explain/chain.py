@@ -19,7 +19,7 @@ import msgspec
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import RequestState, Span
-from seqtop.state.waits import BLOCKS_NOBODY, NOT_A_CAUSE
+from seqtop.state.wait_causes import OWN_TURN, head_reason
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -268,7 +268,7 @@ class Chain:
             return
         found = self._cause
         if found is None:
-            own = self._own_status not in NOT_A_CAUSE
+            own = self._own_status not in OWN_TURN
             cause = self._own_status if own else BETWEEN_STEPS if self._has_arrived else ARRIVING
             found = _Cause(cause, place)
         self._until_waiting(end, found)
@@ -327,14 +327,12 @@ class Chain:
 
     def _wait_cause(self, step: Step, place: _Place) -> _Cause | None:
         """Returns the cause of the wait since the start of `step`, if it gives one."""
-        if self._own_status not in NOT_A_CAUSE:
+        if self._own_status not in OWN_TURN:
             return _Cause(self._own_status, place)
-        head = None
         for reason in step.wait_reasons:
             if reason.request_id == self.request_id:
                 return _Cause(reason.cause, place, num_missing=max(reason.num_missing, 0))
-            if head is None and reason.cause not in BLOCKS_NOBODY:
-                head = reason
+        head = head_reason(step.wait_reasons)
         if head is None:
             return None
         return _Cause(head.cause, place, head.request_id, max(head.num_missing, 0))

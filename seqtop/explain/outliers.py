@@ -18,9 +18,10 @@ import msgspec
 
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SequenceStatus
-from seqtop.state.fields import FIELDS, Field, Value, cause_word
+from seqtop.state.fields import FIELDS, Field, Value
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.slo import FIGURES, Slo, measured, missed
+from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
 from seqtop.wire.messages import RequestFinished
 
@@ -145,7 +146,7 @@ def _more_values(request: RequestState, sequence: SequenceState, begin: float) -
         "lora": request.lora,
     }
     for cause, seconds in request.wait.by_cause.items():
-        found[f"waited: {cause_word(cause)}"] = seconds
+        found[f"waited: {cause_in_words(cause).label}"] = seconds
     for span in request.spans:
         if span.end is not None and span.kind in ("prefill", "decode"):
             before = found.get(f"time: {span.kind}")

@@ -12,19 +12,14 @@ from seqtop.explain.explanation import Explanation
 from seqtop.explain.outliers import Outliers
 from seqtop.sequence import latency
 from seqtop.state.step_summary import preemption_cause
+from seqtop.state.wait_causes import CAUSES, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10
 """Slow requests that a text names."""
-_CAUSES = {
-    "no_blocks": "no free blocks",
-    "token_budget": "the token budget of the step was spent",
-    "seq_limit": "all places for running sequences were taken",
-    "lora_slots": "no LoRA slot",
-    "paused": "the scheduler was paused",
-    chain.UNKNOWN: "the reason is unknown",
+_NO_WAIT_CAUSES = {
     chain.ARRIVING: "had not joined the waiting queue yet",
     chain.BETWEEN_STEPS: "until the next step began",
     chain.MIXED_BATCH: "in one batch with prefills of others",
@@ -32,7 +27,7 @@ _CAUSES = {
     chain.NOT_RECORDED: "its steps are not recorded",
     chain.IN_PROGRESS: "since the last step that has ended",
 }
-_UNITS = {"no_blocks": "block", "token_budget": "token", "seq_limit": "place"}
+"""The causes that no scheduler gives, in words."""
 
 
 def describe(part: Part, request_id: str) -> str:
@@ -46,10 +41,7 @@ def describe(part: Part, request_id: str) -> str:
     if part.kind == "host":
         clauses.append(f"between steps, the longest {fmt.seconds(part.longest)} before this one")
     if part.cause:
-        missing = ""
-        if part.num_missing and part.cause in _UNITS:
-            missing = f" ({fmt.plural(part.num_missing, _UNITS[part.cause])} missing)"
-        cause = f"{_CAUSES.get(part.cause, f'waited for {part.cause}')}{missing}"
+        cause = _describe_cause(part)
         if part.is_behind:
             cause = f"behind {_names(part)} in the queue: {cause}"
         elif part.others:
@@ -62,6 +54,14 @@ def describe(part: Part, request_id: str) -> str:
     if part.num_steps > 1:
         clauses.append(fmt.plural(part.num_steps, "step"))
     return "; ".join(clauses)
+
+
+def _describe_cause(part: Part) -> str:
+    if part.cause in _NO_WAIT_CAUSES:
+        return _NO_WAIT_CAUSES[part.cause]
+    cause = cause_in_words(part.cause)
+    detail = cause.missing(part.num_missing) if part.cause in CAUSES else part.cause
+    return cause.limited(None) + (f" ({detail})" if detail else "")
 
 
 def _names(part: Part) -> str:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
-from seqtop.state.waits import NOT_A_CAUSE
+from seqtop.state.wait_causes import BEHIND, CAUSES, OWN_TURN, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column
 
@@ -30,13 +30,6 @@ STATUS_WORDS = {
 PREEMPTED = "preempt"
 """The status word of a sequence that waits after it ran."""
 
-CAUSE_WORDS = {
-    "no_blocks": "blocks", "token_budget": "budget", "seq_limit": "place",
-    "lora_slots": "lora", "paused": "paused",
-}  # fmt: skip
-"""A word for each `WaitCause`."""
-BEHIND = "queue"
-"""The word for a wait behind others in the queue."""
 STALLED_SECONDS, STALLED_GAPS = 2.0, 10.0
 """A running sequence is stalled if its last token is older than both: seconds, and the mean time
 between its tokens so many times."""
@@ -136,28 +129,23 @@ def waited(request: RequestState, now: float) -> float:
     return request.wait.total + (now - since if since is not None else 0.0)
 
 
-def cause_word(cause: str) -> str:
-    """Returns a cause of waiting in one word."""
-    return CAUSE_WORDS.get(cause, cause.lower())
-
-
 def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
     """Returns why a sequence waits, or why its request has waited longest, in one word.
 
     `None` if it has not waited, or if that is unknown.
     """
     if sequence.status == SequenceStatus.WAITING:
-        if sequence.engine_status not in NOT_A_CAUSE:
-            return cause_word(sequence.engine_status)
+        if sequence.engine_status not in OWN_TURN:
+            return cause_in_words(sequence.engine_status).word
         if request.wait_reason is None:
             return BEHIND
         now = request.wait_reason.cause
-        return None if now == "unknown" else cause_word(now)
+        return None if now == "unknown" else CAUSES[now].word
     by_cause, total = request.wait.by_cause, request.wait.total
     cause = max(by_cause, key=by_cause.__getitem__, default="")
     if not cause or by_cause[cause] < total - sum(by_cause.values()):
         return None
-    return cause_word(cause)
+    return cause_in_words(cause).word
 
 
 def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:
@@ -366,7 +354,7 @@ _ALL = (
     Field(
         key="why",
         title="Why",
-        help="why it waits or waited: place, blocks, budget, queue",
+        help="why it waits or waited: blocks, budget, seqs, queue",
         value=lambda r, s, _: wait_word(r, s),
         width=6,
         priority=3,

@@ -78,7 +78,7 @@ class SequenceView:
             return None
         return int(self._rows.index(self._keys[seq_id]))
 
-    def queue_place(self, seq_id: int) -> tuple[int, int] | None:
+    def queue_position(self, seq_id: int) -> tuple[int, int] | None:
         """Returns the number of waiting sequences ahead of this one, and the next one's id.
 
         `None` if the sequence is not waiting. For the head of the queue, the id is its own.

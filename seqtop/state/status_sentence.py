@@ -7,30 +7,15 @@ from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.step_summary import preemption_cause
+from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words, describe_reason
 from seqtop.state.waits import wait_until
 from seqtop.text import format as fmt
-from seqtop.wire.messages import PrefixMiss, WaitReason
+from seqtop.wire.messages import PrefixMiss
 
 _SHORTEST_WAIT = 0.05
 """Seconds below which a wait is not worth a sentence."""
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
-
-_WAITS_FOR = {
-    "WAITING_FOR_REMOTE_KVS": "a KV connector to load its KV cache",
-    "WAITING_FOR_STREAMING_REQ": "more input of its streaming session",
-    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "its grammar to be compiled",
-    "WAITING_FOR_FSM": "its grammar to be compiled",
-}
-"""The reason for waiting that each status of vLLM names."""
-
-_WAITED = {
-    "no_blocks": "for blocks",
-    "token_budget": "for the token budget",
-    "seq_limit": "for a place",
-    "lora_slots": "for a LoRA slot",
-    "paused": "while paused",
-} | {status: f"for {reason}" for status, reason in _WAITS_FOR.items()}
 
 
 def status_sentence(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
@@ -38,7 +23,7 @@ def status_sentence(state: EngineData, view: SequenceView, sequence: SequenceSta
 
     Args:
         state: The state of the engine.
-        view: A view of `state`, for the place in the queue.
+        view: A view of `state`, for the position in the queue.
         sequence: A sequence of `state`.
     """
     request = state.requests[sequence.request_id]
@@ -68,20 +53,20 @@ def describe_waits(state: EngineData, request: RequestState) -> str:
     if not wait.total >= _SHORTEST_WAIT:
         return ""
     if not wait.by_cause:
-        return f"Waited {fmt.seconds(wait.total)}; no reason was given."
+        return f"Waited {fmt.seconds(wait.total)} ({CAUSES['unknown'].label})."
     longest = sorted(wait.by_cause.items(), key=lambda item: -item[1])
     parts = [
-        f"{fmt.seconds(seconds)} {_WAITED.get(cause, f'for {cause}')}"
+        f"{cause_in_words(cause).label} {fmt.seconds(seconds)}"
         for cause, seconds in longest[:_MAX_NAMED]
         if seconds >= wait.total / 1000
     ]
     known = sum(wait.by_cause.values())
     if wait.total - known >= wait.total / 100:
-        parts.append(f"{fmt.seconds(wait.total - known)} for a reason not given")
-    sentence = f"Waited {fmt.seconds(wait.total)}: {', '.join(parts)}"
+        parts.append(f"{CAUSES['unknown'].label} {fmt.seconds(wait.total - known)}")
+    sentence = f"Waited {fmt.seconds(wait.total)} ({', '.join(parts)})"
     behind = known - wait.named
     if behind >= wait.total / 100:
-        sentence += f"; {fmt.seconds(behind)} of it behind others"
+        sentence += f", {fmt.seconds(behind)} of it behind others"
     return f"{sentence}."
 
 
@@ -137,7 +122,7 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
     drafts = ""
     if drafted := sequence.num_draft_tokens:
         drafts = (
-            f" Of {_plural(drafted, 'draft')} {sequence.num_accepted_tokens or 0:,} were right."
+            f" {sequence.num_accepted_tokens or 0:,} of {_plural(drafted, 'draft token')} accepted."
         )
     if params and params.max_tokens:
         return f"Decoding: {count:,} of at most {_plural(params.max_tokens)} so far.{drafts}"
@@ -166,7 +151,8 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
         written_by = f" {by}" if writer else ""
         parts.append(f"{_plural(len(blocks), 'block')}{written_by} ({_numbers(blocks)})")
     if len(by_writer) > _MAX_NAMED:
-        parts.append(f"and of {_plural(len(by_writer) - _MAX_NAMED, 'other')}")
+        num_others = len(by_writer) - _MAX_NAMED
+        parts.append(f"and blocks of {_plural(num_others, 'other request')}")
     return f"{total}: {'; '.join(parts)}." if parts else f"{total}."
 
 
@@ -223,17 +209,16 @@ def _preempted(request: RequestState, sequence: SequenceState) -> str:
 def _waiting(
     state: EngineData, view: SequenceView, request: RequestState, sequence: SequenceState
 ) -> str:
-    if sequence.engine_status not in ("", "PREEMPTED"):
-        waits_for = _WAITS_FOR.get(sequence.engine_status, "something other than its turn")
-        return f"Waiting for {waits_for} ({sequence.engine_status})."
+    if (status := sequence.engine_status) not in OWN_TURN:
+        return f"Waiting: {cause_in_words(status).sentence} ({status})."
     if request.wait_reason is not None:
-        return _reason(state, request.wait_reason)
+        return f"Waiting: {describe_reason(request.wait_reason, state.info)}."
     if sequence.status == SequenceStatus.SWAPPED:
-        return "It waits for blocks to come back to."
-    place = view.queue_place(sequence.seq_id)
-    if place is None or place[0] == 0:
-        return "Next in the queue; the scheduler has not come to it yet."
-    ahead, next_id = place
+        return "Waiting for free blocks on the device."
+    position = view.queue_position(sequence.seq_id)
+    if position is None or position[0] == 0:
+        return "Next in the queue."
+    ahead, next_id = position
     before = state.sequences.get(next_id)
     behind = f"Behind {before.request_id}" if before else "In the queue"
     if before and _is_more_urgent(state, state.requests[before.request_id], request):
@@ -245,30 +230,6 @@ def _waiting(
 def _is_more_urgent(state: EngineData, one: RequestState, other: RequestState) -> bool:
     by_arrival = state.info is not None and state.info.queue_order == "fcfs"
     return one.priority < other.priority and not by_arrival
-
-
-def _reason(state: EngineData, reason: WaitReason) -> str:
-    missing, info = reason.num_missing, state.info
-    match reason.cause:
-        case "no_blocks":
-            if missing <= 0:
-                return "Waiting for free blocks."
-            return f"Waiting for {missing:,} more free {'block' if missing == 1 else 'blocks'}."
-        case "token_budget":
-            budget = f" of {info.max_num_batched_tokens:,}" if info else ""
-            more = f"; {_plural(missing)} more would do" if missing > 0 else ""
-            return f"Waiting: the step's token budget{budget} is spent{more}."
-        case "seq_limit":
-            most = f" {info.max_num_seqs:,}" if info else ""
-            if missing <= 0:
-                return f"Waiting for a place: all{most} sequences that may run at once do."
-            return f"Waiting for {_plural(missing, 'more place')}{most and f' of the{most}'}."
-        case "lora_slots":
-            return "Waiting for a LoRA slot: running requests with other adapters have all of them."
-        case "paused":
-            return "Waiting: the scheduler is paused."
-        case "unknown":
-            return "Left waiting by the scheduler; the reason is unknown."
 
 
 def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
@@ -287,7 +248,7 @@ def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool)
         case SequenceStatus.FINISHED_ABORTED:
             return f"Aborted after {_plural(count)}."
         case _:
-            return "Ignored: its prompt is longer than the engine takes."
+            return "Ignored: the prompt exceeds the engine's maximum length."
 
 
 def _stop(reason: int | str) -> str:

@@ -14,6 +14,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state.model import EngineData
+from seqtop.state.wait_causes import CAUSES, describe_limit, describe_reason, head_reason
 from seqtop.text import format as fmt
 from seqtop.wire import decode_rows
 from seqtop.wire.decode_rows import Decode
@@ -146,38 +147,21 @@ def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) ->
     return len(data) or 1
 
 
-def describe_limit(step: StepSummary, info: EngineInfo | None) -> str:
+def limited_by(step: StepSummary, info: EngineInfo | None) -> str:
     """Describes the limit of the batch's size in a few words.
 
     It is the wait reason of the head of the queue, because the others wait behind it. Without a
-    wait reason, it is an empty queue or a spent budget.
+    wait reason, it is an empty queue or a token budget that is used up.
     """
     if step.waits:
-        return _describe_cause(step.waits[0], info)
+        return describe_limit(head_reason(step.waits) or step.waits[0], info)
     if info is not None and step.num_tokens >= info.max_num_batched_tokens:
-        return "budget spent"
+        return CAUSES["token_budget"].label
     if step.num_preemptions:
-        return "no free blocks: preempted"  # the next column has their number
+        return f"{CAUSES['no_blocks'].label}: preempted"  # the next column has their number
     if not step.stats.num_waiting:
         return "nothing waits"
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
-
-
-def _describe_cause(reason: WaitReason, info: EngineInfo | None) -> str:
-    missing = f": {fmt.count(reason.num_missing)} missing" if reason.num_missing > 0 else ""
-    match reason.cause:
-        case "no_blocks":
-            return f"no free blocks{missing}"
-        case "token_budget":
-            return f"token budget{missing}"
-        case "seq_limit":
-            return f"seq limit: {fmt.count(info.max_num_seqs)}" if info else "seq limit"
-        case "lora_slots":
-            return "LoRA slots"
-        case "paused":
-            return "paused"
-        case "unknown":
-            return "unknown"
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -285,24 +269,4 @@ def describe_preemption(preemption: Preemption) -> str:
 
 def describe_wait(reason: WaitReason, info: EngineInfo | None) -> str:
     """Describes the reason why a request was left waiting, in a sentence."""
-    missing = max(reason.num_missing, 0)
-    match reason.cause:
-        case "no_blocks":
-            noun = "block" if missing == 1 else "blocks"
-            blocks = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
-            return f"{reason.request_id} waited for {blocks}."
-        case "token_budget":
-            more = f"; {fmt.plural(missing, 'token')} more would have done" if missing else ""
-            return f"{reason.request_id} waited as the token budget was spent{more}."
-        case "seq_limit":
-            most = f" {info.max_num_seqs:,}" if info else ""
-            if not missing:
-                return f"{reason.request_id} waited for a place: all{most} were taken."
-            more = fmt.plural(missing, "more place")
-            return f"{reason.request_id} waited for {more}{most and f' of the{most}'}."
-        case "lora_slots":
-            return f"{reason.request_id} waited for a LoRA slot."
-        case "paused":
-            return f"{reason.request_id} waited as the scheduler was paused."
-        case "unknown":
-            return f"{reason.request_id} was left waiting; the reason is unknown."
+    return f"{reason.request_id} waits: {describe_reason(reason, info)}."

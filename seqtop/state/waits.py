@@ -13,15 +13,12 @@ import math
 from msgspec.structs import replace
 
 from seqtop.state.model import EngineData, RequestState, WaitTimes
+from seqtop.state.wait_causes import OWN_TURN, head_reason
 from seqtop.wire.messages import Step
 
 MAX_CAUSES = 16
 """The most causes that are told apart for one request; an engine may invent names."""
 _OTHER = "other"
-BLOCKS_NOBODY = frozenset({"lora_slots", "unknown"})
-"""Causes for which a scheduler passes over a request and examines the next one."""
-NOT_A_CAUSE = frozenset({"", "PREEMPTED", "WAITING", "SWAPPED"})
-"""Statuses of an engine in which a request waits for its turn."""
 
 
 def begin_wait(state: EngineData, request: RequestState, time: float) -> None:
@@ -79,8 +76,8 @@ def advance(state: EngineData, step: Step) -> None:
 
 def block(state: EngineData, step: Step) -> None:
     """Sets the cause for which the head of the queue waits from the start of `step` on."""
-    causes = (reason.cause for reason in step.wait_reasons if reason.cause not in BLOCKS_NOBODY)
-    state.blocked = replace(state.blocked, cause=next(causes, None))
+    head = head_reason(step.wait_reasons)
+    state.blocked = replace(state.blocked, cause=None if head is None else head.cause)
 
 
 def _add_named(state: EngineData, request: RequestState, elapsed: float) -> None:
@@ -99,7 +96,7 @@ def _own_cause(state: EngineData, request: RequestState) -> str | None:
     """Returns the engine's name for a wait that is not for a turn."""
     sequence = state.sequences.get(request.seq_ids[0]) if request.seq_ids else None
     name = "" if sequence is None else sequence.engine_status
-    return None if name in NOT_A_CAUSE else name
+    return None if name in OWN_TURN else name
 
 
 def _blocked_until(state: EngineData, time: float) -> dict[str, float]:

@@ -21,7 +21,7 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", recording, "req-4"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("req-4: TTFT ")
-    assert "behind req-3, req-2 in the queue: no free blocks" in said
+    assert "behind req-3, req-2 in the queue: too few blocks are free" in said
     assert main(["explain", recording, "req-4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     parts = document["parts"]

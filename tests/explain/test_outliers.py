@@ -39,9 +39,9 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     seconds = [each.seconds for each in found.slow]
     assert seconds == sorted(seconds, reverse=True)
     fields = {each.field: each for each in found.differences}
-    assert {"waited", "waited: blocks", "why", "ttft"} <= {*fields}
+    assert {"waited", "waited: no free blocks", "why", "ttft"} <= {*fields}
     assert not {"e2e", "prompt", "out", "seq"} & {*fields}
-    assert fields["waited: blocks"].distance == 1.0
+    assert fields["waited: no free blocks"].distance == 1.0
     assert fields["why"].slow == "blocks 100%"
     assert fields["why"].distance == 1.0
     distances = [each.distance for each in found.differences]
@@ -223,8 +223,8 @@ def test_the_figures_of_a_difference() -> None:
     )
     assert fields["why"].others == "none 100%"
     assert fields["tps"].slow == "median 4.0"
-    waited = fields["waited: blocks"]
-    assert waited.title == "waited: blocks"
+    waited = fields["waited: no free blocks"]
+    assert waited.title == "waited: no free blocks"
     assert (waited.slow, waited.others) == ("median 400 ms", "median 0 s")
     assert not {each for each in fields if each.startswith("time: ")}, "waits have their causes"
 

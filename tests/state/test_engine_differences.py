@@ -89,7 +89,7 @@ def test_why_says_what_only_the_engine_has_a_word_for() -> None:
     view.rebuild(state)
     assert "WAITING_FOR_REMOTE_KVS" in status_sentence(state, view, state.sequences[4])
     assert status_sentence(state, view, state.sequences[1]).startswith(
-        "Decoding: 2 tokens so far. Of 3 drafts 1 were right."
+        "Decoding: 2 tokens so far. 1 of 3 draft tokens accepted."
     )
 
 

@@ -8,7 +8,6 @@ import pytest
 from seqtop.sequence import RequestMetrics, SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
-    BEHIND,
     COLUMNS,
     FIELDS,
     PREEMPTED,
@@ -22,6 +21,7 @@ from seqtop.state.fields import (
     wait_word,
 )
 from seqtop.state.model import WaitTimes
+from seqtop.state.wait_causes import BEHIND
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import WaitReason
 
@@ -109,7 +109,7 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
     ("total", "by_cause", "word"),
     [
         (5.0, {"seq_limit": 2.0, "no_blocks": 3.0}, "blocks"),
-        (6.0, {"seq_limit": 3.0}, "place"),
+        (6.0, {"seq_limit": 3.0}, "seqs"),
         (6.5, {"seq_limit": 3.0}, None),
         (5.0, {"WAITING_FOR_FSM": 5.0}, "waiting_for_fsm"),
         (5.0, {}, None),

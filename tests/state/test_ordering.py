@@ -354,17 +354,17 @@ def test_the_place_in_the_queue_follows_each_change() -> None:
         running(state, seq_id, seq_id)
         state.sequences[seq_id].status = SequenceStatus.WAITING
     view.rebuild(state)
-    assert [view.queue_place(seq_id) for seq_id in (1, 2, 3)] == [(0, 1), (1, 1), (2, 2)]
+    assert [view.queue_position(seq_id) for seq_id in (1, 2, 3)] == [(0, 1), (1, 1), (2, 2)]
     state.sequences[1].status = SequenceStatus.RUNNING
     view.update(state, [1])
-    assert [view.queue_place(seq_id) for seq_id in (1, 2, 3)] == [None, (0, 2), (1, 2)]
+    assert [view.queue_position(seq_id) for seq_id in (1, 2, 3)] == [None, (0, 2), (1, 2)]
     state.requests["req-3"].priority = -1
     view.update(state, [3])
     assert view.queue == [3, 2]
     del state.sequences[3]
     view.update(state, [3])
     assert view.queue == [2]
-    assert view.queue_place(3) is None
+    assert view.queue_position(3) is None
     view.rebuild(EngineState())
     assert (view.queue, list(view.running), ids(view)) == ([], [], [])
 

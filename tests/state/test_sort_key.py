@@ -47,8 +47,8 @@ def test_by_lifecycle_running_come_first_then_the_queue_then_the_latest_ends() -
     view = SequenceView()
     view.rebuild(state)
     assert ids(view) == [8, 7, 6, 5, 3, 4, 2, 1]
-    assert [view.queue_place(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
-    assert view.queue_place(7) is None
+    assert [view.queue_position(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
+    assert view.queue_position(7) is None
     view.sort = Sort(descending=True)
     view.rebuild(state)
     assert ids(view) == [1, 2, 4, 3, 5, 6, 7, 8]

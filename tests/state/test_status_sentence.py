@@ -1,4 +1,4 @@
-"""The sentence that says why a sequence is where it is."""
+"""The status of a sequence in one or two sentences."""
 
 from typing import Any
 
@@ -66,14 +66,24 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
     ("expected", "status", "request_changes", "changes"),
     [
         ("Behind req-1, 2 sequences ahead of it in the queue.", WAITING, {}, {}),
-        ("Waiting for 3 more free blocks.", WAITING, reason("no_blocks", 3), {}),
-        ("Waiting for 1 more free block.", WAITING, reason("no_blocks", 1), {}),
-        ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
+        (
+            "Waiting: too few blocks are free; 3 more blocks needed.",
+            WAITING,
+            reason("no_blocks", 3),
+            {},
+        ),
+        (
+            "Waiting: too few blocks are free; 1 more block needed.",
+            WAITING,
+            reason("no_blocks", 1),
+            {},
+        ),
+        ("Waiting: too few blocks are free.", WAITING, reason("no_blocks"), {}),
         ("Waiting: the scheduler is paused.", WAITING, reason("paused"), {}),
         (
             (
-                "Waiting for a LoRA slot: running requests with other adapters have all of them."
-                " Waited 1.52 s: 1.50 s for a LoRA slot, 20.0 ms for FROZEN. LoRA adapter: poems."
+                "Waiting: max_loras other LoRA adapters are in use."
+                " Waited 1.52 s (max_loras 1.50 s, FROZEN 20.0 ms). LoRA adapter: poems."
             ),
             WAITING,
             reason("lora_slots")
@@ -83,17 +93,17 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             },
             {},
         ),
-        ("Left waiting by the scheduler; the reason is unknown.", WAITING, reason("unknown"), {}),
+        ("Waiting: the scheduler gave no reason.", WAITING, reason("unknown"), {}),
         (
-            "Waiting for free blocks. Waited 1.50 s; no reason was given.",
+            "Waiting: too few blocks are free. Waited 1.50 s (no reason given).",
             WAITING,
             reason("no_blocks") | {"wait": WaitTimes(1.5, {}, named=0.0)},
             {},
         ),
         (
             (
-                "Waiting for free blocks. Waited 10.0 s: 6.00 s for blocks,"
-                " 4.00 s for a reason not given; 2.00 s of it behind others."
+                "Waiting: too few blocks are free. Waited 10.0 s (no free blocks 6.00 s,"
+                " no reason given 4.00 s), 2.00 s of it behind others."
             ),
             WAITING,
             reason("no_blocks") | {"wait": WaitTimes(10.0, {"no_blocks": 6.0}, named=4.0)},
@@ -118,34 +128,39 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             DECODING | {"num_external_tokens": 3},
         ),
         (
-            "Waiting for a KV connector to load its KV cache (WAITING_FOR_REMOTE_KVS).",
+            "Waiting: a KV connector is loading its KV cache (WAITING_FOR_REMOTE_KVS).",
             WAITING,
             {},
             {"engine_status": "WAITING_FOR_REMOTE_KVS"},
         ),
         (
-            "Waiting: the step's token budget is spent; 1 token more would do.",
+            "Waiting: the step's token budget is used up; 1 more token needed.",
             WAITING,
             reason("token_budget", 1),
             {},
         ),
         (
-            "Waiting: the step's token budget is spent.",
+            "Waiting: the step's token budget is used up.",
             WAITING,
             reason("token_budget"),
             {},
         ),
         (
-            "Waiting for a place: all sequences that may run at once do.",
+            "Waiting: max_num_seqs sequences are running.",
             WAITING,
             reason("seq_limit"),
             {},
         ),
-        ("Waiting for 2 more places.", WAITING, reason("seq_limit", 2), {}),
+        (
+            "Waiting: max_num_seqs sequences are running; 2 more sequence slots needed.",
+            WAITING,
+            reason("seq_limit", 2),
+            {},
+        ),
         (
             (
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
-                "recomputed. Waiting for 3 more free blocks."
+                "recomputed. Waiting: too few blocks are free; 3 more blocks needed."
             ),
             WAITING,
             PREEMPTED | reason("no_blocks", 3),
@@ -154,7 +169,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
-                "recomputed. Next in the queue; the scheduler has not come to it yet."
+                "recomputed. Next in the queue."
             ),
             WAITING,
             PREEMPTED,
@@ -163,7 +178,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Preempted at step 1,120 because no blocks were free for it; 212 computed "
-                "tokens will be recomputed. Waiting for 3 more free blocks."
+                "tokens will be recomputed. Waiting: too few blocks are free; 3 more blocks needed."
             ),
             WAITING,
             PREEMPTED | {"preempted_for": "req-2"} | reason("no_blocks", 3),
@@ -172,7 +187,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. "
-                "Waiting for free blocks."
+                "Waiting: too few blocks are free."
             ),
             WAITING,
             PREEMPTED
@@ -183,7 +198,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Swapped out at step 1,120 to make room for req-9; nothing is lost. "
-                "It waits for blocks to come back to."
+                "Waiting for free blocks on the device."
             ),
             SequenceStatus.SWAPPED,
             PREEMPTED | {"last_preemption_mode": "swap"},
@@ -298,7 +313,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Swapped out at step 1,120 to make room for req-9, 2 blocks to host memory; "
-                "nothing is lost. Waiting for 3 more free blocks."
+                "nothing is lost. Waiting: too few blocks are free; 3 more blocks needed."
             ),
             SequenceStatus.SWAPPED,
             PREEMPTED | {"last_preemption_mode": "swap"} | reason("no_blocks", 3),
@@ -345,7 +360,8 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             (
                 "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
                 "1 block written by req-1 (4); 1 block written by req-5 (45); "
-                "1 block written by req-6 (46); 1 block written by req-7 (47); and of 2 others."
+                "1 block written by req-6 (46); 1 block written by req-7 (47); "
+                "and blocks of 2 other requests."
             ),
             RUNNING,
             {},
@@ -371,7 +387,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
         (
-            "Ignored: its prompt is longer than the engine takes.",
+            "Ignored: the prompt exceeds the engine's maximum length.",
             SequenceStatus.FINISHED_IGNORED,
             {},
             {},

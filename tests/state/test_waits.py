@@ -27,18 +27,18 @@ def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
     sequence = source.state.sequences[late.seq_ids[0]]
     view = SequenceView()
     view.rebuild(source.state)
-    assert "Waited 5.00 s: 3.00 s for a place, 2.00 s for blocks." in status_sentence(
+    assert "Waited 5.00 s (max_num_seqs 3.00 s, no free blocks 2.00 s)." in status_sentence(
         source.state, view, sequence
     )
     assert FIELDS["waited"].value(late, sequence, source.state.time) == late.wait.total
-    assert FIELDS["why"].value(late, sequence, source.state.time) == "place"
+    assert FIELDS["why"].value(late, sequence, source.state.time) == "seqs"
     # It still waits, behind the first one, and then for reasons that nobody gives.
     waiting = wait_until(source.state, last, source.state.time)
     assert waiting.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
     assert waiting.total == pytest.approx(8.9, abs=0.06)
     sentence = describe_waits(source.state, last)
-    assert "for a place" in sentence
-    assert "for a reason not given; 5.00 s of it behind others." in sentence
+    assert "max_num_seqs 3.00 s" in sentence
+    assert sentence.endswith("), 5.00 s of it behind others.")
 
 
 def test_waits_are_as_long_as_the_spans_of_a_request() -> None:

@@ -17,10 +17,10 @@ END = 180
 
 
 def question_run() -> tuple[ScriptedSource, Script]:
-    """Plays nine seconds of an engine with two places and 64 blocks.
+    """Plays nine seconds of an engine with `max_num_seqs` 2 and 64 blocks.
 
-    - `late` waits 5 s: 100 steps of 50 ms, in 60 of which it is the head of the queue and waits for
-      a place, then in 40 for blocks. `last` waits behind it.
+    - `late` waits 5 s: 100 steps of 50 ms, the head of the queue. In 60 of these two sequences
+      are running, in 40 too few blocks are free. `last` waits behind it.
     - `twin` finds 32 of its 40 prompt tokens in the prefix cache, which `early` holds.
     - Between steps 60 and 100 only one sequence decodes, instead of two.
     - From step 120 on, `stuck` runs without a token.

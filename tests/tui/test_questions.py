@@ -49,8 +49,8 @@ def test_who_had_the_worst_ttft_and_why(run: SeqtopApp) -> None:
         assert selected(run) == "late"
         text = words(run)
         assert "Waited 5.0" in text
-        assert "3.00 s for a place, 2.00 s for blocks." in text
-        assert "place" in row(run, "late")
+        assert "(max_num_seqs 3.00 s, no free blocks 2.00 s)." in text
+        assert "seqs" in row(run, "late")
 
     play(run, act, WIDE)
 

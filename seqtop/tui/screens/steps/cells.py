@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from rich.cells import cell_len
 
-from seqtop.state.step_summary import TIME_PARTS, StepSummary, describe_limit
+from seqtop.state.step_summary import TIME_PARTS, StepSummary, limited_by
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.bars import bar
@@ -98,7 +98,7 @@ def _tokens(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
 
 
 def _limit(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
-    return fitted(((describe_limit(step, info), "waiting" if step.waits else "dim"),), width)
+    return fitted(((limited_by(step, info), "waiting" if step.waits else "dim"),), width)
 
 
 def _swaps(step: StepSummary, _: EngineInfo | None, width: int) -> Line:

@@ -192,7 +192,7 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
             (1, ((f"{GLYPHS['prefill'][0]} {prefills}", "prefill"),) if step.chunks else ()),
             (1, ((f"● {fmt.plural(step.num_decodes, 'decode')}", "running"),)),
             (2, ((f"{fmt.count(step.num_tokens)}{budget} tokens", PLAIN),)),
-            (0, ((step_summary.describe_limit(step, info), "waiting" if step.waits else "dim"),)),
+            (0, ((step_summary.limited_by(step, info), "waiting" if step.waits else "dim"),)),
             (4, _lora_slots(stats, info)),
             (4, _cuda_graph(stats)),
             (4, _encoder(stats, info)),

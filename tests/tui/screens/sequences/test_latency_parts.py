@@ -30,7 +30,10 @@ def test_the_parts_of_a_latency(explained: SeqtopApp) -> None:
         await opened(explained, pilot)
         text = " ".join(screen(explained).split())
         assert "TTFT 102 ms, end to end 252 ms (stop)" in text
-        assert "queued 50.0 ms 20% step 1 no free blocks (3 blocks missing); long held" in text
+        assert (
+            "queued 50.0 ms 20% step 1 too few blocks are free (3 more blocks needed); long held"
+            in text
+        )
         assert "preempted 50.0 ms 20% step 3 preempted to make room for long" in text
         await pilot.press("tab")
         assert isinstance(explained.focused, LatencyParts)

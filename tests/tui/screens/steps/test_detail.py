@@ -49,7 +49,7 @@ def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
         await pilot.press("d")
         await pilot.pause()
         assert detail.display
-        assert "req-9 waited for a place" in screen(app)
+        assert "req-9 waits: max_num_seqs (8) sequences are running." in screen(app)
 
     play(app, act, (100, 40))
 

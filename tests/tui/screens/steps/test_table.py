@@ -20,7 +20,7 @@ def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> Non
         assert step_at(app, rows.cursor) == 40
         text = screen(app)
         assert "no free blocks: 3 missing" in text
-        assert "req-9 waited for a place: all 8 were taken." in text
+        assert "req-9 waits: max_num_seqs (8) sequences are running." in text
 
     play(app, act, (100, 40))
 

@@ -1,0 +1,160 @@
+"""The causes of waiting: words, sentence, unit, and the setting of the engine behind each.
+
+Screens, filters, `seqtop explain`, `seqtop diff` and the exports take their words from here. Tests
+compare the documents with it.
+"""
+
+from typing import assert_never, get_args
+
+import msgspec
+
+from seqtop.text import format as fmt
+from seqtop.wire.messages import EngineInfo, WaitCause, WaitReason
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause of waiting in words."""
+
+    word: str
+    """One word for the column *Why* and the filter `why:`."""
+    label: str
+    """The limit in a few words, for cells and sums."""
+    sentence: str
+    """The rest of a sentence that begins with "Waiting: "; `{limit}` is the setting's value."""
+    unit: str = ""
+    """The unit of `WaitReason.num_missing`; empty if nothing is counted."""
+    setting: str = ""
+    """The field of `EngineInfo`, named as in vLLM, that sets the limit; empty without one."""
+    is_passed_over: bool = False
+    """True if the scheduler goes on to the next request in the queue. Otherwise all requests behind
+    wait for the same."""
+    is_for_turn: bool = True
+    """True if the request waits for what those before it in the queue take."""
+
+    def limit(self, info: EngineInfo | None) -> int | None:
+        """Returns the value of the setting; `None` if it is unknown or there is none."""
+        return getattr(info, self.setting) if info is not None and self.setting else None
+
+    def limited(self, info: EngineInfo | None) -> str:
+        """Returns the sentence with the value of the setting, if that is known."""
+        limit = self.limit(info)
+        return self.sentence.replace("{limit}", "" if limit is None else f" ({limit:,})")
+
+    def missing(self, number: int) -> str:
+        """Returns the amount that is missing in words; empty if it is unknown."""
+        if number <= 0 or not self.unit:
+            return ""
+        return f"{number:,} more {self.unit}{'' if number == 1 else 's'} needed"
+
+
+def _declare(cause: WaitCause) -> Cause:
+    match cause:
+        case "no_blocks":
+            return Cause(
+                word="blocks",
+                label="no free blocks",
+                sentence="too few blocks are free",
+                unit="block",
+                setting="num_gpu_blocks",
+            )
+        case "token_budget":
+            return Cause(
+                word="budget",
+                label="token budget",
+                sentence="the step's token budget{limit} is used up",
+                unit="token",
+                setting="max_num_batched_tokens",
+            )
+        case "seq_limit":
+            return Cause(
+                word="seqs",
+                label="max_num_seqs",
+                sentence="max_num_seqs{limit} sequences are running",
+                unit="sequence slot",
+                setting="max_num_seqs",
+            )
+        case "lora_slots":
+            return Cause(
+                word="lora",
+                label="max_loras",
+                sentence="max_loras{limit} other LoRA adapters are in use",
+                setting="max_loras",
+                is_passed_over=True,
+                is_for_turn=False,
+            )
+        case "paused":
+            return Cause(
+                word="paused",
+                label="paused",
+                sentence="the scheduler is paused",
+                is_for_turn=False,
+            )
+        case "unknown":
+            return Cause(
+                word="unknown",
+                label="no reason given",
+                sentence="the scheduler gave no reason",
+                is_passed_over=True,
+            )
+    assert_never(cause)
+
+
+def _declare_status(status: str, label: str, sentence: str) -> Cause:
+    """Declares a status of vLLM, which says what a request waits for instead of its turn."""
+    return Cause(word=status.lower(), label=label, sentence=sentence, is_for_turn=False)
+
+
+CAUSES = {cause: _declare(cause) for cause in get_args(WaitCause)}
+"""All causes that a scheduler can give, by `WaitCause`."""
+PASSED_OVER = frozenset(name for name, cause in CAUSES.items() if cause.is_passed_over)
+"""The causes for which a scheduler passes over a request and examines the next one."""
+OWN_TURN = frozenset({"", "PREEMPTED", "WAITING", "SWAPPED"})
+"""Values of `engine_status` with which a request waits for its turn."""
+BEHIND = "queue"
+"""The word for a wait behind others in the queue."""
+_GRAMMAR = "its grammar is being compiled"
+_STATUSES = {
+    status: _declare_status(status, label, sentence)
+    for status, label, sentence in (
+        ("WAITING_FOR_REMOTE_KVS", "KV connector", "a KV connector is loading its KV cache"),
+        ("WAITING_FOR_STREAMING_REQ", "session input", "its streaming session has no more input"),
+        ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "grammar", _GRAMMAR),
+        ("WAITING_FOR_FSM", "grammar", _GRAMMAR),
+    )
+}
+
+
+def cause_in_words(cause: str) -> Cause:
+    """Returns the words for a `WaitCause`, or for the engine's own status of a waiting request."""
+    known = CAUSES.get(cause) or _STATUSES.get(cause)
+    if known is not None:
+        return known
+    return _declare_status(cause, cause, "the engine gave a reason of its own")
+
+
+def head_reason(reasons: list[WaitReason] | tuple[WaitReason, ...]) -> WaitReason | None:
+    """Returns the reason of the head of the queue, for which all behind it wait, if one is given.
+
+    Args:
+        reasons: The reasons of a step, in the order of the queue.
+    """
+    for reason in reasons:
+        if reason.cause not in PASSED_OVER:
+            return reason
+    return None
+
+
+def describe_reason(reason: WaitReason, info: EngineInfo | None) -> str:
+    """Describes a reason to wait as the rest of a sentence that begins with "Waiting: "."""
+    cause = CAUSES[reason.cause]
+    missing = cause.missing(reason.num_missing)
+    return cause.limited(info) + (f"; {missing}" if missing else "")
+
+
+def describe_limit(reason: WaitReason, info: EngineInfo | None) -> str:
+    """Describes a reason to wait in a table's cell: the limit, and what was missing."""
+    cause = CAUSES[reason.cause]
+    if cause.label == cause.setting and (limit := cause.limit(info)) is not None:
+        return f"{cause.label}: {fmt.count(limit)}"
+    missing = f": {fmt.count(reason.num_missing)} missing" if reason.num_missing > 0 else ""
+    return cause.label + missing
