@@ -123,6 +123,8 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
 def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     copy_finished(state, step)
     waits.advance(state, step)
+    for preemption in step.preemptions:  # first: the same step may admit the request again
+        _apply_preemption(state, step, preemption)
     # A stream of plain vLLM deltas has no updates: then tokens are read from the deltas.
     bare = not step.sequences and step.decodes is None
     touched: list[int] = []
@@ -140,8 +142,6 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     # After the rows: a fork starts from its parent as it was before the step.
     if step.decodes is not None:
         touched += decodes.apply(state, step, step.decodes)
-    for preemption in step.preemptions:
-        _apply_preemption(state, step, preemption)
     touched += _update_wait_reasons(state, step)
     waits.block(state, step)
     if step.newly_cached_blocks is not None:
@@ -361,9 +361,9 @@ def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     request.metrics = event.metrics
     if event.metrics.finished_time is None:  # not every engine reports it
         event.metrics.finished_time = event.time
-    request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     close_span(state, request, event.time)
+    request.wait_reason = None
     state.time = max(state.time, event.time)
     return [*seq_ids, *evict_finished(state, event.request_id)]
 

@@ -57,7 +57,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_accepted_tokens = accepted
         _count_drafts(state, update.num_draft_tokens, update.num_accepted_tokens or 0)
     if update.engine_status != sequence.engine_status:
-        waits.change_engine_status(state, request, time)
+        waits.change_engine_status(state, request)
         sequence.engine_status = update.engine_status
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason

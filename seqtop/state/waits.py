@@ -33,19 +33,20 @@ def end_wait(state: EngineData, request: RequestState, time: float) -> None:
         request.wait = replace(wait_until(state, request, time), since=None, blocked_before={})
 
 
-def change_engine_status(state: EngineData, request: RequestState, time: float) -> None:
-    """Begins a new part of a wait, as the engine's name for its cause changes at `time`."""
+def change_engine_status(state: EngineData, request: RequestState) -> None:
+    """Begins a new part of a wait, as the engine's name for its cause changes in the last step."""
     if request.wait.since is not None:
+        time = max(request.wait.since, state.blocked.since)
         request.wait = wait_until(state, request, time)
         begin_wait(state, request, time)
 
 
 def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTimes:
     """Returns the waits of a request including the present one, up to `time`, epoch seconds."""
-    wait = request.wait
-    if wait.since is None:
+    wait, since = request.wait, request.wait.since
+    if since is None:
         return wait
-    length = _elapsed(wait.since, time)
+    length = _elapsed(since, time)
     name = _own_cause(state, request)
     if name is not None:
         more = {name: length}
@@ -60,7 +61,11 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
         if seconds > 0:
             key = cause if cause in by_cause or len(by_cause) < MAX_CAUSES else _OTHER
             by_cause[key] = by_cause.get(key, 0.0) + seconds
-    return replace(wait, total=wait.total + length, by_cause=by_cause)
+    wait = replace(wait, total=wait.total + length, by_cause=by_cause)
+    elapsed = _elapsed(max(since, state.blocked.since), time)
+    if request.wait_reason is None or elapsed <= 0:
+        return wait
+    return _with_named(state, request, wait, elapsed)
 
 
 def advance(state: EngineData, step: Step) -> None:
@@ -69,7 +74,7 @@ def advance(state: EngineData, step: Step) -> None:
     for request_id in state.wait_reason_ids if elapsed > 0 else ():
         request = state.requests.get(request_id)
         if request is not None and request.wait.since is not None:
-            _add_named(state, request, elapsed)
+            request.wait = _with_named(state, request, request.wait, elapsed)
     by_cause = _blocked_until(state, step.start_time)
     state.blocked = replace(state.blocked, by_cause=by_cause, since=step.start_time)
 
@@ -80,16 +85,21 @@ def block(state: EngineData, step: Step) -> None:
     state.blocked = replace(state.blocked, cause=None if head is None else head.cause)
 
 
-def _add_named(state: EngineData, request: RequestState, elapsed: float) -> None:
-    """Adds seconds in which the scheduler named a request itself, with a cause of its own."""
-    wait, by_cause = request.wait, request.wait.by_cause
+def _with_named(
+    state: EngineData, request: RequestState, wait: WaitTimes, elapsed: float
+) -> WaitTimes:
+    """Returns `wait` with seconds in which the scheduler named the request itself.
+
+    They count for the cause that it gave for this request, not for that of the head of the queue.
+    """
+    by_cause = wait.by_cause
     cause = request.wait_reason.cause if request.wait_reason is not None else None
-    if cause is not None and cause != state.blocked.cause:
+    if cause not in (None, state.blocked.cause) and _own_cause(state, request) is None:
         more: dict[str, float] = {cause: elapsed} if cause != "unknown" else {}
         if state.blocked.cause is not None:  # these seconds are in `blocked`
             more[state.blocked.cause] = -elapsed
         by_cause = {**by_cause, **{key: by_cause.get(key, 0.0) + more[key] for key in more}}
-    request.wait = replace(wait, named=wait.named + elapsed, by_cause=by_cause)
+    return replace(wait, named=wait.named + elapsed, by_cause=by_cause)
 
 
 def _own_cause(state: EngineData, request: RequestState) -> str | None:

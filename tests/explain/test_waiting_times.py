@@ -1,0 +1,130 @@
+"""The seconds of waits by cause: those of the live state are those of an explained latency.
+
+`seqtop.state.waits` adds them up at each step for the table. `seqtop.explain.chain` has them as
+parts with positions.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from seqtop.explain.chain import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, Chain
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.waits import wait_until
+from seqtop.wire import parsing
+from seqtop.wire.messages import Event, Preemption, RequestFinished, Step, WaitCause, WaitReason
+from tests.support.recordings import encoded
+from tests.support.reducer_events import arrived, delta, full, metrics, step, update
+
+WAITS = ("queued", "preempted", "swapped")
+NO_CAUSE = ("unknown", ARRIVING, BETWEEN_STEPS, IN_PROGRESS)
+"""Causes in an explanation for which the state has none."""
+STATUSES = ("", "PREEMPTED", "WAITING_FOR_REMOTE_KVS", "FROZEN")
+REQUESTS = {"a": 1, "b": 2, "c": 3}
+
+
+def assert_equal_waits(events: Sequence[Event]) -> int:
+    """Compares the waits of all requests at the end of `events`, and returns their number."""
+    state = EngineState(max_finished=len(events))
+    for event in events:
+        state.apply(event)
+    for request in state.requests.values():
+        chain = Chain(request)
+        for position, event in enumerate(events):
+            if isinstance(event, RequestFinished) and event.request_id == request.request_id:
+                chain.end()
+            elif not chain.is_finished:
+                chain.apply(position, event)
+        last = None if chain.is_finished else chain.open_part(state.time)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for part in (*chain.parts, *([last] if last else [])):
+            if part.kind in WAITS:
+                seconds[part.cause] += part.seconds
+        wait = wait_until(state, request, state.time)
+        assert sum(seconds.values()) == pytest.approx(wait.total, abs=1e-6)
+        explained = {cause: each for cause, each in seconds.items() if cause not in NO_CAUSE}
+        for cause in {*explained, *wait.by_cause}:
+            assert explained.get(cause, 0.0) == pytest.approx(
+                wait.by_cause.get(cause, 0.0), abs=1e-6
+            ), cause
+    return len(state.requests)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Event]:
+    """Steps in which requests are admitted, preempted and left waiting, with any causes."""
+    events: list[Event] = [arrived(name, seq_id) for name, seq_id in REQUESTS.items()]
+    running: set[str] = set()
+    computed = dict.fromkeys(REQUESTS, 0)
+    now = 10.0
+    for number in range(draw(st.integers(1, 12))):
+        start = now + draw(st.sampled_from((0.0, 0.25, 1.0)))
+        now = start + draw(st.sampled_from((0.125, 0.5)))
+        preempted = draw(st.sets(st.sampled_from(sorted(running)))) if running else set()
+        waiting = sorted(REQUESTS.keys() - running | preempted)
+        admitted = draw(st.sets(st.sampled_from(waiting))) if waiting else set()
+        waiting = [name for name in draw(st.permutations(waiting)) if name not in admitted]
+        updates, groups = [], []
+        for name in sorted(running - preempted | admitted):
+            seq_id = REQUESTS[name]
+            computed[name] += 1
+            is_new = name in admitted
+            groups.append(
+                full(name, seq_id, [seq_id], chunk=3)
+                if is_new
+                else delta(name, seq_id, [5], computed[name])
+            )
+            updates.append(update(seq_id, SequenceStatus.RUNNING, computed[name]))
+        for name in waiting:
+            status = draw(st.sampled_from(STATUSES))
+            if name in preempted or status:
+                computed[name] = 0
+                updates.append(
+                    update(REQUESTS[name], SequenceStatus.WAITING, 0, engine_status=status)
+                )
+        reasons = [
+            WaitReason(request_id=name, cause=draw(st.sampled_from(get_args(WaitCause))))
+            for name in waiting
+            if draw(st.booleans())
+        ]
+        event: Step = step(
+            number,
+            *groups,
+            sequences=updates,
+            wait_reasons=reasons,
+            preemptions=[
+                Preemption(request_id=name, mode="recompute", num_lost_tokens=0)
+                for name in sorted(preempted)
+            ],
+        )
+        events.append(replace(event, start_time=start, time=now))
+        running = running - preempted | admitted
+    name, end = draw(st.sampled_from(sorted(REQUESTS))), now + 0.25
+    if draw(st.booleans()):
+        aborted, times = SequenceStatus.FINISHED_ABORTED, metrics(finished_time=end)
+        times.first_token_time = None
+        events.append(RequestFinished(request_id=name, time=end, status=aborted, metrics=times))
+    return events
+
+
+@given(steps())
+def test_with_any_causes(events: list[Event]) -> None:
+    assert assert_equal_waits(events) == len(REQUESTS)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(10), pytest.param(range(10, 300), marks=pytest.mark.release("many seeds"))],
+    ids=["few", "many"],
+)
+def test_of_scripted_engines(seeds: range) -> None:
+    """They swap, fork, and admit requests in the step that preempts them."""
+    for seed in seeds:
+        events = [parsing.event(payload) for payload in encoded(seed, 80, num_blocks=24)]
+        assert assert_equal_waits(events) > 5
