@@ -14,7 +14,7 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 WORKERS ?= 3
 PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
-	tests/state tests/wire
+	tests/state tests/test_documents.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
 	test-triton test-vllm clean
@@ -23,7 +23,8 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## A minute: lint, and test the state, the wire, the checks, the exports and the engine's scheduler.
+## A minute: lint, and test the state, the wire, the checks, the exports, the engine's scheduler and
+## what the documents list.
 check: lint
 	$(PYTEST) -m "not release" $(PURE)
 

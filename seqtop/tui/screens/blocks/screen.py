@@ -132,6 +132,7 @@ class BlocksScreen(EngineScreen):
             "used": stats.num_used_blocks if stats else None,
             "shared": index.num_shared,
             "swapped out": index.num_swapped if index.num_host else None,
+            "free in host memory": stats.num_free_cpu_blocks if stats else None,
             "saved by sharing": index.num_saved,
             "slots unfilled": index.num_unfilled,
             "free" if is_counted else unheld_word(state): stats.num_free_blocks if stats else None,

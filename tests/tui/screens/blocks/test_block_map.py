@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
@@ -102,6 +103,8 @@ def test_host_blocks_show_who_is_swapped_out() -> None:
     state = source.state
     victim = state.sequences[state.requests["req-5"].seq_ids[0]]
     victim.status, victim.host_table = SequenceStatus.SWAPPED, [3, 4]
+    assert state.stats is not None
+    state.stats = replace(state.stats, num_free_cpu_blocks=38)
     victim.block_table = []
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -109,7 +112,7 @@ def test_host_blocks_show_who_is_swapped_out() -> None:
         await pilot.press("2", "G")
         await pilot.pause()
         assert "host memory, to swap to" in screen(app)
-        assert "2 swapped out" in screen(app)
+        assert "2 swapped out   38 free in host memory" in screen(app)
         assert "Host block 39   · free" in screen(app)
         assert "⇄ ⇄" in screen(app)
         await pilot.press("b", "0", "enter", "G", "home", "right", "right", "right")
