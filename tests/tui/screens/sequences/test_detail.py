@@ -76,7 +76,7 @@ def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
         assert isinstance(app.focused, Rows)
         await pilot.press(*["down"] * 8)  # the preempted one, of which there is much to say
         await pilot.pause()
-        assert "Waited 360 ms: 300 ms for …" in screen(app)
+        assert "3 more blocks needed. Waited …" in screen(app)
 
     play(app, act, (80, 24))
 
