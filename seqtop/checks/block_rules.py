@@ -215,7 +215,7 @@ class BlockRules(RuleGroup):
     def _preempt_gains_nothing(self, step: Step) -> Iterator[Finding]:
         """Checks preemptions against the tables as they were before the step."""
         info = self.state.info
-        preempted = {each.request_id for each in step.preemptions}
+        preempted = {preemption.request_id for preemption in step.preemptions}
         # Blocks that the requests preempted in one step share among themselves are freed.
         victims = {
             seq_id
@@ -234,12 +234,12 @@ class BlockRules(RuleGroup):
                 if block >= info.num_reserved_blocks
             }
             owners = {block: self._index.device_owners(block).keys() for block in blocks}
-            if not blocks or any(each <= victims for each in owners.values()):
+            if not blocks or any(seq_ids <= victims for seq_ids in owners.values()):
                 continue
             others = {
                 self.state.sequences[seq_id].request_id
-                for each in owners.values()
-                for seq_id in each - victims
+                for seq_ids in owners.values()
+                for seq_id in seq_ids - victims
                 if seq_id in self.state.sequences
             }
             yield Finding(
@@ -269,7 +269,7 @@ class BlockRules(RuleGroup):
             ]
             end = (position + 1) * info.block_size
             # A writer in the same batch is in time: it writes before the attention reads.
-            if others and all(each.num_computed_tokens < end for each in others):
+            if others and all(sequence.num_computed_tokens < end for sequence in others):
                 writer = others[0]
                 yield self.of_sequence(
                     sequence,

@@ -58,7 +58,7 @@ class LifecycleRules(RuleGroup):
             yield from self._text_length(event)
         if not isinstance(event, Step):
             return
-        preempted = {each.request_id for each in event.preemptions}
+        preempted = {preemption.request_id for preemption in event.preemptions}
         for update in event.sequences:
             sequence = self.state.sequences.get(update.seq_id)
             if sequence is None:

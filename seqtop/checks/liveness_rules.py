@@ -155,10 +155,12 @@ class LivenessRules(RuleGroup):
 
     def _remove_waiting(self, request: RequestState) -> bool:
         queue = self._new.get(request.priority, {})
-        found = queue.pop(request.request_id, None) or self._preempted.pop(request.request_id, None)
+        waiting = queue.pop(request.request_id, None) or self._preempted.pop(
+            request.request_id, None
+        )
         if not queue:
             self._new.pop(request.priority, None)
-        return found is not None
+        return waiting is not None
 
     def _restart_clock(self, time: float) -> None:
         self._num_empty_steps, self._progress_time, self._is_stuck = 0, time, False
@@ -175,15 +177,16 @@ class LivenessRules(RuleGroup):
             for request in self.state.requests.values()
             if request.finish_reason is None and self._waits_for_its_turn(request)
         ]
-        reasons = (self.state.requests.get(each) for each in self.state.wait_reason_ids)
+        reasons = (self.state.requests.get(request_id) for request_id in self.state.wait_reason_ids)
         is_paused = any(
-            each and each.wait_reason and each.wait_reason.cause == "paused" for each in reasons
+            request and request.wait_reason and request.wait_reason.cause == "paused"
+            for request in reasons
         )
         if is_paused or not stuck:  # all wait for something that the scheduler does not decide
             self._restart_clock(self.state.time)
             return
         self._is_stuck = True
-        head = next((each for each in stuck if each.wait_reason is not None), stuck[0])
+        head = next((request for request in stuck if request.wait_reason is not None), stuck[0])
         yield self.of_engine(
             f"{self._num_empty_steps} steps and {seconds:.1f} s without a computed token;"
             f" {plural(len(stuck), 'request')} unfinished{self._figures(head)}",
@@ -197,7 +200,7 @@ class LivenessRules(RuleGroup):
             return ""
         available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
         sequences = [self.state.sequences[seq_id] for seq_id in head.seq_ids]
-        need = sum(-(-each.num_tokens // info.block_size) for each in sequences)
+        need = sum(-(-sequence.num_tokens // info.block_size) for sequence in sequences)
         return (
             f", {stats.num_running} run; {plural(available, 'block')} available, the first request"
             f" needs {need}"
@@ -207,7 +210,9 @@ class LivenessRules(RuleGroup):
         if request.wait_reason and not CAUSES[request.wait_reason.cause].is_for_turn:
             return False
         sequences = map(self.state.sequences.get, request.seq_ids)
-        return any(each is not None and each.engine_status in OWN_TURN for each in sequences)
+        return any(
+            sequence is not None and sequence.engine_status in OWN_TURN for sequence in sequences
+        )
 
     # --- One request does not advance
 
@@ -286,7 +291,7 @@ class LivenessRules(RuleGroup):
         by_arrival = info is not None and info.queue_order == "fcfs"
         waiting = [next(iter(queue.items())) for queue in islice(self._new.values(), _MAX_COMPARED)]
         waiting += islice(self._preempted.items(), _MAX_COMPARED)
-        for request_id, each in waiting:
+        for request_id, wait in waiting:
             request = self.state.requests.get(request_id)
             if request is None or not self._waits_for_its_turn(request):
                 continue
@@ -298,13 +303,15 @@ class LivenessRules(RuleGroup):
                     and request.metrics.arrival_time < later.metrics.arrival_time
                 )
             if is_before:
-                yield request, each
+                yield request, wait
 
     @rule("thrash", "a request is preempted again and again and gains almost nothing", "warning")
     def _thrash(self, request: RequestState, step: Step) -> Iterator[Finding]:
         history = self._preemptions.setdefault(request.request_id, [])
         sequences = [self.state.sequences[seq_id] for seq_id in request.seq_ids]
-        history.append(_Gain(step.step, sum(len(each.output_token_ids) for each in sequences)))
+        history.append(
+            _Gain(step.step, sum(len(sequence.output_token_ids) for sequence in sequences))
+        )
         num = max(int(self._thresholds.thrash_preemptions), 2)
         if len(history) < num:
             return

@@ -154,9 +154,9 @@ class StreamChecker:
         with self._lock:
             lists = [self._about.get((incarnation, key), ()) for key in (seq_id, request_id)]
             return [
-                each
-                for found in lists
-                for each in found[: bisect_right(found, position, key=_POSITION)]
+                located
+                for about in lists
+                for located in about[: bisect_right(about, position, key=_POSITION)]
             ]
 
     def next(self, position: int) -> list[LocatedFinding]:
@@ -190,7 +190,7 @@ class StreamChecker:
                 position = max(position, self._found[-1].position)
             self._found.append(LocatedFinding(self.num_findings, position, finding))
             if is_full:
-                same = (each.finding.rule == finding.rule for each in self._found)
+                same = (located.finding.rule == finding.rule for located in self._found)
                 del self._found[next(index for index, is_same in enumerate(same) if is_same)]
 
     def _add_to_index(self, position: int, finding: Finding) -> None:
@@ -198,8 +198,8 @@ class StreamChecker:
         if name is None or self.is_index_full:
             return
         info = self._checker.state.info if self._checker is not None else None
-        found = self._about[info.incarnation if info else "", name]
-        if found:
-            position = max(position, found[-1].position)
-        found.append(LocatedFinding(self.num_findings, position, finding))
+        about = self._about[info.incarnation if info else "", name]
+        if about:
+            position = max(position, about[-1].position)
+        about.append(LocatedFinding(self.num_findings, position, finding))
         self._num_indexed += 1

@@ -120,10 +120,10 @@ class _Alignment:
         """True if the runs have ids in common."""
         unknown = len(a.requests)
         self._of_b = {
-            number: (unknown + number if found is None else found) if self.by_id else number
-            for number, found in enumerate(numbers)
+            number: (unknown + number if of_a is None else of_a) if self.by_id else number
+            for number, of_a in enumerate(numbers)
         }
-        self._is_identity = all(number == found for number, found in self._of_b.items())
+        self._is_identity = all(number == of_a for number, of_a in self._of_b.items())
 
     def num_equal_steps(self) -> int:
         """Returns the number of steps before the first that differs."""
@@ -206,19 +206,19 @@ def _difference(aligned: _Alignment, index: int, settings: list[Setting]) -> Dif
         return _length(aligned, index)
     sides = _Sides(aligned.a.steps[index], aligned.of_b(aligned.b.steps[index]))
     for find in (_arrivals, _ends, _preemptions, _admissions, _chunks, _decodes):
-        if found := find(aligned, sides):
+        if difference := find(aligned, sides):
             break
     else:
-        found = _tokens(aligned, sides)
+        difference = _tokens(aligned, sides)
     if settings:
-        changed = ", ".join(f"{each.name} {each.a} → {each.b}" for each in settings)
-        found.cause = f"the settings differ: {changed}; {found.cause}"
-    return found
+        changed = ", ".join(f"{setting.name} {setting.a} → {setting.b}" for setting in settings)
+        difference.cause = f"the settings differ: {changed}; {difference.cause}"
+    return difference
 
 
 def _length(aligned: _Alignment, index: int) -> Difference:
     longer = aligned.a if len(aligned.a.steps) > index else aligned.b
-    num_a, num_b = (fmt.plural(len(each.steps), "step") for each in (aligned.a, aligned.b))
+    num_a, num_b = (fmt.plural(len(run.steps), "step") for run in (aligned.a, aligned.b))
     step = longer.steps[index].step
     is_a = longer is aligned.a
     return Difference(
@@ -298,7 +298,7 @@ def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
             or "none"
         )
 
-    available = [each.stats.num_free_blocks + (each.stats.num_cached_blocks or 0) for each in sides]
+    available = [side.stats.num_free_blocks + (side.stats.num_cached_blocks or 0) for side in sides]
     if a and b:
         modes = {mode for _, _, mode in a}, {mode for _, _, mode in b}
         cause = (
@@ -312,7 +312,12 @@ def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
             f" {available[0]} and {available[1]} blocks were available"
         )
     return _found(
-        aligned, "preemption", sides, (text(a), text(b)), cause, [each[0] for each in (*a, *b)]
+        aligned,
+        "preemption",
+        sides,
+        (text(a), text(b)),
+        cause,
+        [number for number, _, _ in (*a, *b)],
     )
 
 
@@ -322,8 +327,8 @@ def _admissions(aligned: _Alignment, sides: _Sides) -> Difference | None:
     if a == b and numbers[0] == numbers[1]:
         return None
     texts = tuple(
-        f"admitted {aligned.names(each)}{_waits(aligned, side)}"
-        for each, side in zip(numbers, sides, strict=True)
+        f"admitted {aligned.names(admitted)}{_waits(aligned, side)}"
+        for admitted, side in zip(numbers, sides, strict=True)
     )
     only_a = [number for number in a if number not in b]
     only_b = [number for number in b if number not in a]
@@ -386,7 +391,7 @@ def _chunks(aligned: _Alignment, sides: _Sides) -> Difference | None:
         return _in_another_order(aligned, sides, [number for number, _ in a])
     first = differing[0]
     totals = [
-        each.stats.num_prefill_tokens + each.stats.num_decode_tokens for each in (sides.a, sides.b)
+        side.stats.num_prefill_tokens + side.stats.num_decode_tokens for side in (sides.a, sides.b)
     ]
     texts = tuple(
         f"computed {size.get(first, 0):,} tokens of {aligned.name(first)}, {total:,} in total"
@@ -439,27 +444,35 @@ def _figures(a: Run, b: Run) -> list[Figure]:
     rows: list[tuple[str, str, Callable[[Run], float | None]]] = [
         ("steps", "", lambda run: len(run.steps)),
         ("duration", "s", lambda run: run.duration),
-        ("requests finished", "", lambda run: sum(each.end is not None for each in run.requests)),
-        ("output tokens", "", lambda run: sum(each.num_output_tokens for each in run.requests)),
+        (
+            "requests finished",
+            "",
+            lambda run: sum(request.end is not None for request in run.requests),
+        ),
+        (
+            "output tokens",
+            "",
+            lambda run: sum(request.num_output_tokens for request in run.requests),
+        ),
         ("output tokens per second", "1/s", _throughput),
-        ("TTFT, mean", "s", lambda run: _mean([each.ttft for each in run.requests])),
-        ("TTFT, largest", "s", lambda run: _largest([each.ttft for each in run.requests])),
-        ("end to end, mean", "s", lambda run: _mean([each.e2e for each in run.requests])),
+        ("TTFT, mean", "s", lambda run: _mean([request.ttft for request in run.requests])),
+        ("TTFT, largest", "s", lambda run: _largest([request.ttft for request in run.requests])),
+        ("end to end, mean", "s", lambda run: _mean([request.e2e for request in run.requests])),
         (
             "time in queue, mean",
             "s",
-            lambda run: _mean([each.metrics.time_in_queue for each in run.requests]),
+            lambda run: _mean([request.metrics.time_in_queue for request in run.requests]),
         ),
-        ("preemptions", "", lambda run: sum(each.num_preemptions for each in run.requests)),
+        ("preemptions", "", lambda run: sum(request.num_preemptions for request in run.requests)),
         (
             "tokens lost to preemption",
             "",
-            lambda run: sum(each.num_lost_tokens for each in run.requests),
+            lambda run: sum(request.num_lost_tokens for request in run.requests),
         ),
         (
             "tokens found in the prefix cache",
             "",
-            lambda run: sum(each.num_cached_tokens or 0 for each in run.requests),
+            lambda run: sum(request.num_cached_tokens or 0 for request in run.requests),
         ),
     ]
     figures = [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in rows]

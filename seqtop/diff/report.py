@@ -28,7 +28,9 @@ def as_json(comparison: Comparison, a: str, b: str) -> str:
 def as_text(comparison: Comparison, a: str, b: str) -> str:
     """Returns the comparison in sentences and a table of figures; arguments as in `as_json`."""
     lines = [f"A: {a}", f"B: {b}"]
-    lines += [f"setting {each.name}: A {each.a}, B {each.b}" for each in comparison.settings]
+    lines += [
+        f"setting {setting.name}: A {setting.a}, B {setting.b}" for setting in comparison.settings
+    ]
     first = comparison.first
     if comparison.num_gaps:
         lines.append(

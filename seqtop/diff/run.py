@@ -245,9 +245,9 @@ class Run:
                 decodes,
                 hash((tuple(columns), *map(tuple, rows))),
                 tuple(
-                    (self._numbers[each.request_id], each.cause, each.num_missing)
-                    for each in step.wait_reasons
-                    if each.request_id in self._numbers
+                    (self._numbers[reason.request_id], reason.cause, reason.num_missing)
+                    for reason in step.wait_reasons
+                    if reason.request_id in self._numbers
                 ),
                 step.stats,
             )
@@ -255,15 +255,15 @@ class Run:
         self._arrived, self._ended = [], []
 
     def _preemptions(self, step: Step) -> Iterator[tuple[int, int | None, str]]:
-        for each in step.preemptions:
-            number = self._numbers.get(each.request_id)
+        for preemption in step.preemptions:
+            number = self._numbers.get(preemption.request_id)
             if number is None:
                 continue
             request = self.requests[number]
             request.num_preemptions += 1
-            request.num_lost_tokens += each.num_lost_tokens
+            request.num_lost_tokens += preemption.num_lost_tokens
             self._waiting.add(number)
-            yield number, self._numbers.get(each.for_request_id or ""), each.mode
+            yield number, self._numbers.get(preemption.for_request_id or ""), preemption.mode
 
     def _batch(self, step: Step) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
         groups = step.execute.seq_group_metadata_list

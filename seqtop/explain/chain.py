@@ -254,11 +254,11 @@ class Chain:
             self._until(step.time, "unscheduled", cause, place, num_steps=1)
         else:
             self._cause = self._wait_cause(step, place)
-            found = self._cause
-            if found is None:
+            known = self._cause
+            if known is None:
                 cause = UNKNOWN if self._has_arrived else ARRIVING
-                found = _Cause(cause, place)
-            self._until_waiting(step.time, found, num_steps=1)
+                known = _Cause(cause, place)
+            self._until_waiting(step.time, known, num_steps=1)
         self._last_place = place
 
     def _gap(self, end: float, place: _Place) -> None:
@@ -266,12 +266,12 @@ class Chain:
         if self._wait is None:
             self._until(end, "host", "", place)
             return
-        found = self._cause
-        if found is None:
+        known = self._cause
+        if known is None:
             own = self._own_status not in OWN_TURN
             cause = self._own_status if own else BETWEEN_STEPS if self._has_arrived else ARRIVING
-            found = _Cause(cause, place)
-        self._until_waiting(end, found)
+            known = _Cause(cause, place)
+        self._until_waiting(end, known)
 
     def _run(self, step: Step, place: _Place, batch: _Scheduled) -> None:
         num_tokens = self._count_tokens(step, batch.token_chunk_size)
@@ -341,18 +341,18 @@ class Chain:
         self._phase += 1
         self._wait, self._preemption, self._cause = kind, preemption, None
 
-    def _until_waiting(self, end: float, found: _Cause, *, num_steps: int = 0) -> None:
+    def _until_waiting(self, end: float, known: _Cause, *, num_steps: int = 0) -> None:
         assert self._wait is not None, "the request waits"
-        others = Counter((found.head,) if found.head is not None and num_steps else ())
+        others = Counter((known.head,) if known.head is not None and num_steps else ())
         self._until(
             end,
             self._wait,
-            found.cause,
-            found.place,
-            is_behind=found.head is not None,
+            known.cause,
+            known.place,
+            is_behind=known.head is not None,
             num_steps=num_steps,
             others=others,
-            num_missing=found.num_missing,
+            num_missing=known.num_missing,
         )
 
     def _until(

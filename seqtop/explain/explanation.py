@@ -171,16 +171,16 @@ def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int
     if request is not None:
         return request, timeline.last
     name = request_id.encode()
-    found = None
+    end = None
     for position, payload in timeline.payloads(timeline.first, timeline.last):
         if payload is None:  # the state before a gap may be the last one that has it
             if request_id in timeline.at(position - 1).requests:
-                found = position - 1
+                end = position - 1
         elif _FINISHED in payload and name in payload:
             event = parsing.event(payload)
             if isinstance(event, RequestFinished) and event.request_id == request_id:
-                found = position
-    return None if found is None else (timeline.at(found).requests[request_id], found)
+                end = position
+    return None if end is None else (timeline.at(end).requests[request_id], end)
 
 
 def _holder(
@@ -193,11 +193,11 @@ def _holder(
             blocks.setdefault(sequence.request_id, set()).update(sequence.block_table)
     if not blocks:
         return None
-    found = max(blocks, key=lambda each: len(blocks[each]))
-    request = state.requests[found]
+    owner = max(blocks, key=lambda name: len(blocks[name]))
+    request = state.requests[owner]
     return Holder(
-        found,
-        len(blocks[found]),
+        owner,
+        len(blocks[owner]),
         state.stats.num_used_blocks if state.stats else len(set().union(*blocks.values())),
         request.num_prompt_tokens,
         _admitted_step(timeline, request, position),

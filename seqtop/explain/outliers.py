@@ -30,7 +30,7 @@ _MAX_WORDS = 20
 _MAX_SHOWN_WORDS = 3
 _CRITICAL = 1.36
 _SLOW_SHARE = 10
-"""One of so many requests is slow without objectives."""
+"""Without objectives, the slowest 1/`_SLOW_SHARE` of requests count as slow."""
 _NOT_COMPARED = {"seq", "computed", "blocks"}
 """Fields that are a number of the sequence, or always the same at its end."""
 _FIELD_OF = {"ttft": "ttft", "itl": "itl", "queue": "queue", "e2e": "e2e", "tpot": "itl"}
@@ -96,7 +96,7 @@ def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
         slow = [row for row in rows if row.missed]
         key: Callable[[_Row], float] = lambda row: next(iter(row.missed.values()))  # noqa: E731
         rule = f"they missed {slo}"
-        excluded = {_FIELD_OF[each] for each in slo.limits}
+        excluded = {_FIELD_OF[figure] for figure in slo.limits}
     else:
         known = [row for row in rows if row.figures[by] is not None]
         key = lambda row: row.figures[by] or 0.0  # noqa: E731
@@ -106,8 +106,8 @@ def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
     slow.sort(key=key, reverse=True)
     names = {id(row) for row in slow}
     others = [row for row in rows if id(row) not in names]
-    found = [SlowRequest(row.request_id, key(row), row.missed) for row in slow]
-    return Outliers(rule, found, len(others), _differences(slow, others, excluded))
+    slow_requests = [SlowRequest(row.request_id, key(row), row.missed) for row in slow]
+    return Outliers(rule, slow_requests, len(others), _differences(slow, others, excluded))
 
 
 def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
@@ -141,19 +141,19 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
 
 def _more_values(request: RequestState, sequence: SequenceState, begin: float) -> dict[str, Value]:
     """Returns values that no field has: the arrival, the adapter, waits by cause, and phases."""
-    found: dict[str, Value] = {
+    values: dict[str, Value] = {
         "arrived": request.metrics.arrival_time - begin,
         "lora": request.lora,
     }
     for cause, seconds in request.wait.by_cause.items():
-        found[f"waited: {cause_in_words(cause).label}"] = seconds
+        values[f"waited: {cause_in_words(cause).label}"] = seconds
     for span in request.spans:
         if span.end is not None and span.kind in ("prefill", "decode"):
-            before = found.get(f"time: {span.kind}")
-            found[f"time: {span.kind}"] = (
+            before = values.get(f"time: {span.kind}")
+            values[f"time: {span.kind}"] = (
                 (before if isinstance(before, float) else 0.0) + span.end - span.start
             )
-    return found
+    return values
 
 
 def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> list[FieldDifference]:
@@ -161,14 +161,14 @@ def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> li
         return []
     critical = _CRITICAL * math.sqrt((len(slow) + len(others)) / (len(slow) * len(others)))
     keys = dict.fromkeys(key for row in (*slow, *others) for key in row.values)
-    found = []
+    differences = []
     for key in keys:
         if key in excluded:
             continue
         difference = _difference(key, _column(slow, key), _column(others, key))
         if difference is not None and difference.distance > critical:
-            found.append(difference)
-    return sorted(found, key=lambda each: -each.distance)
+            differences.append(difference)
+    return sorted(differences, key=lambda difference: -difference.distance)
 
 
 def _column(rows: list[_Row], key: str) -> list[Value]:
@@ -178,27 +178,27 @@ def _column(rows: list[_Row], key: str) -> list[Value]:
 
 def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDifference | None:
     title = FIELDS[key].help if key in FIELDS else key
-    words = {each for each in (*slow, *others) if isinstance(each, str)}
+    words = {value for value in (*slow, *others) if isinstance(value, str)}
     if words:
         if len(words) > _MAX_WORDS:
             return None
         counts = Counter(slow), Counter(others)
         distance = sum(
-            abs(counts[0][each] / len(slow) - counts[1][each] / len(others))
-            for each in {*counts[0], *counts[1]}
+            abs(counts[0][word] / len(slow) - counts[1][word] / len(others))
+            for word in {*counts[0], *counts[1]}
         )
         return FieldDifference(key, title, distance / 2, *map(_most_common, counts))
     numbers = _numbers(slow), _numbers(others)
     if not all(numbers):
         return None
     return FieldDifference(
-        key, title, _ks_distance(*numbers), *(_median(key, each) for each in numbers)
+        key, title, _ks_distance(*numbers), *(_median(key, sample) for sample in numbers)
     )
 
 
 def _numbers(values: list[Value]) -> list[float]:
     return sorted(
-        float(each) for each in values if isinstance(each, int | float) and math.isfinite(each)
+        float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)
     )
 
 

@@ -158,7 +158,8 @@ def outliers_as_text(outliers: Outliers) -> str:
         f"{fmt.plural(num_slow, 'slow request')} of {num_slow + num_others:,}: {outliers.rule}"
     ]
     lines += [
-        f"  {each.request_id}: {fmt.seconds(each.seconds)}" for each in outliers.slow[:_MAX_SLOW]
+        f"  {request.request_id}: {fmt.seconds(request.seconds)}"
+        for request in outliers.slow[:_MAX_SLOW]
     ]
     if num_slow > _MAX_SLOW:
         lines.append(f"  and {num_slow - _MAX_SLOW:,} more")
@@ -167,8 +168,8 @@ def outliers_as_text(outliers: Outliers) -> str:
         return "\n".join(map(safe_line, lines))
     lines.append(f"{'field':<22} {'differ':>6}  {'slow':<24} others")
     lines += [
-        f"{each.title:<22} {fmt.percent(each.distance):>6}  {each.slow:<24} {each.others}"
-        for each in outliers.differences
+        f"{field.title:<22} {fmt.percent(field.distance):>6}  {field.slow:<24} {field.others}"
+        for field in outliers.differences
     ]
     return "\n".join(map(safe_line, lines))
 

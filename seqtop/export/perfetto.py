@@ -69,7 +69,7 @@ class Clock:
             time
             for run in runs
             for time in (
-                *(each.request.metrics.arrival_time for each in run.requests.values()),
+                *(lifecycle.request.metrics.arrival_time for lifecycle in run.requests.values()),
                 *(step.start_time for step in run.steps[:1]),
             )
             if math.isfinite(time)
@@ -94,13 +94,13 @@ def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
     metrics = lifecycle.request.metrics
     now = clock.nanoseconds(metrics.arrival_time, unknown=0)
     last = clock.nanoseconds(metrics.finished_time or lifecycle.until, unknown=now)
-    found: list[Slice] = []
+    slices: list[Slice] = []
 
     def advance(time: int, name: str, span: Span | None) -> None:
         nonlocal now
         time = min(max(time, now), last)
         if time > now:
-            found.append(Slice(name, now, time, span))
+            slices.append(Slice(name, now, time, span))
             now = time
 
     for span in lifecycle.request.spans:
@@ -108,7 +108,7 @@ def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
         advance(start, BETWEEN_STEPS, None)
         advance(clock.nanoseconds(span.end, unknown=last), span.kind, span)
     advance(last, BETWEEN_STEPS, None)
-    return found
+    return slices
 
 
 def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
@@ -122,7 +122,7 @@ def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
         yield _named("process_name", pid, pid, "requests")
         # Perfetto sorts the threads of a process by their ids: here by arrival.
         for lifecycle in sorted(
-            run.requests.values(), key=lambda each: each.request.metrics.arrival_time
+            run.requests.values(), key=lambda lifecycle: lifecycle.request.metrics.arrival_time
         ):
             for sequence in lifecycle.sequences:
                 tid = next(ids)

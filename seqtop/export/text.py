@@ -52,7 +52,7 @@ def table(
     sequences = [state.sequences[seq_id] for seq_id in view.page(0, len(view))]
     redacted = state.info is not None and state.info.redacted
     missing = state.info.not_available if state.info is not None else {}
-    rows = [(state.requests[each.request_id], each) for each in sequences]
+    rows = [(state.requests[sequence.request_id], sequence) for sequence in sequences]
     fields = [FIELDS[key] for key in columns or _COLUMNS]
     texts = {
         field.key: [

@@ -17,9 +17,9 @@ _ENGINE = -1
 class ConditionSearch:
     """Searches a timeline for a position at which a condition begins to hold.
 
-    That is where a sequence begins to match while the words on the engine hold, or where these
-    begin to hold while a sequence matches. Backwards, the first position of the history counts, if
-    the condition holds there.
+    A condition has a filter on sequences and tests on the engine. It begins to hold at the first
+    position where both are true. Backwards, the first position of the history counts, if the
+    condition holds there.
 
     Args:
         timeline: The timeline, up to its present end.

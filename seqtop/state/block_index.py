@@ -141,7 +141,7 @@ class BlockIndex:
             table, group_blocks, host_table = [], [], []
         else:
             table, host_table = sequence.block_table, sequence.host_table
-            group_blocks = [block for each in sequence.group_block_tables for block in each]
+            group_blocks = [block for table in sequence.group_block_tables for block in table]
         new_positions, changed = self._device.set_table(seq_id, table)
         changed |= self._groups.set_table(seq_id, group_blocks)[1]
         num_slots = len(table) * self._block_size

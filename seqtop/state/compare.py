@@ -86,7 +86,7 @@ def compare(one: EngineData, other: EngineData) -> StateComparison:
     taken, released, moved = _blocks(a, b)
     return msgspec.structs.replace(
         comparison,
-        came=[each for each in b.requests if each not in a.requests],
+        came=[request_id for request_id in b.requests if request_id not in a.requests],
         ended=list(_ended(a, b)),
         changed=changed,
         num_unchanged=num_unchanged,
@@ -116,9 +116,10 @@ def describe(comparison: StateComparison) -> list[str]:
         return [*lines, "The engine was restarted in between: its requests are others."]
     came = (f"  {request_id}" for request_id in comparison.came)
     ended = (
-        f"  {each.request_id}  {each.reason or 'no longer known'}" for each in comparison.ended
+        f"  {request.request_id}  {request.reason or 'no longer known'}"
+        for request in comparison.ended
     )
-    changed = (f"  {each.name}  {_describe_change(each)}" for each in comparison.changed)
+    changed = (f"  {change.name}  {_describe_change(change)}" for change in comparison.changed)
     lines += _section("Arrived", came, len(comparison.came))
     lines += _section("Ended", ended, len(comparison.ended))
     lines += _section("Changed", changed, len(comparison.changed))
@@ -187,12 +188,12 @@ def _changes(a: EngineData, b: EngineData) -> tuple[list[SequenceDifference], in
     for seq_id, before in a.sequences.items():
         after = b.sequences.get(seq_id)
         if after is None or any(
-            SequenceStatus.is_finished(each.status) for each in (before, after)
+            SequenceStatus.is_finished(sequence.status) for sequence in (before, after)
         ):
             continue
         old, new = a.requests[before.request_id], b.requests[after.request_id]
         preemptions = new.num_preemptions - old.num_preemptions
-        found = SequenceDifference(
+        difference = SequenceDifference(
             sequence_name(new, after),
             status_word(old, before),
             status_word(new, after),
@@ -203,14 +204,14 @@ def _changes(a: EngineData, b: EngineData) -> tuple[list[SequenceDifference], in
             new.preempted_for if preemptions else None,
         )
         differs = (
-            found.status_before != found.status_after
-            or found.output_tokens
-            or found.computed_tokens
+            difference.status_before != difference.status_after
+            or difference.output_tokens
+            or difference.computed_tokens
             or preemptions
             or after.block_table != before.block_table
         )
         if differs:
-            changed.append(found)
+            changed.append(difference)
         else:
             num_unchanged += 1
     return changed, num_unchanged

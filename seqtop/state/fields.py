@@ -74,8 +74,8 @@ class Field(Column):
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
         """Returns the value to sort by; `None`, also for NaN, sorts last in either direction."""
-        found = (self.order or self.value)(request, sequence, now)
-        return None if isinstance(found, float) and math.isnan(found) else found
+        value = (self.order or self.value)(request, sequence, now)
+        return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def status_word(request: RequestState, sequence: SequenceState) -> str:
@@ -190,8 +190,8 @@ def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
 
 
 def _stage_name(_: RequestState, sequence: SequenceState, __: float) -> Value:
-    found = stage(sequence)
-    return found.name.lower() if found else None
+    current = stage(sequence)
+    return current.name.lower() if current else None
 
 
 _ALL = (

@@ -156,9 +156,9 @@ class TextSearch:
         if start > len(text):
             start = 0
         # A match is no longer than the pattern, in which some characters are escaped.
-        found = search(text, max(start - len(self._pattern.pattern), 0))
-        self.num_searched[sequence.seq_id] = found.start() if found else len(text)
-        return found is not None
+        match = search(text, max(start - len(self._pattern.pattern), 0))
+        self.num_searched[sequence.seq_id] = match.start() if match else len(text)
+        return match is not None
 
 
 def _test(word: re.Match[str]) -> Test:
@@ -221,10 +221,11 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
     whole = comparison in {"=", "==", "!="}
     # "preempted" is "preempt", and "stopped" is "stop".
-    begun = (each for each in column.values if wanted.casefold().startswith(each))
+    begun = (value for value in column.values if wanted.casefold().startswith(value))
     wanted = next(begun, wanted)
     if column.values and not any(
-        wanted.casefold() == each if whole else wanted.casefold() in each for each in column.values
+        wanted.casefold() == value if whole else wanted.casefold() in value
+        for value in column.values
     ):
         close = difflib.get_close_matches(wanted.casefold(), column.values, n=1)
         hint = f"perhaps {close[0]}" if close else f"there are {', '.join(column.values)}"
@@ -233,12 +234,12 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
     folded = wanted.casefold()
 
     def test(request: RequestState, sequence: SequenceState, now: float) -> bool:
-        found = column.value(request, sequence, now)
-        if found is None:
+        known = column.value(request, sequence, now)
+        if known is None:
             return False
-        if not isinstance(found, str):
-            return number is not None and compare(found, number)
-        texts = [found.casefold()]
+        if not isinstance(known, str):
+            return number is not None and compare(known, number)
+        texts = [known.casefold()]
         if column.also is not None:
             texts.append(column.also(sequence).casefold())
         match comparison:

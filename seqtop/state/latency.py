@@ -110,7 +110,7 @@ class Latencies:
     @property
     def now(self) -> Measured:
         """The latencies at the last `observe`."""
-        medians = {key: each.values for key, each in self._history.medians.items()}
+        medians = {key: series.values for key, series in self._history.medians.items()}
         return Measured(self.windows, self.met, medians)
 
     def at(self, info: EngineInfo | None, time: float) -> Measured:
@@ -126,8 +126,8 @@ class Latencies:
             within = [pair for pair in pairs if begin < pair[0] <= time]
             window.extend((pair[0] for pair in within), (pair[1] for pair in within))
         medians = {
-            key: [*each.values][: bisect_right(each.times, time)]
-            for key, each in history.medians.items()
+            key: [*series.values][: bisect_right(series.times, time)]
+            for key, series in history.medians.items()
         }
         return Measured(windows, windows.pop("met"), medians)
 
@@ -253,19 +253,19 @@ class Latencies:
             "tpot": (ended, latency.itl(metrics, num_tokens) if finished else None),
             "e2e": (ended, latency.e2e_latency(metrics) if finished else None),
         }
-        found = {key for key, (_, value) in known.items() if value is not None} - counted
-        for key in found:
+        figures = {key for key, (_, value) in known.items() if value is not None} - counted
+        for key in figures:
             time, value = known[key]
             assert value is not None
             if math.isfinite(time) and 0 <= value < math.inf:
                 self._add(state, key, [time], [value])
         if finished and "met" not in counted:
-            found.add("met")
+            figures.add("met")
             sequences = (state.sequences[seq_id] for seq_id in request.seq_ids)
-            met = not any(missed(self.slo, request, each, state.time) for each in sequences)
+            met = not any(missed(self.slo, request, sequence, state.time) for sequence in sequences)
             if math.isfinite(ended):
                 self._add(state, "met", [ended], [float(met)])
-        return found
+        return figures
 
     def _add(
         self, state: EngineData, key: str, times: Sequence[float], values: Sequence[float]

@@ -58,7 +58,7 @@ def queue_key(state: EngineData, request: RequestState) -> SortKey:
     order = state.info.queue_order if state.info else "preempted_first"
     if order == "fcfs":
         # vLLM admits requests first that hold blocks already, such as those that were loaded.
-        holds_blocks = any(state.sequences[each].block_table for each in request.seq_ids)
+        holds_blocks = any(state.sequences[seq_id].block_table for seq_id in request.seq_ids)
         return (not holds_blocks, request.queue_turn)
     preempted = order == "preempted_first" and request.num_preemptions > 0
     return (not preempted, request.priority, _ordered(request.metrics.arrival_time))

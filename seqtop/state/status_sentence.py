@@ -131,18 +131,18 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
 
 def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceState) -> str:
     """Names the blocks found in the prefix cache, and the requests that wrote them."""
-    found = sequence.num_cached_tokens - sequence.num_external_tokens
+    num_hits = sequence.num_cached_tokens - sequence.num_external_tokens
     block_size = state.info.block_size if state.info else 0
-    if found <= 0:
+    if num_hits <= 0:
         return ""
-    total = f"{_plural(found)} found in the prefix cache"
+    total = f"{_plural(num_hits)} found in the prefix cache"
     if request.num_preemptions:
         total += f" when it was recomputed ({sequence.num_prompt_hits:,} before that)"
     # Blocks swapped out come back as other blocks.
     if block_size <= 0 or request.last_preemption_mode == "swap":
         return f"{total}."
     by_writer: dict[str, list[int]] = {}
-    for block in sequence.block_table[: found // block_size]:
+    for block in sequence.block_table[: num_hits // block_size]:
         cached = (state.cached_blocks or {}).get(block)
         by_writer.setdefault(cached.request_id if cached else "", []).append(block)
     parts: list[str] = []

@@ -60,10 +60,10 @@ class RequestTrees:
 
     def discard(self, seq_id: int) -> TreeKey | None:
         """Removes a sequence; returns the key of the tree that remains without it, if any."""
-        found = self._part_of.pop(seq_id, None)
-        if found is None:
+        part = self._part_of.pop(seq_id, None)
+        if part is None:
             return None
-        whole, request_id = found
+        whole, request_id = part
         parts = self._parts[whole]
         parts[request_id] -= 1
         if not parts[request_id]:
@@ -76,28 +76,28 @@ class RequestTrees:
     def members(self, state: EngineData, key: TreeKey) -> list[int]:
         """Returns the ids of the sequences of a tree, the root first."""
         whole, has_parts = key
-        found: list[int] = []
+        seq_ids: list[int] = []
         for request_id in self._parts.get(whole, ()) if has_parts else (whole,):
             if request := state.requests.get(request_id):
-                found += request.seq_ids
-        return found
+                seq_ids += request.seq_ids
+        return seq_ids
 
 
 def paths(state: EngineData, members: Collection[int]) -> dict[int, Path]:
     """Returns the path from the root, which is the first of `members`, to each of them."""
     root = next(iter(members))
-    found: dict[int, Path] = {root: (root,)}
+    paths: dict[int, Path] = {root: (root,)}
     own = set(members)
 
     def path(seq_id: int) -> Path:
         chain = [seq_id]
-        while chain[-1] not in found:
+        while chain[-1] not in paths:
             parent = state.sequences[chain[-1]].parent_seq_id
             # A sequence without a parent in this tree, or in a cycle, is a child of the root.
             chain.append(parent if parent in own and parent not in chain else root)
         for child, known in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            found[child] = (*found[known][: _MAX_DEPTH - 1], child)
-        return found[seq_id]
+            paths[child] = (*paths[known][: _MAX_DEPTH - 1], child)
+        return paths[seq_id]
 
     return {seq_id: path(seq_id) for seq_id in members}
 
@@ -109,12 +109,12 @@ def tree_positions(shown: Iterable[Path], folded: Collection[int]) -> dict[int, 
     """
     ordered = sorted(shown)
     present = {path[-1] for path in ordered}
-    lines = {path[-1]: [each for each in path if each in present] for path in ordered}
+    lines = {path[-1]: [member for member in path if member in present] for path in ordered}
     counts: dict[int, int] = {}
     for line in lines.values():
         for ancestor in line[:-1]:
             counts[ancestor] = counts.get(ancestor, 0) + 1
-    found: dict[int, TreePosition] = {}
+    positions: dict[int, TreePosition] = {}
     follows: list[bool] = []
     for path in reversed(ordered):
         line = lines[path[-1]]
@@ -123,11 +123,11 @@ def tree_positions(shown: Iterable[Path], folded: Collection[int]) -> dict[int, 
             continue
         del follows[depth + 1 :]
         follows += [False] * (depth + 1 - len(follows))
-        found[path[-1]] = TreePosition(
+        positions[path[-1]] = TreePosition(
             parent=line[-2] if depth else None,
             rails=tuple(follows[1:]),
             is_parent=path[-1] in counts,
             num_folded=counts.get(path[-1], 0) if path[-1] in folded else 0,
         )
         follows[depth] = True
-    return found
+    return positions
