@@ -15,7 +15,6 @@ from engine_stub.processing.input_processor import Params, Prompt
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SequenceGroup
 from seqtop.transport.publisher import PendingCommand, Publisher
-from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire.messages import Submit
 
 _IDLE_SECONDS = 0.01
@@ -25,7 +24,8 @@ MAX_COMMAND_SHARE = 0.03
 """The share of the engine's time that viewers' commands may take while requests run. Commands above
 it wait, and are refused by the publisher when too many wait."""
 
-_COMMAND_BURST_SECONDS = 0.03
+_COMMAND_BURST_SECONDS = 1.0
+"""The share holds on average. After a pause, commands may take what they may in this time."""
 
 
 class RequestSource(Protocol):
@@ -66,7 +66,7 @@ class EngineServer:
         self._next_arrival = next(self._workload, None)
         self._ids = itertools.count(1)
         self._sources = sources
-        self._command_time = TokenBucket(MAX_COMMAND_SHARE, _COMMAND_BURST_SECONDS)
+        self._next_command_at = 0.0
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Serves until `stopped()` returns True."""
@@ -134,7 +134,7 @@ class EngineServer:
         """
         while True:
             is_busy = self._engine.has_unfinished_requests()
-            if is_busy and self._command_time.seconds_until_available() > 0:
+            if is_busy and time.monotonic() < self._next_command_at:
                 if timeout:
                     time.sleep(timeout)
                 return
@@ -144,7 +144,9 @@ class EngineServer:
             started = time.thread_time()
             for pending in commands:
                 self._handle_command(pending)
-            self._command_time.spend(time.thread_time() - started)
+            pause = (time.thread_time() - started) / MAX_COMMAND_SHARE
+            earliest = time.monotonic() - _COMMAND_BURST_SECONDS
+            self._next_command_at = max(self._next_command_at, earliest) + pause
             timeout = 0.0
 
     def _handle_command(self, pending: PendingCommand) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 import zmq
 
 from seqtop.transport.curve_keys import EngineKeys
-from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.message_tag import tag
@@ -32,11 +31,17 @@ from seqtop.wire.messages import (
     Submit,
 )
 
-REQUESTS_PER_SECOND = 500.0
-REQUEST_BURST = 64
-BYTES_PER_TOKEN = 16 * 1024
-PARTS_PER_TOKEN = 40
-"""A request costs one token, and another one for each further 16 KiB and each further 40 parts."""
+REQUESTS_PER_SECOND = 500
+BYTES_PER_SECOND = 2**23
+PARTS_PER_SECOND = 20_000
+MAX_READING_SHARE = 0.02
+"""The share of a processor that reading requests may take. The engine waits for the interpreter
+meanwhile, and with `MAX_COMMAND_SHARE` of the bundled engine it still keeps 95 % of its steps."""
+MAX_REQUEST_SECONDS = 0.1
+"""The most processor time that counts for one request. More than that is a garbage collection that
+fell into it, and would keep all viewers waiting."""
+BURST_SECONDS = 0.128
+"""The limits hold on average. After a pause, as much may be read as in this time."""
 
 MAX_REQUEST_BYTES = 1024
 """The largest request for a snapshot. Only commands of viewers that may control are larger."""
@@ -45,12 +50,6 @@ MAX_WAITING_VIEWERS = 1_000
 """Viewers that may wait for one snapshot. Others have to request it again."""
 
 SECONDS_BETWEEN_SNAPSHOTS = 0.05
-MAX_READING_SHARE = 0.02
-"""The share of a processor that reading requests may take. The engine waits for the interpreter
-meanwhile, and with `MAX_COMMAND_SHARE` of the bundled engine it still keeps 95 % of its steps."""
-MAX_REQUEST_SECONDS = 0.1
-"""The most processor time that is charged for reading one request. More than that is a garbage
-collection that fell into it, and would keep all viewers waiting."""
 MAX_ENCODING_SHARE = 0.1
 """The share of a processor that encoding snapshots may take, with pauses for the engine."""
 MAX_WALL_SHARE = 0.5
@@ -85,7 +84,7 @@ class RequestHandler:
         self._curve_keys = curve_keys
         self._commands = commands
         self._encode_snapshot = encode_snapshot
-        self._token_bucket = TokenBucket(REQUESTS_PER_SECOND, REQUEST_BURST)
+        self._next_read_at = 0.0
         # Identities of viewers in the order of their requests.
         self._waiting_viewers: dict[bytes, None] = {}
         # Only a snapshot of a single message is reused.
@@ -98,7 +97,7 @@ class RequestHandler:
 
     def seconds_until_readable(self) -> float:
         """Returns the seconds until a request may be read; 0 if one may be read now."""
-        return self._token_bucket.seconds_until_available()
+        return max(0.0, self._next_read_at - time.monotonic())
 
     def seconds_until_snapshot(self) -> float:
         """Returns the seconds until `send_snapshots` sends one; infinite if no viewer waits."""
@@ -108,7 +107,7 @@ class RequestHandler:
 
     def read(self) -> None:
         """Reads and handles the requests that have arrived, within the limits."""
-        while self._token_bucket.seconds_until_available() == 0:
+        while self.seconds_until_readable() == 0:
             started = time.thread_time()
             try:
                 identity = self._router.recv(zmq.DONTWAIT)
@@ -117,12 +116,13 @@ class RequestHandler:
             request, num_bytes, num_parts = self._receive_last_part()
             self._read_request(identity, request)
             seconds = min(time.thread_time() - started, MAX_REQUEST_SECONDS)
-            self._token_bucket.spend(
-                1
-                + num_bytes // BYTES_PER_TOKEN
-                + num_parts // PARTS_PER_TOKEN
-                + seconds / MAX_READING_SHARE * REQUESTS_PER_SECOND
+            pause = max(
+                1 / REQUESTS_PER_SECOND,
+                num_bytes / BYTES_PER_SECOND,
+                num_parts / PARTS_PER_SECOND,
+                seconds / MAX_READING_SHARE,
             )
+            self._next_read_at = max(self._next_read_at, time.monotonic() - BURST_SECONDS) + pause
 
     def send_snapshots(self) -> None:
         """Sends a snapshot to all viewers that wait for one, if one is due."""
