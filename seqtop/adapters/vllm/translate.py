@@ -344,7 +344,7 @@ class Translator:
         if self._started.max_loras is None:
             return None
         running = (self._requests.get(request_id) for request_id in self._running)
-        return len({each.lora for each in running if each is not None and each.lora})
+        return len({request.lora for request in running if request is not None and request.lora})
 
     def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
         """Returns the reasons that the last call of `schedule` gave."""
