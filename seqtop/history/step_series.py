@@ -8,6 +8,7 @@ older half loses every second one: its sums stay exact, and only its resolution 
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
@@ -24,7 +25,7 @@ MAX_ROWS = 50_000
 MAX_EVENTS = 1_000
 """The events that one `update` reads: a few milliseconds."""
 
-_SUMS = ("prefill", "decode", "preemptions", *TIME_PARTS)
+_SUMS = ("steps", "prefill", "decode", "generated", "preemptions", *TIME_PARTS)
 _GAUGES = ("running", "waiting", "used", "cached", "free")
 _UNKNOWN = (math.nan,) * len(_GAUGES)
 
@@ -35,7 +36,8 @@ class Interval(NamedTuple):
     seconds: float
     """The length of the interval."""
     sums: dict[str, float]
-    """Tokens of `prefill` and `decode`, `preemptions`, and the seconds of each of `TIME_PARTS`.
+    """Numbers of `steps`, of tokens computed by `prefill` and `decode`, of `generated` tokens and
+    of `preemptions`; and the seconds of each of `TIME_PARTS`.
 
     The time that no part takes is unknown."""
     gauges: dict[str, float]
@@ -66,8 +68,8 @@ class StepSeries:
         self._times = array("d")
         self._sums = {name: array("d") for name in _SUMS}
         self._gauges = {name: array("d") for name in _GAUGES}
-        self.version = 0
-        """Grows whenever rows are added or removed."""
+        self._is_complete = False
+        """True if the last `update` has read all events."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -99,7 +101,8 @@ class StepSeries:
             stop = min(last, self._position + MAX_EVENTS)
             if stop > self._position:
                 self._read(stop)
-        return stop >= last
+            self._is_complete = stop >= last
+        return self._is_complete
 
     def between(self, start: float, end: float) -> Interval:
         """Returns the figures from `start` to `end`, epoch seconds."""
@@ -122,6 +125,41 @@ class StepSeries:
         """Returns the figures of the last `seconds` before `time`, as far as they are recorded."""
         end = max(min(time, self.end), self.start)
         return self.between(max(end - seconds, self.start), end)
+
+    def last_second(self, time: float) -> Interval | None:
+        """Returns the figures of the last whole second before `time`, epoch seconds.
+
+        They change once a second: figures that change with every frame cannot be read.
+
+        Returns:
+            `None` in the first second, and for steps that have not been read.
+        """
+        seconds = self._seconds(time, 2)
+        if len(seconds) < 2 or seconds[0] < self.start:
+            return None
+        is_read = self._is_complete or seconds[1] <= self.end
+        return self.between(seconds[0], seconds[1]) if is_read else None
+
+    def sums_by_second(self, name: str, time: float, count: int) -> list[float]:
+        """Returns one of the sums in each of the last `count` whole seconds before `time`.
+
+        The newest is the last. There are fewer at the beginning.
+        """
+        column = self._sums[name]
+        sums = [_value(column, self._locate(second)) for second in self._seconds(time, count + 1)]
+        return [max(later - earlier, 0.0) for earlier, later in itertools.pairwise(sums)]
+
+    def gauge_by_second(self, name: str, time: float, count: int) -> list[float]:
+        """Returns one of the gauges at each of the last `count` whole seconds up to `time`."""
+        column = self._gauges[name]
+        return [column[self._locate(second)[0]] for second in self._seconds(time, count)]
+
+    def _seconds(self, time: float, count: int) -> range:
+        """Returns the last `count` whole seconds up to `time`, in epoch seconds."""
+        if not self._times or not math.isfinite(time):
+            return range(0)
+        last = math.floor(time)
+        return range(max(last - count + 1, math.floor(self.start)), last + 1)
 
     def _read(self, stop: int) -> None:
         index = self._timeline.index
@@ -156,6 +194,8 @@ class StepSeries:
             self._append(begin, {}, _UNKNOWN)
         stats = step.stats
         sums: dict[str, float] = {
+            "steps": 1.0,
+            "generated": float(step.num_generated_tokens),
             "prefill": _amount(stats.num_prefill_tokens),
             "decode": _amount(stats.num_decode_tokens),
         }
@@ -169,7 +209,6 @@ class StepSeries:
             self._append(end, {"preemptions": float(len(step.preemptions))})
         self._last_step = step.step
         self._had_work = has_work(stats)
-        self.version += 1
 
     def _append(
         self, time: float, more: dict[str, float], gauges: tuple[float, ...] | None = None
@@ -195,7 +234,6 @@ class StepSeries:
         count = bisect_left(self._times, time)
         for column in (self._times, *self._sums.values(), *self._gauges.values()):
             del column[:count]
-        self.version += 1
 
     def _locate(self, time: float) -> tuple[int, float]:
         """Returns the last row that is not after `time`, and the way to the next, from 0 to 1."""

@@ -30,12 +30,15 @@ class EngineField(NamedTuple):
     is_share: bool = False
 
 
-def _kv_use(stats: StepStats, info: EngineInfo) -> float | None:
-    return stats.num_used_blocks / info.num_gpu_blocks if info.num_gpu_blocks > 0 else None
+def kv_use(stats: StepStats, info: EngineInfo) -> float | None:
+    """Returns the share of the device's KV blocks that sequences hold, from 0 to 1."""
+    if info.num_gpu_blocks <= 0:
+        return None
+    return min(max(stats.num_used_blocks / info.num_gpu_blocks, 0.0), 1.0)
 
 
 ENGINE_FIELDS = {
-    "kv": EngineField("share of the KV pool in block tables", _kv_use, is_share=True),
+    "kv": EngineField("share of the KV pool in block tables", kv_use, is_share=True),
     "running": EngineField("running sequences", lambda stats, _: stats.num_running),
     "waiting": EngineField("waiting sequences", lambda stats, _: stats.num_waiting),
     "swapped": EngineField("swapped sequences", lambda stats, _: stats.num_swapped),

@@ -217,13 +217,13 @@ class SeqtopApp(BaseApp):
             self._show_notice(slo_message(late), severity="warning")
 
     def _tick(self) -> None:
-        """Updates times by this machine's clock, and the rates of the engines not on display."""
+        """Updates times by this machine's clock, and the figures of the engines not on display."""
         if self.ui.ages_by_itself:
             self._refresher.wake()
         if len(self.engines) > 1:
             from seqtop.tui.screens.fleet.screen import FleetScreen
 
-            self.engines.update_rates()
+            self.engines.read_steps()
             for screen in self.screen_stack:
                 if isinstance(screen, FleetScreen):
                     screen.show()

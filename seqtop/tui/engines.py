@@ -25,9 +25,9 @@ class Engines:
         """The engine on display."""
         return self.all[self.shown]
 
-    def update_rates(self) -> None:
-        """Samples the rates of the engines that are not on display."""
+    def read_steps(self) -> None:
+        """Reads some of the new steps of each engine that is not on display."""
         for ui in self.all:
             if ui is not self.ui:
                 with ui.lock:
-                    ui.update_rates()
+                    ui.read_steps()

@@ -24,7 +24,6 @@ from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui import seek
-from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.token_marks import Marking
@@ -101,8 +100,6 @@ class UiState(Observable):
             self.engine.add_callback(self.changed)
         self.checker: BackgroundChecker | None = None
         """Checks the history; `None` until `start_checking`."""
-        self.rates = Rates()
-        """The rates at the moment on display."""
         self.step_series = StepSeries(source.history)
         """The figures of all steps in the history."""
 
@@ -170,7 +167,6 @@ class UiState(Observable):
         self._restart: Restart | None = None
         self._newest = self.time_travel.newest
         """The newest state that a listener has seen."""
-        self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
@@ -233,11 +229,6 @@ class UiState(Observable):
         return self.latencies.at(self.state.info, self.state.time)
 
     @property
-    def current_rates(self) -> Rates:
-        """The newest rates of the source, even while an older moment is on display."""
-        return self._meter.rates
-
-    @property
     def selection(self) -> tuple[RequestState, SequenceState] | None:
         """The selected sequence and its request, if the state on display has it."""
         if self.selected is None:
@@ -278,17 +269,14 @@ class UiState(Observable):
         return found is not None and is_target
 
     def update(self) -> None:
-        """Updates the state on display, the view and the rates."""
+        """Updates the state on display, the view and the figures of steps."""
         if self.time_travel.play():
             self.changed()  # the next frame plays on
-        self.update_rates()
         self._continue_search()
-        if not self.step_series.update():
+        if not self.read_steps():
             self.changed()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
-        is_newest = self.state is self.newest
-        self.rates = self._meter.rates if is_newest else self._meter.at(self.state.time)
         self._changes |= self._arrange(touched)
         position = self.paused, self.time_travel.position
         if self.paused and position != self._arranged_for:
@@ -314,12 +302,12 @@ class UiState(Observable):
         changes, self._changes = self._changes, NOTHING
         return changes
 
-    def update_rates(self) -> None:
-        """Samples the rates, and the time of the last message."""
+    def read_steps(self) -> bool:
+        """Reads some of the new steps of the history; returns whether it has read all."""
         if self.source.connection.num_messages != self._num_messages:
             self._num_messages = self.source.connection.num_messages
             self._last_message_time = self.clock()
-        self._meter.sample(self.newest)
+        return self.step_series.update()
 
     def start_checking(self) -> BackgroundChecker:
         """Creates a checker for the history."""

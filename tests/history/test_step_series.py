@@ -1,6 +1,7 @@
 """The figures of steps over time add up, whatever interval one asks for."""
 
 import itertools
+import math
 import random
 from typing import Any
 from unittest import mock
@@ -158,3 +159,37 @@ def test_many_events_are_read_in_parts() -> None:
     assert not series.update()
     assert series.update()
     assert series.between(START, series.end).sums["decode"] == pytest.approx(1_500)
+
+
+def test_figures_by_second() -> None:
+    series = read(stored(*(a_step(n, n, n + 0.5, num_used_blocks=n) for n in range(6))))
+    assert series.sums_by_second("decode", START + 4.2, 3) == [1.0, 1.0, 1.0]
+    assert series.gauge_by_second("used", START + 4.2, 3) == [1.0, 2.0, 3.0]
+    assert series.sums_by_second("steps", START + 2.0, 60) == [1.0, 1.0]
+    assert series.sums_by_second("steps", START + 8.0, 3) == [1.0, 0.0, 0.0], "it is idle"
+    assert series.sums_by_second("steps", math.nan, 3) == []
+    assert StepSeries(MemoryStore()).gauge_by_second("used", START, 3) == []
+
+
+def test_last_second() -> None:
+    store = stored(*(a_step(number, number, number + 0.5) for number in range(1_500)))
+    series = StepSeries(store)
+    assert series.last_second(START + 1.0) is None
+    assert not series.update()
+    assert series.last_second(START + 1_499.0) is None, "it has not been read"
+    assert series.update()
+    for time, num_steps in ((2.0, 1.0), (2.25, 1.0), (1_500.0, 1.0), (1_501.0, 0.0)):
+        figures = series.last_second(START + time)
+        assert figures is not None
+        assert figures.rate("steps") == pytest.approx(num_steps), time
+    assert series.last_second(START + 0.9) is None
+    assert series.last_second(math.nan) is None
+
+
+def test_generated_tokens_are_those_of_the_sequences() -> None:
+    for seed in range(20):
+        store, state = MemoryStore(), EngineState()
+        append(store, encoded(seed, 80, num_blocks=24), state)
+        series = read(store)
+        assert series.between(0.0, series.end).sums["generated"] == state.num_output_tokens
+        assert series.between(0.0, series.end).sums["steps"] == state.num_steps_seen

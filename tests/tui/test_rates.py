@@ -5,34 +5,30 @@ from textual.pilot import Pilot
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.rates import RateMeter
+from seqtop.tui.chrome.header import throughput
+from seqtop.tui.rendering.style import plain
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_rates_are_those_of_the_moment() -> None:
     source = ScriptedSource()
-    meter = RateMeter()
-    taken: list[tuple[float, object]] = []
-
-    def look() -> None:
-        meter.sample(source.state)
-        taken.append((source.state.time, meter.rates))
-
     app = SeqtopApp(source, clock=lambda: 0.0)
-    source.after_event = lambda: (look(), app.ui.update())
-    scene(source, hostile="?")
-    assert len({rates for _, rates in taken}) > 2
-    for time, rates in taken:
-        assert meter.at(time) == rates
-    assert meter.at(0.0).tokens_out is None
+    shown: dict[float, str] = {}
+
+    def note() -> None:
+        app.ui.update()
+        shown[app.ui.state.time] = plain(throughput(app.ui, 200))
+
+    source.after_event = note
+    scene(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        newest = app.ui.rates
-        await pilot.press("left_curly_bracket", "left_curly_bracket")
-        assert app.ui.rates == meter.at(app.ui.state.time) != newest
+        for _ in range(3):
+            await pilot.press("left_curly_bracket")
+            assert plain(throughput(app.ui, 200)) == shown[app.ui.state.time]
         await pilot.press("space")
-        assert app.ui.rates == newest
+        assert plain(throughput(app.ui, 200)) == shown[app.ui.newest.time]
 
     play(app, act)
 
@@ -53,16 +49,16 @@ def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
         async def shown(*keys: str) -> int:
             await pilot.press(*keys)
             await pilot.pause()
-            rates = app.ui.rates
-            assert len(rates.kv_history) == len(rates.out_history)
+            series, time = app.ui.step_series, app.ui.state.time
+            num_seconds = len(series.sums_by_second("generated", time, 60))
             titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
-            assert len(titles) == (2 if rates.out_history else 0)
-            return len(rates.out_history)
+            assert len(titles) == (2 if num_seconds else 0)
+            return num_seconds
 
         assert await shown() == 0
         while app.ui.time_travel.position < history.last:
             await pilot.press("right")
-        assert await shown() == 6
+        assert await shown() == 7
         assert await shown("colon", *"2.5s", "enter") == 2
         assert await shown("0") == 0
 

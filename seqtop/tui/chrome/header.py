@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+from seqtop.history.step_series import Interval
 from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import not_available
+from seqtop.state.condition import kv_use
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
-from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, figure, row, sparkline, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.ui_state import UiState
@@ -112,12 +113,14 @@ def _names(
 
 def throughput(ui: UiState, width: int) -> Line:
     """Returns the line with steps, tokens per second and the number of sequences by status."""
-    state, rates = ui.state, ui.rates
+    state, series = ui.state, ui.step_series
+    rates = series.last_second(state.time)
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     time = _time(ui)
     taken = 108 + (line_width(time) + 3 if time else 0)
-    spark = sparkline(rates.out_history, min(max(width - taken, 0), 60))
+    num_seconds = min(max(width - taken, 0), 60)
+    spark = sparkline(series.sums_by_second("generated", state.time, num_seconds), num_seconds)
     is_silent = (
         ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
         and not ui.paused
@@ -128,14 +131,14 @@ def throughput(ui: UiState, width: int) -> Line:
     return row(
         [
             (0, figure("step", step)),
-            (5, ((fmt.rate(rates.steps), style), (" steps/s", "dim"))),
+            (5, ((_rate(rates, "steps"), style), (" steps/s", "dim"))),
             (
                 1,
                 (
                     ("in/out ", "dim"),
-                    (fmt.rate(rates.tokens_in), style),
+                    (_rate(rates, "prefill"), style),
                     ("/", "dim"),
-                    (fmt.rate(rates.tokens_out), style),
+                    (_rate(rates, "generated"), style),
                     (" tok/s", "dim"),
                 ),
             ),
@@ -151,6 +154,10 @@ def throughput(ui: UiState, width: int) -> Line:
         width,
         gap=gap(width),
     )
+
+
+def _rate(figures: Interval | None, name: str) -> str:
+    return fmt.rate(None if figures is None else figures.rate(name))
 
 
 def _time(ui: UiState) -> Line:
@@ -200,8 +207,10 @@ def cache(ui: UiState, width: int) -> Line:
     of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
     parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
-    use = fmt.percent(kv_use(state))
-    spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
+    use = fmt.percent(kv_use(stats, info))
+    num_seconds = min(max(width - 142, 0), 60)
+    blocks = ui.step_series.gauge_by_second("used", state.time, num_seconds)
+    spark = sparkline(blocks, num_seconds, ceiling=float(total))
     hits = figure("prefix hits", fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries))
     preempted = figure("preempted", fmt.count(stats.num_preemptions))
     best: Line = ()

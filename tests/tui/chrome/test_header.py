@@ -7,6 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import cache
 from seqtop.tui.chrome.notice import SENTENCES
@@ -20,8 +21,10 @@ from tests.support.scripted import ScriptedSource
 def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) -> None:
     from seqtop.tui.chrome.header import throughput
 
-    app.ui.rates = app.ui.rates._replace(steps=5.0, tokens_in=6.0, tokens_out=7.0)
-    rates = ("5.0", "6.0", "7.0")
+    app.ui.update()
+    figures = app.ui.step_series.last_second(app.ui.state.time)
+    assert figures is not None
+    rates = {fmt.rate(figures.rate(name)) for name in ("steps", "prefill", "generated")}
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
     source.connection.state = ConnectionState.LOST

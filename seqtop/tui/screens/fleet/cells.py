@@ -1,19 +1,20 @@
 """The columns and the cells of the list of engines."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from seqtop.history.step_series import Interval
 from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
+from seqtop.state.condition import kv_use
 from seqtop.state.sliding_window import Figures
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import Column, fit
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.chrome.header import badges
-from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.ui_state import UiState
@@ -64,7 +65,7 @@ def _model(ui: UiState, _: int) -> Line:
 
 
 def _kv(ui: UiState, width: int) -> Line:
-    use = kv_use(ui.newest)
+    use = _kv_use(ui)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
     return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
@@ -82,11 +83,33 @@ def _count(status: SequenceStatus, style: str) -> Cell:
     return cell
 
 
-def _rate(ui: UiState, per_second: float | None, width: int) -> Line:
-    """Returns a rate; unknown for an engine that has stopped or is lost."""
-    if ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
-        return _number(fmt.UNKNOWN, width, "dim")
-    return _number(fmt.rate(per_second), width)
+def _figures(ui: UiState) -> Interval | None:
+    """Returns the figures of the last second of the engine, even while another time is shown."""
+    return ui.step_series.last_second(ui.newest.time)
+
+
+def output_rate(ui: UiState) -> float | None:
+    """Returns the tokens that the engine generated in the last second."""
+    figures = _figures(ui)
+    return None if figures is None else figures.rate("generated")
+
+
+def _kv_use(ui: UiState) -> float | None:
+    stats, info = ui.newest.stats, ui.newest.info
+    return None if stats is None or info is None else kv_use(stats, info)
+
+
+def _rate(name: str) -> Cell:
+    """Returns the cell of a rate; it is unknown for an engine that has stopped or is lost."""
+
+    def cell(ui: UiState, width: int) -> Line:
+        figures = _figures(ui)
+        is_over = ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
+        if is_over or figures is None:
+            return _number(fmt.UNKNOWN, width, "dim" if is_over else PLAIN)
+        return _number(fmt.rate(figures.rate(name)), width)
+
+    return cell
 
 
 def _preempted(ui: UiState, width: int) -> Line:
@@ -99,9 +122,16 @@ def _step(ui: UiState, width: int) -> Line:
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
-def _spark(history: Sequence[float], style: str, width: int, top: float | None = None) -> Line:
-    """Returns a figure of the last seconds, the newest at the right."""
-    return ((sparkline(history, width, top).rjust(width), style),)
+def _output_history(ui: UiState, width: int) -> Line:
+    values = ui.step_series.sums_by_second("generated", ui.newest.time, width)
+    return ((sparkline(values, width).rjust(width), "running"),)
+
+
+def _kv_history(ui: UiState, width: int) -> Line:
+    values = ui.step_series.gauge_by_second("used", ui.newest.time, width)
+    info = ui.newest.info
+    top = float(info.num_gpu_blocks) if info else None
+    return ((sparkline(values, width, top).rjust(width), "computed"),)
 
 
 def percentiles(ui: UiState, figure: str) -> Figures:
@@ -126,8 +156,8 @@ Order: TypeAlias = Callable[[UiState], float]
 ORDERS: dict[str, Order | None] = {
     "as given on the command line": None,
     "by waiting sequences": lambda ui: ui.newest.num_by_status[SequenceStatus.WAITING],
-    "by KV use": lambda ui: kv_use(ui.newest) or 0.0,
-    "by output tokens per second": lambda ui: ui.current_rates.tokens_out or 0.0,
+    "by KV use": lambda ui: _kv_use(ui) or 0.0,
+    "by output tokens per second": lambda ui: output_rate(ui) or 0.0,
     "by TTFT p99": lambda ui: _known(percentiles(ui, "ttft").p99),
     "by ITL p99": lambda ui: _known(percentiles(ui, "itl").p99),
     "by preemptions": lambda ui: stats.num_preemptions if (stats := ui.newest.stats) else 0,
@@ -173,25 +203,25 @@ COLUMNS = (
         title="Out tok/s",
         width=9,
         priority=2,
-        cell=lambda ui, width: _rate(ui, ui.current_rates.tokens_out, width),
+        cell=_rate("generated"),
     ),
     EngineColumn(
         key="history",
-        title="Out tok/s, last 2 min",
+        title="Out tok/s by second",
         width=21,
         max_width=40,
         priority=8,
         right=False,
-        cell=lambda ui, width: _spark(ui.current_rates.out_history, "running", width),
+        cell=_output_history,
     ),
     EngineColumn(
         key="kv-history",
-        title="KV, last 2 min",
+        title="KV by second",
         width=14,
         max_width=40,
         priority=9,
         right=False,
-        cell=lambda ui, width: _spark(ui.current_rates.kv_history, "computed", width, 1.0),
+        cell=_kv_history,
     ),
     EngineColumn(key="ttft50", title="TTFT p50", width=8, priority=8, cell=_latency("ttft", "p50")),
     EngineColumn(key="ttft", title="TTFT p99", width=8, priority=3, cell=_latency("ttft", "p99")),
@@ -202,14 +232,14 @@ COLUMNS = (
         title="In tok/s",
         width=9,
         priority=4,
-        cell=lambda ui, width: _rate(ui, ui.current_rates.tokens_in, width),
+        cell=_rate("prefill"),
     ),
     EngineColumn(
         key="steps",
         title="Steps/s",
         width=7,
         priority=5,
-        cell=lambda ui, width: _rate(ui, ui.current_rates.steps, width),
+        cell=_rate("steps"),
     ),
     EngineColumn(key="step", title="Step", width=7, priority=7, cell=_step),
     EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),

@@ -155,7 +155,7 @@ class FleetScreen(TabbedScreen):
         counts = [ui.newest.num_by_status for ui in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
-        rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
+        rates = [rate for ui in live if (rate := cells.output_rate(ui)) is not None]
         return (
             *engines_and_live,
             ("   ●", "running"),

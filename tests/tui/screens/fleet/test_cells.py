@@ -26,11 +26,10 @@ def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     ui = SeqtopApp(source, clock=lambda: 0.0).ui
     source.after_event = ui.update
     scene(source)
-    rates = ui.rates
-    assert rates.steps
-    assert rates.tokens_in
+    figures = ui.step_series.last_second(ui.state.time)
+    assert figures is not None
     slots = cells.arrange(200)
-    shown = {fmt.rate(rates.steps), fmt.rate(rates.tokens_in)}
+    shown = {fmt.rate(figures.rate("steps")), fmt.rate(figures.rate("prefill"))}
     assert shown <= set(plain(cells.row(slots, ui)).split())
     ui.source.connection.state = state
     assert not shown & set(plain(cells.row(slots, ui)).split())
