@@ -23,7 +23,9 @@ from seqtop.wire.step_outline import StepOutline, step_outline
 MAX_ROWS = 50_000
 """The largest number of rows: 6 MB."""
 MAX_EVENTS = 1_000
-"""The events that one `update` reads: a few milliseconds."""
+"""The most events that one `update` reads."""
+MAX_BYTES = 4 * 2**20
+"""The bytes of events after which an `update` ends: about ten milliseconds."""
 
 _SUMS = ("steps", "prefill", "decode", "generated", "preemptions", *TIME_PARTS)
 _GAUGES = ("running", "waiting", "used", "cached", "free")
@@ -85,7 +87,7 @@ class StepSeries:
         return self._times[-1] if self._times else 0.0
 
     def update(self) -> bool:
-        """Reads up to `MAX_EVENTS` new events.
+        """Reads new events, up to `MAX_EVENTS` or about `MAX_BYTES`.
 
         Returns:
             Whether all events have been read.
@@ -101,7 +103,7 @@ class StepSeries:
             stop = min(last, self._position + MAX_EVENTS)
             if stop > self._position:
                 self._read(stop)
-            self._is_complete = stop >= last
+            self._is_complete = self._position >= last
         return self._is_complete
 
     def between(self, start: float, end: float) -> Interval:
@@ -162,7 +164,7 @@ class StepSeries:
         return range(max(last - count + 1, math.floor(self.start)), last + 1)
 
     def _read(self, stop: int) -> None:
-        index = self._timeline.index
+        index, num_bytes = self._timeline.index, 0
         try:
             for position, payload in self._timeline.payloads(self._position, stop):
                 self._position = position
@@ -176,6 +178,9 @@ class StepSeries:
                     self._last_step = None
                 if outline is not None:
                     self._add(outline, index[position].time)
+                num_bytes += len(payload)
+                if num_bytes >= MAX_BYTES:
+                    return
         except RecordingError:
             self._position, self._last_step = stop, None  # the steps up to there are unknown
 

@@ -161,6 +161,17 @@ def test_many_events_are_read_in_parts() -> None:
     assert series.between(START, series.end).sums["decode"] == pytest.approx(1_500)
 
 
+def test_large_events_are_read_in_smaller_parts() -> None:
+    store = stored(*(a_step(number, number, number + 0.5) for number in range(20)))
+    series = StepSeries(store)
+    with mock.patch.object(step_series, "MAX_BYTES", 1):
+        num_parts = 1
+        while not series.update():
+            num_parts += 1
+    assert num_parts == store.last
+    assert series.between(START, series.end).sums["steps"] == pytest.approx(20)
+
+
 def test_figures_by_second() -> None:
     series = read(stored(*(a_step(n, n, n + 0.5, num_used_blocks=n) for n in range(6))))
     assert series.sums_by_second("decode", START + 4.2, 3) == [1.0, 1.0, 1.0]
