@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.process.observable import Observable
 from seqtop.wire.messages import Event
 
 __all__ = ["BackgroundChecker", "CheckThread", "LocatedFinding"]
@@ -26,10 +25,10 @@ _IDLE_SECONDS = 0.1
 """Seconds of a pause after everything has been checked."""
 
 
-class BackgroundChecker(StreamChecker, Observable):
+class BackgroundChecker(StreamChecker):
     """Checks `timeline` from its beginning to its end, and further as it grows.
 
-    Callbacks run after each event that was checked. One thread calls `advance`; any thread may read
+    One thread calls `advance`; any thread may read
     the findings. `num_gaps` includes the parts that could not be read.
 
     Args:
@@ -45,8 +44,7 @@ class BackgroundChecker(StreamChecker, Observable):
         stored: Stored = "newest",
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
     ) -> None:
-        StreamChecker.__init__(self, stored=stored, thresholds=thresholds)
-        Observable.__init__(self)
+        super().__init__(stored=stored, thresholds=thresholds)
         self.errors: list[str] = []
         """A sentence for each part that could not be read."""
         self._timeline = timeline
@@ -94,7 +92,6 @@ class BackgroundChecker(StreamChecker, Observable):
             self._start_at(position)
         else:
             self.apply(position, event)
-        self.changed()
 
     def _skip(self) -> None:
         """Continues after a part that cannot be read or has been dropped."""
@@ -105,14 +102,19 @@ class BackgroundChecker(StreamChecker, Observable):
             if beyond is None:
                 self._unreadable_end = self._timeline.last
             self._position = self._timeline.last if beyond is None else beyond
-        self.changed()
 
 
 class CheckThread:
-    """A thread that advances a checker for a third of the time, from `start` to `close`."""
+    """A thread that advances a checker for a third of the time, from `start` to `close`.
 
-    def __init__(self, checker: BackgroundChecker) -> None:
+    Args:
+        checker: The checker.
+        on_progress: Called on the thread after more has been checked.
+    """
+
+    def __init__(self, checker: BackgroundChecker, on_progress: Callable[[], object]) -> None:
         self._checker = checker
+        self._on_progress = on_progress
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seqtop-check", daemon=True)
 
@@ -133,6 +135,8 @@ class CheckThread:
     def _run(self) -> None:
         pause = 0.0
         while not self._closing.wait(pause):
-            begun = time.monotonic()
+            begun, was_behind = time.monotonic(), self._checker.is_behind
             is_behind = self._checker.advance(_SLICE_SECONDS)
+            if was_behind:
+                self._on_progress()
             pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS

@@ -143,7 +143,9 @@ class SeqtopApp(BaseApp):
         self._check_threads: list[CheckThread] = []
         self._refresher = Refresher(lambda: self.call_next(self.draw))
         for ui in self.engines.all:
-            ui.add_callback(partial(self._wake, ui))
+            ui.request_frame = partial(self._wake, ui)
+            if ui.engine is not None:
+                ui.engine.add_callback(ui.request_frame)
         self._saved_state = saved_state
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
@@ -193,11 +195,11 @@ class SeqtopApp(BaseApp):
             if self.ui.cancel_search() and event.key == "escape":
                 event.prevent_default()  # it only ends the search
                 self.ui.time_travel.key_message = ""
-                self.ui.changed()
+                self._refresher.wake()
                 return
         if self.ui.time_travel.key_message:
             self.ui.time_travel.key_message = ""
-            self.ui.changed()
+            self._refresher.wake()
 
     def on_settings_changed(self, message: SettingsChanged) -> None:
         self.remember(**message.changes)
@@ -358,7 +360,7 @@ class SeqtopApp(BaseApp):
             from seqtop.checks.background import CheckThread
 
             checker = self.ui.start_checking()
-            self._check_threads.append(CheckThread(checker))
+            self._check_threads.append(CheckThread(checker, self.ui.request_frame))
             self._check_threads[-1].start()
         return checker
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from seqtop.history.step_series import StepSeries
 from seqtop.history.timeline import RecordingError
 from seqtop.live.connection import ConnectionState
-from seqtop.process.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
@@ -70,8 +69,8 @@ class Restart(NamedTuple):
     """The requests that were running in the last state before."""
 
 
-class UiState(Observable):
-    """The display of one source. Observers are notified when something may look different.
+class UiState:
+    """The display of one source.
 
     All of it is used under `lock`.
 
@@ -87,8 +86,9 @@ class UiState(Observable):
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULTS,
     ) -> None:
-        super().__init__()
         self.source = source
+        self.request_frame: Callable[[], object] = lambda: None
+        """Requests another frame; any thread may call it. The app sets it."""
         self.clock = clock
         self.time_travel = TimeTravel(source)
         self.state: EngineState = self.time_travel.state
@@ -97,7 +97,6 @@ class UiState(Observable):
         """Records the engine; `None` if the source is a recording."""
         if self.engine is not None:
             self.recording = RecordingControl(self.engine)
-            self.engine.add_callback(self.changed)
         self.checker: BackgroundChecker | None = None
         """Checks the history; `None` until `start_checking`."""
         self.step_series = StepSeries(source.history)
@@ -271,10 +270,10 @@ class UiState(Observable):
     def update(self) -> None:
         """Updates the state on display, the view and the figures of steps."""
         if self.time_travel.play():
-            self.changed()  # the next frame plays on
+            self.request_frame()  # the next frame plays on
         self._continue_search()
         if not self.read_steps():
-            self.changed()  # the next frame reads on
+            self.request_frame()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
         self._changes |= self._arrange(touched)
@@ -314,7 +313,6 @@ class UiState(Observable):
         from seqtop.checks.background import BackgroundChecker
 
         self.checker = BackgroundChecker(self.source.history, thresholds=self._thresholds)
-        self.checker.add_callback(self.changed)
         return self.checker
 
     def findings_about(self, request_id: str, seq_id: int) -> list[LocatedFinding]:
@@ -375,7 +373,7 @@ class UiState(Observable):
 
         condition = parse_condition(self.condition)
         self.condition_search = ConditionSearch(timeline, condition, position, direction)
-        self.changed()
+        self.request_frame()
 
     def cancel_search(self) -> bool:
         """Ends the search in progress; returns whether there was one."""
@@ -388,7 +386,7 @@ class UiState(Observable):
         if search is None:
             return
         if search.advance(READ_SECONDS):
-            self.changed()  # the next frame searches on
+            self.request_frame()  # the next frame searches on
             return
         self.condition_search = None
         where = "after" if search.direction > 0 else "before"
@@ -425,7 +423,7 @@ class UiState(Observable):
         if self._explanation is None or not self._explanation.extend(found[0], position):
             self._explanation = Explanation(self.source.history, found[0], position)
         if self._explanation.advance(READ_SECONDS):
-            self.changed()  # the next frame reads on
+            self.request_frame()  # the next frame reads on
         return self._explanation
 
     def mark_moment(self) -> None:

@@ -70,7 +70,8 @@ class Viewer:
         self.drawn: list[float] = []
         self.loop = Loop()
         self.refresher = Refresher(self.draw)
-        self.ui.add_callback(self.refresher.wake)
+        self.ui.request_frame = self.refresher.wake
+        self.script.source.add_callback(self.refresher.wake)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self.loop)
         self.refresher.start()
         self.loop.run(1.0)
