@@ -164,10 +164,6 @@ class TableChanges(msgspec.Struct):
         self.appended.pop(seq_id, None)
         self.replaced[seq_id] = blocks
 
-    def is_plain(self, seq_id: int) -> bool:
-        """Tells whether a table is unchanged or has grown by one block."""
-        return len(self.appended.get(seq_id, ())) <= 1 and seq_id not in self.replaced
-
 
 class SequenceRecord(msgspec.Struct, frozen=True):
     """The results of a step for one sequence; its other fields are those of `seq`.
@@ -196,25 +192,6 @@ class SequenceRecord(msgspec.Struct, frozen=True):
     num_accepted_tokens: int | None = None
 
 
-class DecodeRecord(msgspec.Struct):
-    """The plain decodes of a step, as columns with one entry per sequence.
-
-    A plain decode advances a running sequence by one token and does not end it; no candidates were
-    requested, and no draft was verified. Changes of block tables are in `StepRecord.table_changes`.
-
-    Attributes:
-        new_logprobs: The log probability of each new token.
-        text_deltas: Text to append to that of earlier steps.
-    """
-
-    seqs: list[Sequence] = []
-    request_ids: list[str] = []
-    seq_ids: list[int] = []
-    new_token_ids: list[int] = []
-    new_logprobs: list[float] = []
-    text_deltas: list[str] = []
-
-
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step, as of after its outputs were processed.
@@ -229,9 +206,7 @@ class StepRecord:
         execute_model_req: The request to the worker. Without any group if there was nothing to run
             and only `finished_requests_ids` to send.
         scheduled: Groups that ran, in the order of `execute_model_req`.
-        decodes: The sequences of `scheduled` that were plain decodes.
-        non_plain_indices: Positions in `scheduled` of all other groups.
-        non_plain_updates: One record per sequence of those, and one per fork, in the same order.
+        updates: One record per sequence of those, and one per fork, in the same order.
         table_changes: Changes of the block tables of sequences that already had some.
         finished: Groups that ended in this step, by stopping or at a length limit.
         ignored: Groups refused since the last step, because no step could hold their prompts.
@@ -260,9 +235,7 @@ class StepRecord:
     time: float
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
-    decodes: DecodeRecord
-    non_plain_indices: list[int]
-    non_plain_updates: list[SequenceRecord]
+    updates: list[SequenceRecord]
     table_changes: TableChanges
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
@@ -282,27 +255,3 @@ class StepRecord:
     model_forward_time: float
     model_execute_time: float
     step_time: float
-
-    @property
-    def updates(self) -> list[SequenceRecord]:
-        """One record per sequence of `scheduled`, and one per fork, by groups in the same order."""
-        columns = self.decodes
-        updates: dict[str, list[SequenceRecord]] = {
-            request_id: [
-                SequenceRecord(request_id, seq, [token_id], seq.output_logprobs[-1:], text)
-            ]
-            for request_id, seq, token_id, text in zip(
-                columns.request_ids,
-                columns.seqs,
-                columns.new_token_ids,
-                columns.text_deltas,
-                strict=True,
-            )
-        }
-        for update in self.non_plain_updates:
-            updates.setdefault(update.request_id, []).append(update)
-        return [
-            update
-            for scheduled in self.scheduled
-            for update in updates.get(scheduled.seq_group.request_id, ())
-        ]

@@ -32,22 +32,22 @@ from seqtop.sequence import (
     SampleLogprobs,
     Sequence,
     SequenceGroup,
-    SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
+    SequenceStatus,
 )
 from seqtop.sequence.parallel import parent_request_id
 from seqtop.wire import messages
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     CachedBlocks,
     EngineInfo,
     Event,
-    InFlight,
     PrefixMiss,
     RequestArrived,
     RequestFinished,
 )
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 
 def engine_info(
@@ -58,7 +58,6 @@ def engine_info(
     assert config.num_gpu_blocks is not None
     assert config.max_model_len is not None
     return EngineInfo(
-        protocol_version=PROTOCOL_VERSION,
         engine_id=engine_id,
         incarnation=uuid.uuid4().hex,
         engine=f"engine_stub {__version__}",
@@ -133,23 +132,23 @@ class StepPublisher:
             self._add(group.request_id, seq)
         self._publisher.publish(_arrival(group))
 
-    def in_flight(self, time: float, table_of: Callable[[Sequence], list[int]]) -> InFlight:
+    def snapshot(self, time: float, table_of: Callable[[Sequence], list[int]]) -> Snapshot:
         """Returns all unfinished requests and sequences. Called between two steps.
 
         Args:
             time: The current time in seconds since the epoch.
             table_of: Returns the block table of a sequence: `BlockManager.get_block_table`.
         """
-        groups = list(self._groups.values())
-        return InFlight(
+        return Snapshot(
             time=time,
             step=self._step,
             stats=self._last_stats,
-            requests=[_arrival(group) for group in groups],
-            sequences=[
-                self._full_update(group, seq, table_of(seq))
-                for group in groups
-                for seq in group.seqs
+            requests=[
+                RequestSnapshot(
+                    arrival=_arrival(group),
+                    sequences=[_sequence_snapshot(group, seq, table_of(seq)) for seq in group.seqs],
+                )
+                for group in self._groups.values()
             ],
             cached_blocks=[
                 CachedBlocks(
@@ -167,7 +166,7 @@ class StepPublisher:
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
         self._last_stats = _stats(record, self._num_preemptions)
-        for update in record.non_plain_updates:
+        for update in record.updates:
             if update.parent_seq_id is not None:
                 self._add(update.request_id, update.seq)
         misses = self._prefix_misses(record)
@@ -189,10 +188,9 @@ class StepPublisher:
                 uncached_blocks=[
                     event.block for event in record.cache_events if isinstance(event, BlockRemoved)
                 ],
-                decodes=_decodes(record),
             )
         )
-        for update in record.non_plain_updates:
+        for update in record.updates:
             if update.is_removed:
                 self._sequences.pop(update.seq.seq_id, None)
         for group in record.finished:
@@ -224,24 +222,19 @@ class StepPublisher:
     def _updates(
         self, record: StepRecord, misses: dict[int, list[PrefixMiss]]
     ) -> Iterator[messages.SequenceUpdate]:
-        """Yields an update for each sequence that is not in `Step.decodes`."""
-        changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
-        in_full_metadata = {
-            seq_id
-            for group in map(groups.__getitem__, record.non_plain_indices)
-            if isinstance(group, SequenceGroupMetadata)
-            for seq_id in group.block_tables
-        }
-        for update in record.non_plain_updates:
+        """Yields an update for each sequence that changed in more than its batch says."""
+        changes, batch = record.table_changes, _batch(record)
+        for update in record.updates:
             seq_id = update.seq.seq_id
             new_blocks: list[int] = []
             table: list[int] | None = None
+            in_batch = batch.get(seq_id)
             if update.seq.is_finished():
                 table = []
-            elif seq_id not in in_full_metadata:  # which contains the tables
-                new_blocks = changes.appended.get(seq_id, [])
+            elif in_batch is None or not in_batch.is_full:  # else the metadata has the tables
+                new_blocks = changes.appended.get(seq_id, new_blocks)
                 table = changes.replaced.get(seq_id)
-            yield self._update(update, new_blocks, table, misses.get(seq_id))
+            yield self._update(update, in_batch, new_blocks, table, misses.get(seq_id))
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
@@ -269,21 +262,27 @@ class StepPublisher:
     def _update(
         self,
         update: SequenceRecord,
+        in_batch: _InBatch | None,
         new_blocks: list[int],
         block_table: list[int] | None,
         prefix_misses: list[PrefixMiss] | None,
     ) -> messages.SequenceUpdate:
         seq = update.seq
         wants_candidates = _wants_candidates(self._groups[update.request_id])
+        status: SequenceStatus | None = seq.status
+        num_computed: int | None = seq.get_num_computed_tokens()
+        if in_batch is not None:  # which says that it runs, and by how much it advances
+            status = None if status is SequenceStatus.RUNNING else status
+            num_computed = None if num_computed == in_batch.num_computed_tokens else num_computed
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
-            status=seq.status,
-            num_computed_tokens=seq.get_num_computed_tokens(),
-            num_cached_tokens=seq.data.get_num_cached_tokens(),
             new_token_ids=update.new_token_ids,
-            new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
             text_delta=update.text_delta,
             new_blocks=new_blocks,
+            new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
+            status=status,
+            num_computed_tokens=num_computed,
+            num_cached_tokens=seq.data.get_num_cached_tokens() if in_batch is None else None,
             block_table=block_table,
             stop_reason=seq.stop_reason,
             top_logprobs=update.new_logprobs if wants_candidates else None,
@@ -293,25 +292,6 @@ class StepPublisher:
             num_accepted_tokens=update.num_accepted_tokens,
             is_removed=update.is_removed,
             prefix_misses=prefix_misses,
-        )
-
-    def _full_update(
-        self, group: SequenceGroup, seq: Sequence, table: list[int]
-    ) -> messages.SequenceUpdate:
-        """Returns a sequence as if one step had produced all of it."""
-        token_ids = list(seq.get_output_token_ids())
-        return messages.SequenceUpdate(
-            seq_id=seq.seq_id,
-            status=seq.status,
-            num_computed_tokens=seq.get_num_computed_tokens(),
-            num_cached_tokens=seq.data.get_num_cached_tokens(),
-            new_token_ids=token_ids,
-            new_logprobs=_sampled_logprobs(token_ids, seq.output_logprobs),
-            text_delta=seq.output_text,
-            block_table=table,
-            stop_reason=seq.stop_reason,
-            top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
-            request_id=group.request_id,
         )
 
     def _preempted(self, preemption: PreemptionRecord) -> Iterator[messages.SequenceUpdate]:
@@ -358,19 +338,21 @@ def _lookups(event: PrefixQueried, sequences: list[_Published]) -> list[PrefixLo
     ]
 
 
-def _decodes(record: StepRecord) -> messages.Decodes | None:
-    columns, appended = record.decodes, record.table_changes.appended
-    if not columns.seq_ids:
-        return None
-    if record.non_plain_updates:
-        others = {update.seq.seq_id for update in record.non_plain_updates}
-        appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in others}
-    return messages.Decodes(
-        seq_ids=columns.seq_ids,
-        new_token_ids=columns.new_token_ids,
-        text_deltas=columns.text_deltas,
-        new_logprobs=columns.new_logprobs,
-        new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
+def _sequence_snapshot(group: SequenceGroup, seq: Sequence, table: list[int]) -> SequenceSnapshot:
+    token_ids = list(seq.get_output_token_ids())
+    return SequenceSnapshot(
+        update=messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            block_table=table,
+            stop_reason=seq.stop_reason,
+        ),
+        output_token_ids=Ints.of(token_ids),
+        output_logprobs=Floats.of(_sampled_logprobs(token_ids, seq.output_logprobs)),
+        text=seq.output_text,
+        top_logprobs=dict(enumerate(seq.output_logprobs)) if _wants_candidates(group) else {},
     )
 
 
@@ -401,7 +383,7 @@ def _arrival(group: SequenceGroup) -> RequestArrived:
         seq_ids=[seq.seq_id for seq in group.seqs],
         num_prompt_tokens=group.first_seq.get_prompt_len(),
         prompt=group.prompt,
-        prompt_token_ids=group.prompt_token_ids,
+        prompt_token_ids=Ints.of(group.prompt_token_ids),
         sampling_params=group.sampling_params,
         pooling_params=group.pooling_params,
         priority=group.priority,
@@ -419,24 +401,39 @@ def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[
     return [top[token_id].logprob for token_id, top in zip(token_ids, candidates, strict=True)]
 
 
-def _execute(record: StepRecord) -> ExecuteModelRequest:
-    """Returns the worker's request without plain decodes and without the tables of deltas.
+class _InBatch(NamedTuple):
+    """The part of a step's batch that one sequence is."""
 
-    `Step.decodes` and `SequenceUpdate` contain these.
-    """
+    is_full: bool
+    """True if the batch has its full metadata."""
+    num_computed_tokens: int
+    """The computed tokens after the step, if it advanced by its chunk."""
+
+
+def _batch(record: StepRecord) -> dict[int, _InBatch]:
+    """Returns what the batch of a step says about each sequence, by its id."""
+    batch: dict[int, _InBatch] = {}
+    for group in record.execute_model_req.seq_group_metadata_list:
+        chunk = group.token_chunk_size or 1
+        if isinstance(group, SequenceGroupMetadataDelta):
+            for seq_id, delta in group.seq_data_delta.items():
+                batch[seq_id] = _InBatch(False, delta.new_num_computed_tokens + chunk)
+        else:
+            for seq_id, data in group.seq_data.items():
+                batch[seq_id] = _InBatch(True, data.get_num_computed_tokens() + chunk)
+    return batch
+
+
+def _execute(record: StepRecord) -> ExecuteModelRequest:
+    """Returns the worker's request without the tables of deltas, which updates contain."""
     request = record.execute_model_req
-    groups = request.seq_group_metadata_list
-    return replace(
-        request,
-        seq_group_metadata_list=[
-            _without_tables(groups[index]) for index in record.non_plain_indices
-        ],
-    )
+    groups = [_without_tables(group) for group in request.seq_group_metadata_list]
+    return replace(request, seq_group_metadata_list=groups)
 
 
 def _without_tables(group: SequenceGroupMetadataLike) -> SequenceGroupMetadataLike:
     if isinstance(group, SequenceGroupMetadataDelta):
-        return replace(group, block_tables={})
+        return replace(group, block_tables={}, computed_block_nums=None)
     return group
 
 
@@ -451,7 +448,7 @@ def _preemption(preemption: PreemptionRecord) -> messages.Preemption:
 
 def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
     """Returns the metrics that changed by more than what viewers derive from `StepStats`."""
-    groups = [record.scheduled[index].seq_group for index in record.non_plain_indices]
+    groups = [scheduled.seq_group for scheduled in record.scheduled]
     return {
         group.request_id: group.metrics
         for group in groups

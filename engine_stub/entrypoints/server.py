@@ -74,10 +74,10 @@ class EngineServer:
             if stopped():
                 return
             tick_start = time.monotonic()
-            if self._publisher.wants_in_flight():
+            if self._publisher.needs_snapshot():
                 engine = self._engine
                 table_of = engine.block_manager.get_block_table
-                self._publisher.publish(self._steps.in_flight(engine.clock(), table_of))
+                self._publisher.publish(self._steps.snapshot(engine.clock(), table_of))
             self._add_due_arrivals(tick)
             self._handle_commands()
             for source in self._sources:

@@ -11,7 +11,7 @@ from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.failure_log import log_failure
 from engine_stub.processing.detokenizer import Detokenizer
-from engine_stub.step_record import DecodeRecord, ScheduledSequenceGroup, SequenceRecord
+from engine_stub.step_record import ScheduledSequenceGroup, SequenceRecord
 from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import (
     Logprob,
@@ -36,18 +36,14 @@ class ProcessedOutputs(msgspec.Struct):
         num_unused_slots: Tokens that were scheduled for drafts, but not proposed.
     """
 
-    decodes: DecodeRecord = msgspec.field(default_factory=DecodeRecord)
-    non_plain_indices: list[int] = []
-    non_plain_updates: list[SequenceRecord] = []
+    updates: list[SequenceRecord] = []
     finished: list[SequenceGroup] = []
     errors: dict[str, str] = {}
     num_unused_slots: int = 0
 
     def sampled_request_ids(self) -> set[str]:
         """Returns the ids of the groups that sampled a token."""
-        sampled = {update.request_id for update in self.non_plain_updates if update.new_token_ids}
-        sampled.update(self.decodes.request_ids)
-        return sampled
+        return {update.request_id for update in self.updates if update.new_token_ids}
 
 
 class OutputProcessor:
@@ -80,31 +76,16 @@ class OutputProcessor:
         """
         processed = ProcessedOutputs()
         num_draft_tokens = model_output.num_draft_tokens
-        table_changes = self._block_manager.table_changes
-        for index, (scheduled, result) in enumerate(
-            zip(outputs.scheduled, model_output.outputs, strict=True)
-        ):
+        for index, scheduled in enumerate(outputs.scheduled):
             seq_group = scheduled.seq_group
             try:
                 _check_model_output(model_output, index)
-                if (
-                    scheduled.token_chunk_size == len(result.samples) == 1
-                    and not (scheduled.is_prompt or num_draft_tokens)
-                    and _may_be_plain(seq_group.sampling_params)
-                    and table_changes.is_plain(seq_group.first_seq.seq_id)
-                ):
-                    update = self._decode(seq_group, result.samples[0], processed.decodes)
-                    if update is None:
-                        continue  # the common case: the sequence has not ended
-                    updates = [update]
-                else:
-                    updates = self._advance(scheduled, model_output, index)
+                updates = self._advance(scheduled, model_output, index)
             except Exception as error:  # noqa: BLE001 - logged, and reported to the client
                 log_failure("request %s failed", seq_group.request_id)
                 processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
                 updates = _fail(seq_group)
-            processed.non_plain_indices.append(index)
-            processed.non_plain_updates += updates
+            processed.updates += updates
             if seq_group.is_finished():
                 self._scheduler.finish_seq_group(seq_group)
                 processed.finished.append(seq_group)
@@ -112,32 +93,6 @@ class OutputProcessor:
             num_slots = sum(group.num_lookahead_slots for group in outputs.scheduled)
             processed.num_unused_slots = num_slots - sum(num_draft_tokens)
         return processed
-
-    def _decode(
-        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: DecodeRecord
-    ) -> SequenceRecord | None:
-        """Appends the only sample of a group's only sequence, and adds a row to `decodes`.
-
-        Returns:
-            None or, if the sequence has ended, its record; then it is not a plain decode.
-        """
-        params, seq = seq_group.sampling_params, seq_group.first_seq
-        assert params is not None
-        seq.data.update_num_computed_tokens(1)
-        self._block_manager.cache_blocks(seq)
-        self._append_sample(seq, sample, params)
-        token_id = sample.output_token
-        text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
-        request_id = seq_group.request_id
-        if seq.is_finished():
-            return SequenceRecord(request_id, seq, [token_id], [sample.logprobs], text_delta)
-        decodes.seqs.append(seq)
-        decodes.request_ids.append(request_id)
-        decodes.seq_ids.append(seq.seq_id)
-        decodes.new_token_ids.append(token_id)
-        decodes.new_logprobs.append(sample.logprobs[token_id].logprob)
-        decodes.text_deltas.append(text_delta)
-        return None
 
     def _advance(
         self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int
@@ -290,11 +245,6 @@ def _fail(seq_group: SequenceGroup) -> list[SequenceRecord]:
     for seq in failed:
         seq.status = SequenceStatus.FINISHED_ABORTED
     return [SequenceRecord(seq_group.request_id, seq, [], [], text_delta="") for seq in failed]
-
-
-def _may_be_plain(params: SamplingParams | None) -> bool:
-    """Tells whether a `DecodeRecord` has fields for all that a request asks for."""
-    return params is not None and params.logprobs is None and not is_beam_search(params)
 
 
 def _stop_at_token(seq: Sequence, token_id: int, params: SamplingParams) -> bool:

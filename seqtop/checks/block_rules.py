@@ -9,6 +9,7 @@ from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.model import SequenceState
 from seqtop.text.format import plural
+from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import Event, RequestFinished, Step
 
 _BLOCK_RANGE = rule("block-range", "a block table names a block that the pool does not have")
@@ -196,14 +197,14 @@ class BlockRules(RuleGroup):
     @_SWAP_MAP
     def _swaps_out(self, step: Step) -> Iterator[Finding]:
         """Checks swaps against the blocks as they were before the step."""
-        for device_block, _ in step.execute.blocks_to_swap_out:
+        for device_block, _ in block_moves(step).swapped_out:
             if not self._index.table_owners(device_block):
                 yield _swap_finding(step, "out", device_block, "device")
 
     @_SWAP_MAP
     def _swaps_in(self, step: Step) -> Iterator[Finding]:
-        swapped_out = {host_block for _, host_block in step.execute.blocks_to_swap_out}
-        for host_block, _ in step.execute.blocks_to_swap_in:
+        swapped_out = {host_block for _, host_block in block_moves(step).swapped_out}
+        for host_block, _ in block_moves(step).swapped_in:
             if host_block not in swapped_out and not self._index.host_owners(host_block):
                 yield _swap_finding(step, "in", host_block, "host")
 

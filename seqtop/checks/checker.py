@@ -11,9 +11,9 @@ from seqtop.checks.rules import RuleGroup
 from seqtop.checks.scheduling_rules import SchedulingRules
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.checks.time_rules import TimeRules
-from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
+from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import Event, Step
 
 
@@ -62,10 +62,6 @@ class Checker:
 
     def _batch(self, step: Step) -> Iterator[RequestState]:
         """Yields the requests in the batch of a step."""
-        for group in step.execute.seq_group_metadata_list:
-            if request := self.state.requests.get(group.request_id):
+        for request_id in scheduled_requests(step):
+            if request := self.state.requests.get(request_id):
                 yield request
-        for seq_id in step.decodes.seq_ids if step.decodes else ():
-            sequence = self.state.sequences.get(seq_id)
-            if sequence is not None and not SequenceStatus.is_finished(sequence.status):
-                yield self.state.requests[sequence.request_id]

@@ -1,7 +1,7 @@
 """Rules on the lifecycle of a sequence: its status, its computed tokens, its text."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
+from seqtop.wire.batch import members, scheduled_requests
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 
 _WAITING, _RUNNING, _SWAPPED = (
@@ -17,6 +18,7 @@ _WAITING, _RUNNING, _SWAPPED = (
     SequenceStatus.RUNNING,
     SequenceStatus.SWAPPED,
 )
+
 _LATE_TOKEN = rule("late-token", "a sequence got tokens after its end")
 
 
@@ -33,21 +35,21 @@ class LifecycleRules(RuleGroup):
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._before: dict[int, _Before] = {}
-        """The sequences in the rows of the current event, before it is applied."""
+        """The sequences that the current event names, before it is applied."""
         self._num_anomalies = 0
         """The number of anomalies that is expected after the current event."""
 
     def before(self, event: Event) -> Iterator[Finding]:
-        """Checks decodes of finished sequences, and records the sequences that `event` names."""
+        """Records the sequences that `event` names."""
         sequences = self.state.sequences
         self._before = {}
         self._num_anomalies = self.state.num_anomalies
         if not isinstance(event, Step):
             return
-        for update in event.sequences:
-            if sequence := sequences.get(update.seq_id):
-                self._before[update.seq_id] = _Before(sequence.status, sequence.num_computed_tokens)
-        for finding in self._late_decodes(event.decodes.seq_ids if event.decodes else ()):
+        for seq_id in _named(event):
+            if sequence := sequences.get(seq_id):
+                self._before[seq_id] = _Before(sequence.status, sequence.num_computed_tokens)
+        for finding in self._late_runs(event):
             self._num_anomalies += 1  # the reducer counts it, too
             yield finding
 
@@ -59,22 +61,19 @@ class LifecycleRules(RuleGroup):
         if not isinstance(event, Step):
             return
         preempted = {preemption.request_id for preemption in event.preemptions}
-        for update in event.sequences:
-            sequence = self.state.sequences.get(update.seq_id)
+        for seq_id, update in _named(event).items():
+            sequence = self.state.sequences.get(seq_id)
             if sequence is None:
                 continue
             yield from self._computed_beyond(sequence)
             yield from self._table_short(sequence)
-            if before := self._before.get(update.seq_id):
+            if before := self._before.get(seq_id):
                 is_preempted = sequence.request_id in preempted
-                yield from self._late_tokens(sequence, update, before)
+                if update is not None:
+                    yield from self._late_tokens(sequence, update, before)
                 yield from self._transition(sequence, before, is_preempted=is_preempted)
                 if not is_preempted:
                     yield from self._computed_back(sequence, before)
-        for seq_id in event.decodes.seq_ids if event.decodes else ():
-            if sequence := self.state.sequences.get(seq_id):
-                yield from self._computed_beyond(sequence)
-                yield from self._table_short(sequence)
 
     @rule("unknown", "an event names an object that was not announced, or was announced twice")
     def _unknown(self) -> Iterator[Finding]:
@@ -82,12 +81,11 @@ class LifecycleRules(RuleGroup):
             yield self.of_engine(self.state.last_anomaly or "")
 
     @_LATE_TOKEN
-    def _late_decodes(self, seq_ids: Iterable[int]) -> Iterator[Finding]:
-        for sequence in map(self.state.sequences.get, seq_ids):
-            if sequence is not None and SequenceStatus.is_finished(sequence.status):
-                yield self.of_sequence(
-                    sequence, f"1 token after {sequence.status.name}; none may follow"
-                )
+    def _late_runs(self, step: Step) -> Iterator[Finding]:
+        for request_id in scheduled_requests(step):
+            request = self.state.requests.get(request_id)
+            if request is not None and request.finish_reason is not None:
+                yield self.of_engine("it is in the batch after its end", request_id=request_id)
 
     @_LATE_TOKEN
     def _late_tokens(
@@ -159,3 +157,12 @@ class LifecycleRules(RuleGroup):
         if not allowed:
             unless = "" if is_finished else " without a preemption"
             yield self.of_sequence(sequence, f"{old.name} became {new.name}{unless}")
+
+
+def _named(step: Step) -> dict[int, SequenceUpdate | None]:
+    """Returns the sequences in the batch of a step and those that it updates."""
+    named: dict[int, SequenceUpdate | None] = {
+        member.seq_id: member.update for member in members(step)
+    }
+    named.update((update.seq_id, update) for update in step.sequences)
+    return named

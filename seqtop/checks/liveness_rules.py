@@ -16,6 +16,7 @@ from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.wait_causes import CAUSES, OWN_TURN
 from seqtop.text.format import plural
+from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -125,7 +126,7 @@ class LivenessRules(RuleGroup):
     def _step(self, step: Step) -> Iterator[Finding]:
         yield from self._overtaken(self._admit(step))
         stats = step.stats
-        has_batch = bool(step.execute.seq_group_metadata_list or step.decodes)
+        has_batch = any(True for _ in scheduled_requests(step))
         has_tokens = stats.num_prefill_tokens + stats.num_decode_tokens > 0
         if has_batch or has_tokens or not self._num_unfinished:
             self._restart_clock(step.time)
@@ -147,8 +148,8 @@ class LivenessRules(RuleGroup):
     def _admit(self, step: Step) -> list[RequestState]:
         """Removes the requests in the batch of a step from those that wait, and returns them."""
         admitted: list[RequestState] = []
-        for group in step.execute.seq_group_metadata_list:
-            request = self.state.requests.get(group.request_id)
+        for request_id in scheduled_requests(step):
+            request = self.state.requests.get(request_id)
             if request is not None and self._remove_waiting(request):
                 admitted.append(request)
         return admitted

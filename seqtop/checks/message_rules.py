@@ -8,7 +8,6 @@ from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     EngineInfo,
     EngineStopped,
     Event,
@@ -61,7 +60,6 @@ class MessageRules(RuleGroup):
                 times = [("time", event.time), *_metric_times(event.metrics)]
                 yield from self._finite(times, event.request_id)
             case EngineInfo():
-                yield from self._version(event)
                 yield from self._finite([("start_time", event.start_time)])
             case Heartbeat() | EngineStopped():
                 yield from self._finite([("time", event.time)])
@@ -81,9 +79,6 @@ class MessageRules(RuleGroup):
                 yield self.of_engine(f"{name} is {time}", request_id=request_id)
 
     def _step_ids(self, step: Step) -> Iterator[Finding]:
-        if step.decodes:
-            yield from self._ids("sequence id", step.decodes.seq_ids)
-            yield from self._ids("token id", step.decodes.new_token_ids)
         for update in step.sequences:
             yield from self._ids("sequence id", (update.seq_id,))
             yield from self._ids("token id", update.new_token_ids)
@@ -100,14 +95,6 @@ class MessageRules(RuleGroup):
                 yield self.of_engine(
                     f"{name} {id_} is not between 0 and {largest}", request_id=request_id
                 )
-
-    @rule("version", "the engine's description names another protocol version than its messages")
-    def _version(self, info: EngineInfo) -> Iterator[Finding]:
-        if info.protocol_version != PROTOCOL_VERSION:
-            yield self.of_engine(
-                f"EngineInfo.protocol_version is {info.protocol_version}, the messages are of"
-                f" version {PROTOCOL_VERSION}"
-            )
 
 
 def _step_times(step: Step) -> Iterator[tuple[str, float | None]]:

@@ -35,6 +35,8 @@ class Report(msgspec.Struct):
     num_steps: int = 0
     num_gaps: int = 0
     """Gaps in the stream; checking started again after each."""
+    num_unknown: int = 0
+    """Events of a live stream whose names this version does not know, which were skipped."""
     counts: dict[str, int] = {}
     """Findings by rule."""
     findings: list[Finding] = []
@@ -157,6 +159,7 @@ def report_live(session: Session, checker: LiveChecker) -> Report:
     """Returns the report of a session that has been checked."""
     endpoint = session.connection.endpoint
     report = _report(endpoint, checker)
+    report.num_unknown = session.connection.num_unknown
     if checker.ends_in_gap:
         report.problem = f"the end of the stream was not read: {session.connection.detail}"
     elif not report.num_steps:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
-from seqtop.sequence import SequenceGroupMetadata, SequenceGroupMetadataLike
-from seqtop.wire import decode_rows
+from seqtop.wire.batch import members
 from seqtop.wire.messages import Event, Step
 
 
@@ -27,13 +26,6 @@ class SchedulingRules(RuleGroup):
             yield self.of_engine(
                 f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}"
             )
-        num_seqs = decode_rows.num_decodes(step)
-        num_seqs += sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
+        num_seqs = sum(1 for _ in members(step))
         if num_seqs > info.max_num_seqs:
             yield self.of_engine(f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}")
-
-
-def _num_seqs(group: SequenceGroupMetadataLike) -> int:
-    if isinstance(group, SequenceGroupMetadata):
-        return len(group.seq_data)
-    return len(group.seq_data_delta)

@@ -14,10 +14,11 @@ import msgspec
 
 from seqtop.history.timeline import Timeline
 from seqtop.process import garbage_collection
-from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus, latency
+from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 from seqtop.state.waits import wait_until
+from seqtop.wire.batch import members
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -48,7 +49,7 @@ class StepDecisions(NamedTuple):
     admitted: tuple[tuple[int, int], ...]
     """Waiting requests that were scheduled, each with the tokens found in the prefix cache."""
     chunks: tuple[tuple[int, int], ...]
-    """Requests in the batch whose tokens the step announces, with the number of tokens each."""
+    """Requests in the batch with a part of a prompt or several tokens, and the number of tokens."""
     decodes: tuple[int, ...]
     """Further requests in the batch, with one token each."""
     tokens: int
@@ -108,7 +109,7 @@ class Run:
         self._waiting: set[int] = set()
         self._arrived: list[int] = []
         self._ended: list[tuple[int, str]] = []
-        self._last_decodes: tuple[list[int], tuple[int, ...]] = ([], ())
+        self._last_decodes: tuple[int, ...] = ()
         self._start_time = self._end_time = 0.0
         with garbage_collection.paused():
             self._read_all(timeline)
@@ -218,13 +219,7 @@ class Run:
             if update.request_id in self._numbers:
                 self._request_of[update.seq_id] = self._numbers[update.request_id]
         preempted = tuple(self._preemptions(step))
-        admitted, chunks = self._batch(step)
-        decodes: tuple[int, ...] = ()
-        columns: list[int] = []
-        if step.decodes is not None:
-            decodes, columns = self._decodes(step.decodes.seq_ids), step.decodes.new_token_ids
-            for number in decodes:
-                self.requests[number].num_output_tokens += 1
+        admitted, chunks, decodes = self._batch(step)
         rows = [update.new_token_ids for update in step.sequences if update.new_token_ids]
         for update in step.sequences:
             if update.new_token_ids and update.seq_id in self._request_of:
@@ -243,7 +238,7 @@ class Run:
                 admitted,
                 chunks,
                 decodes,
-                hash((tuple(columns), *map(tuple, rows))),
+                hash(tuple(map(tuple, rows))),
                 tuple(
                     (self._numbers[reason.request_id], reason.cause, reason.num_missing)
                     for reason in step.wait_reasons
@@ -265,38 +260,33 @@ class Run:
             self._waiting.add(number)
             yield number, self._numbers.get(preemption.for_request_id or ""), preemption.mode
 
-    def _batch(self, step: Step) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        groups = step.execute.seq_group_metadata_list
-        if not groups:
-            return (), ()
-        cached = {update.seq_id: update.num_cached_tokens for update in step.sequences}
+    def _batch(
+        self, step: Step
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
+        """Returns who was admitted, the chunks of several tokens or of a prompt, and the rest."""
         admitted: list[tuple[int, int]] = []
         chunks: list[tuple[int, int]] = []
-        for group in groups:
-            number = self._numbers.get(group.request_id)
-            if number is None:
+        decodes: list[int] = []
+        seen: set[int] = set()
+        for member in members(step):
+            number = self._numbers.get(member.request_id)
+            if number is None or number in seen:
                 continue
-            if isinstance(group, SequenceGroupMetadata):
-                seq_ids = list(group.seq_data)
-            else:
-                seq_ids = list(group.seq_data_delta)
+            seen.add(number)
             if number in self._waiting:
                 self._waiting.discard(number)
-                num_cached = max((cached.get(seq_id, 0) for seq_id in seq_ids), default=0)
+                num_cached = member.num_cached_tokens or 0
                 admitted.append((number, num_cached))
                 request = self.requests[number]
                 if request.num_cached_tokens is None:
                     request.num_cached_tokens = num_cached
-            chunks.append((number, group.token_chunk_size or 1))
-        return tuple(admitted), tuple(chunks)
-
-    def _decodes(self, seq_ids: list[int]) -> tuple[int, ...]:
-        last_ids, last = self._last_decodes
-        if seq_ids != last_ids:  # most steps decode what the step before did
-            numbers = map(self._request_of.get, seq_ids)
-            last = tuple(number for number in numbers if number is not None)
-            self._last_decodes = seq_ids, last
-        return last
+            if member.is_prompt or member.num_tokens != 1:
+                chunks.append((number, member.num_tokens))
+            else:
+                decodes.append(number)
+        if decodes != [*self._last_decodes]:  # most steps decode what the step before did
+            self._last_decodes = tuple(decodes)
+        return tuple(admitted), tuple(chunks), self._last_decodes
 
 
 def _of_state(request: RequestState) -> RunRequest:

@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.sequence import SequenceStatus
-from seqtop.state.model import RequestState, Span
+from seqtop.state.model import RequestState
 from seqtop.state.wait_causes import OWN_TURN, head_reason
+from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -28,6 +28,7 @@ from seqtop.wire.messages import (
     Step,
     StreamingUpdate,
 )
+from seqtop.wire.snapshot import Span
 
 PartKind: TypeAlias = Literal[
     "queued", "preempted", "swapped", "prefill", "decode", "unscheduled", "host", "unknown"
@@ -114,13 +115,6 @@ class _Place(NamedTuple):
     position: int | None
 
 
-class _Scheduled(NamedTuple):
-    """The request's part of a batch."""
-
-    is_prompt: bool
-    token_chunk_size: int
-
-
 class _Cause(NamedTuple):
     """The cause of a wait since a step."""
 
@@ -162,8 +156,6 @@ class Chain:
         self._has_arrived = False
         self._own_status = ""
         """The engine's own name for what the request waits for."""
-        self._computed: dict[int, int] = {}
-        """Computed tokens of each sequence after the last step that named them."""
         self._cause: _Cause | None = None
         """The cause of the present wait since the last step; `None` while the request runs."""
         self._last_place = _NOWHERE
@@ -203,7 +195,6 @@ class Chain:
         self._fill(request.spans, time)
         self._has_arrived = True
         self._cause = None
-        self._computed.clear()
         kind = request.spans[-1].kind if request.spans else "queued"
         waits = kind not in ("prefill", "decode")
         self._wait = kind if waits else None
@@ -244,9 +235,10 @@ class Chain:
             if preemption.request_id == self.request_id:
                 kind: PartKind = "swapped" if preemption.mode == "swap" else "preempted"
                 self._start_wait(kind, preemption)
-        batch = self._find_batch(step)
-        if batch is not None:
-            self._run(step, place, batch)
+        batch = list(members(step))
+        own = [member for member in batch if member.request_id == self.request_id]
+        if own:
+            self._run(step, place, batch, own)
         elif self._wait is None:
             tokens = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
             is_spent = self.budget is not None and tokens >= self.budget
@@ -273,57 +265,27 @@ class Chain:
             known = _Cause(cause, place)
         self._until_waiting(end, known)
 
-    def _run(self, step: Step, place: _Place, batch: _Scheduled) -> None:
-        num_tokens = self._count_tokens(step, batch.token_chunk_size)
+    def _run(self, step: Step, place: _Place, batch: list[Member], own: list[Member]) -> None:
+        if own[0].update is None:
+            self._own_status = ""
         if self._wait is not None:
             self._phase += 1
             self._wait, self._cause = None, None
-        kind: PartKind = "prefill" if batch.is_prompt else "decode"
+        is_prompt = own[0].is_prompt
+        kind: PartKind = "prefill" if is_prompt else "decode"
         others: Counter[str] = Counter()
         cause = ""
-        if batch.is_prompt and self._preemption and self._preemption.mode == "recompute":
+        if is_prompt and self._preemption and self._preemption.mode == "recompute":
             cause = RECOMPUTE
-        if not batch.is_prompt and step.stats.num_prefill_tokens > 0:
-            for group in step.execute.seq_group_metadata_list:
-                if group.is_prompt:
-                    others[group.request_id] += group.token_chunk_size or 1
+        if not is_prompt and step.stats.num_prefill_tokens > 0:
+            for member in batch:
+                if member.is_prompt:
+                    others[member.request_id] += member.num_tokens
             cause = MIXED_BATCH if others else ""
+        num_tokens = sum(member.num_kept_tokens for member in own)
         self._until(
             step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
         )
-
-    def _find_batch(self, step: Step) -> _Scheduled | None:
-        """Returns the request's part of the batch of a step; `None` if it has none."""
-        for group in step.execute.seq_group_metadata_list:
-            if group.request_id == self.request_id:
-                return _Scheduled(group.is_prompt, group.token_chunk_size or 1)
-        if step.decodes is not None and not self._seq_ids.isdisjoint(step.decodes.seq_ids):
-            return _Scheduled(False, 1)
-        for update in step.sequences:
-            waits = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
-            if update.seq_id in self._seq_ids and not waits:
-                return _Scheduled(False, 1)
-        return None
-
-    def _count_tokens(self, step: Step, chunk: int) -> int:
-        """Returns the tokens of the request that a step computed."""
-        is_admitted = self._wait in ("queued", "preempted")
-        num_tokens = 0
-        for update in step.sequences:
-            if update.seq_id in self._seq_ids:
-                now = update.num_computed_tokens
-                known = now - chunk if self._wait is None else None
-                before = self._computed.get(update.seq_id, known)
-                if is_admitted or before is None:
-                    before = update.num_cached_tokens
-                num_tokens += max(now - before, 0)
-                self._computed[update.seq_id] = now
-        for seq_id in step.decodes.seq_ids if step.decodes is not None else ():
-            if seq_id in self._seq_ids:
-                num_tokens += 1
-                if seq_id in self._computed:
-                    self._computed[seq_id] += 1
-        return num_tokens
 
     def _wait_cause(self, step: Step, place: _Place) -> _Cause | None:
         """Returns the cause of the wait since the start of `step`, if it gives one."""

@@ -11,10 +11,10 @@ import msgspec
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
 from seqtop.live.connection import Connection
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.model import WaitTimes
 from seqtop.state.waits import wait_until
 from seqtop.text.sanitize import safe_json
 from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.snapshot import WaitTimes
 
 
 def encode(state: EngineState, connection: Connection) -> bytes:

@@ -16,7 +16,7 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.wire.decode_rows import num_decodes
+from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
 
@@ -145,6 +145,6 @@ def _recorded_step(step: Step) -> RecordedStep:
         start_time=step.start_time,
         time=step.time,
         stats=step.stats,
-        num_scheduled=len(step.execute.seq_group_metadata_list) + num_decodes(step),
+        num_scheduled=sum(1 for _ in scheduled_requests(step)),
         num_preempted=len(step.preemptions),
     )

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import Event, RequestFinished, Step
 
 
@@ -40,10 +41,10 @@ def kind_of(event: Event) -> EventKind:
     if not isinstance(event, Step):
         return ORDINARY
     kind = EventKind.PREEMPTION if event.preemptions else ORDINARY
-    execute = event.execute
+    moves = block_moves(event)
     if (
-        execute.blocks_to_swap_in
-        or execute.blocks_to_swap_out
+        moves.swapped_in
+        or moves.swapped_out
         or any(preemption.mode == "swap" for preemption in event.preemptions)
     ):
         kind |= EventKind.SWAP

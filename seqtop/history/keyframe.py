@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from seqtop.process import garbage_collection
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState, snapshot
+from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire import codec
 from seqtop.wire.columns import Ints
@@ -106,7 +107,12 @@ def restore(data: bytes, finished: Callable[[int], FinishedRequest]) -> EngineSt
         WireError: The bytes are not a keyframe, or the keyframe contradicts itself.
     """
     keyframe = codec.decode(data, Keyframe, max_elements=MAX_STATE_ELEMENTS)
-    state = snapshot.load(memoryview(keyframe.unfinished), max_finished=keyframe.max_finished)
+    with garbage_collection.paused():
+        state = codec.decode(
+            memoryview(keyframe.unfinished), EngineState, max_elements=MAX_STATE_ELEMENTS
+        )
+    _check(state)
+    state.max_finished = keyframe.max_finished
     if state.finished:
         raise WireError("keyframe: a finished request has no number")
     unfinished = iter(state.requests.values())
@@ -171,3 +177,29 @@ def _without_finished(state: EngineState, finished: Container[str]) -> EngineSta
     return msgspec.structs.replace(
         state, requests=requests, sequences=sequences, finished=[], num_by_status=counts
     )
+
+
+def _check(state: EngineState) -> None:
+    owners: dict[int, str] = {}
+    for request_id, request in state.requests.items():
+        repeats = len(set(request.seq_ids)) != len(request.seq_ids)
+        if request.request_id != request_id or not request.spans or repeats:
+            raise WireError(f"keyframe: request {request_id!r} is malformed")
+        for seq_id in request.seq_ids:
+            if owners.setdefault(seq_id, request_id) != request_id:
+                raise WireError(f"keyframe: sequence {seq_id} belongs to two requests")
+    for seq_id, sequence in state.sequences.items():
+        if sequence.seq_id != seq_id or owners.pop(seq_id, None) != sequence.request_id:
+            raise WireError(f"keyframe: sequence {seq_id} is not one of its request's")
+    if owners:
+        raise WireError(f"keyframe: sequence {next(iter(owners))} is missing")
+    finished = [
+        each.request_id for each in state.requests.values() if each.finish_reason is not None
+    ]
+    if sorted(finished) != sorted(state.finished):
+        raise WireError("keyframe: the list of finished requests does not fit the requests")
+    counts = [0] * len(SequenceStatus)
+    for sequence in state.sequences.values():
+        counts[sequence.status] += 1
+    if counts != state.num_by_status:
+        raise WireError("keyframe: the counts by status do not add up")

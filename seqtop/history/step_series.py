@@ -18,7 +18,7 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state.step_summary import TIME_PARTS, has_work, time_parts
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import StepStats
-from seqtop.wire.step_outline import StepOutline, step_outline
+from seqtop.wire.parsing import StepOutline, step_outline
 
 MAX_ROWS = 50_000
 """The largest number of rows: 6 MB."""

@@ -39,6 +39,8 @@ class Connection(msgspec.Struct):
     """Messages lost on the way, counted by gaps in the sequence numbers."""
     num_resyncs: int = 0
     """Snapshots received after a gap, a restart or an unreadable message."""
+    num_unknown: int = 0
+    """Events of names that this version does not know; they were skipped."""
     num_errors: int = 0
     """Messages that could not be read."""
     last_error: str = ""

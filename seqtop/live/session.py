@@ -16,8 +16,9 @@ from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
 from seqtop.wire import codec
 from seqtop.wire.frames import Frame
-from seqtop.wire.messages import Abort, Event, Snapshot, Submit
+from seqtop.wire.messages import Abort, Event, Submit
 from seqtop.wire.redaction import redact
+from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
 VIEWER_MAX_FINISHED = 10_000
 """Finished requests in the state of a viewer."""
@@ -56,6 +57,7 @@ class Session(BaseSession):
         self._listeners: tuple[Listener, ...] = (self.history.record,)
         self._incarnation: str | None = None
         self._max_finished = max_finished
+        self._loading = EngineState()
         self._loader: snapshot.SnapshotLoader | None = None
         self._keys = keys
         self._redacts = redact
@@ -150,37 +152,38 @@ class Session(BaseSession):
             change = StateChange(self.state, touched, event, frame.payload, frame.sequence_number)
             self._publish(change)
 
-    def load(self, state: memoryview, *, is_first: bool) -> None:
-        """Decodes a part of a snapshot.
+    def load(self, message: Snapshot | SnapshotPart) -> None:
+        """Begins to load a snapshot, or adds a part of it.
 
         Raises:
-            WireError: The part cannot be decoded, or repeats an entry of an earlier part.
+            WireError: It contradicts itself, or repeats an entry of an earlier part.
         """
-        if is_first or self._loader is None:
-            self._loader = snapshot.SnapshotLoader(state)
-        else:
-            self._loader.add(state)
-
-    def restore(self, reply: Snapshot) -> None:
-        """Replaces `state` by the loaded parts and notifies the listeners.
-
-        Raises:
-            WireError: The loaded state contradicts itself.
-        """
-        assert self._loader is not None
-        state = self._loader.end(max_finished=self._max_finished)
-        self._loader = None
         if self._redacts:
-            state = redact(state)
+            message = redact(message)
+        if isinstance(message, Snapshot):
+            self._loading = EngineState(max_finished=self._max_finished)
+            self._loader = snapshot.SnapshotLoader(message, self._loading)
+        assert self._loader is not None, "a part follows its snapshot"
+        self._loader.add(message.requests, message.cached_blocks or ())
+
+    def restore(self, incarnation: str, sequence_number: int) -> None:
+        """Replaces `state` by the loaded snapshot and notifies the listeners.
+
+        Raises:
+            WireError: The snapshot contradicts itself.
+        """
+        assert self._loader is not None, "a snapshot has been loaded"
+        self._loader.end()
+        state, self._loader, self._loading = self._loading, None, EngineState()
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
                 snapshot.share_finished(state, self.state)
                 snapshot.carry_finished(state, self.state)
-            self._incarnation = reply.incarnation
+            self._incarnation = incarnation
             self.state = state
-            self.sequence_number = reply.sequence_number
-            self._publish(self._replaced(reply.incarnation))
+            self.sequence_number = sequence_number
+            self._publish(self._replaced(incarnation))
 
     def _replaced(self, incarnation: str) -> StateChange:
         return StateChange(

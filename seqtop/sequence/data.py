@@ -15,7 +15,7 @@ from seqtop.sequence.tensors import Tensor, concatenate
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 
 
-class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
+class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Changes of a `SequenceData` since it, or its last delta, was sent.
 
     Attributes:

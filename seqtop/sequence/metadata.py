@@ -29,7 +29,9 @@ class SequenceGroupState(msgspec.Struct, omit_defaults=True):
         return self.num_steps - self.current_step
 
 
-class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
+class SequenceGroupMetadataDelta(
+    msgspec.Struct, tag=True, array_like=True, omit_defaults=True, gc=False
+):
     """Changes of a sequence group that the worker has in full.
 
     Attributes:

@@ -5,15 +5,15 @@ This package does no I/O and imports no widget. `EngineState` is its main interf
 
 from collections.abc import Iterable
 
-from seqtop.state import reducer, repair
+from seqtop.state import reducer, snapshot
 from seqtop.state.model import (
     DEFAULT_MAX_FINISHED,
     EngineData,
     RequestState,
     SequenceState,
-    Span,
 )
-from seqtop.wire.messages import Event, InFlight
+from seqtop.wire.messages import Event
+from seqtop.wire.snapshot import Snapshot, Span
 
 __all__ = ["DEFAULT_MAX_FINISHED", "EngineState", "RequestState", "SequenceState", "Span"]
 
@@ -25,13 +25,13 @@ class EngineState(EngineData):
     it changes it.
     """
 
-    def apply(self, event: Event | InFlight) -> Iterable[int]:
-        """Changes this state by one event.
+    def apply(self, event: Event | Snapshot) -> Iterable[int]:
+        """Changes this state by one event, or to agree with a snapshot.
 
         Returns:
             The ids of the sequences that changed, arrived or left the state (finished ones beyond
             `max_finished`). A view needs to redraw only those.
         """
-        if isinstance(event, InFlight):
-            return repair.apply(self, event)
+        if isinstance(event, Snapshot):
+            return snapshot.apply(self, event)
         return reducer.apply(self, event)

@@ -7,8 +7,8 @@ gets a copy of its own first.
 
 import copy
 
-from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state.model import EngineData
+from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import Step
 
 
@@ -48,24 +48,14 @@ def copy_finished(state: EngineData, step: Step) -> None:
 
 
 def _named_requests(state: EngineData, step: Step) -> set[str]:
-    """Returns the ids of the requests that a row of `step` may change.
-
-    Decodes in columns change unfinished requests only.
-    """
-    named = {group.request_id for group in step.execute.seq_group_metadata_list}
+    """Returns the ids of the requests that `step` may change."""
+    named = set(scheduled_requests(step))
     named.update(preemption.request_id for preemption in step.preemptions)
     named.update(reason.request_id for reason in step.wait_reasons)
     named.update(step.metrics)
-    seq_ids = {update.seq_id for update in step.sequences}
-    for group in step.execute.seq_group_metadata_list:
-        if isinstance(group, SequenceGroupMetadata):
-            seq_ids.update(group.seq_data)
-        else:
-            seq_ids.update(group.seq_data_delta, group.block_tables)
     for update in step.sequences:
-        if update.request_id is not None:
-            named.add(update.request_id)
-    for seq_id in seq_ids:
-        if sequence := state.sequences.get(seq_id):
+        if sequence := state.sequences.get(update.seq_id):
             named.add(sequence.request_id)
+        elif update.request_id is not None:
+            named.add(update.request_id)
     return named

@@ -6,7 +6,6 @@ exist once per token are in columns (`seqtop.wire.columns`), which are copied wh
 """
 
 from functools import partial
-from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -28,49 +27,10 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from seqtop.wire.snapshot import BlockedTimes, Span, WaitTimes
 
 DEFAULT_MAX_FINISHED = 1_000
 """Finished requests in a state, unless a viewer sets another number."""
-
-SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
-
-
-class Span(msgspec.Struct, omit_defaults=True):
-    """A phase of a request, for its timeline. Times are epoch seconds."""
-
-    kind: Public[SpanKind]
-    start: Public[float]
-    end: Public[float | None]
-    """`None` while the phase lasts."""
-    num_steps: Public[int] = 0
-    num_tokens: Public[int] = 0
-    """Tokens computed in this phase."""
-
-
-class WaitTimes(msgspec.Struct, omit_defaults=True, frozen=True):
-    """The waits of a request in the queue, before it first ran and after preemptions."""
-
-    total: Public[float] = 0.0
-    """Seconds of all waits before `since`."""
-    by_cause: Public[dict[Name, float]] = {}
-    """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
-    named: Public[float] = 0.0
-    """Seconds in which the scheduler named this request itself, rather than one before it."""
-    since: Public[float | None] = None
-    """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
-    blocked_before: Public[dict[Name, float]] = {}
-    """`BlockedTimes.by_cause` at that time."""
-
-
-class BlockedTimes(msgspec.Struct, omit_defaults=True, frozen=True):
-    """The times in which the head of the queue was left waiting."""
-
-    by_cause: Public[dict[Name, float]] = {}
-    """Seconds by the cause given for it, up to `since`."""
-    cause: Public[Name | None] = None
-    """The cause from `since` on; `None` if the last step gave none."""
-    since: Public[float] = 0.0
-    """The start of the last step, epoch seconds."""
 
 
 class SequenceState(msgspec.Struct, omit_defaults=True):
@@ -147,6 +107,8 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     request_id: Public[Name]
     metrics: Public[RequestMetrics]
     seq_ids: Public[list[int]]
+    is_announced: Public[bool] = False
+    """True if a `RequestArrived` announced it: its output comes in updates, otherwise in deltas."""
     num_prompt_tokens: Public[int] = 0
     prompt: Private[str | None] = None
     prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))

@@ -10,14 +10,16 @@ from typing import assert_never
 
 from seqtop.sequence import (
     SequenceData,
+    SequenceDataDelta,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import decodes, waits
+from seqtop.state import waits
 from seqtop.state.finished import copy_finished, evict_finished
-from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
+from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState
 from seqtop.state.sequence_updates import (
+    change_engine_status,
     clear_output,
     close_span,
     joint_lengths,
@@ -26,6 +28,7 @@ from seqtop.state.sequence_updates import (
     set_status,
     update_sequence,
 )
+from seqtop.wire.batch import block_moves
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -40,6 +43,7 @@ from seqtop.wire.messages import (
     Step,
     StreamingUpdate,
 )
+from seqtop.wire.snapshot import Span, SpanKind
 
 
 def apply(state: EngineData, event: Event) -> Iterable[int]:
@@ -76,9 +80,10 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
         state.report_anomaly(f"request {event.request_id} arrived twice")
         return ()
     request = new_request(state, event.request_id, event.arrival_time)
+    request.is_announced = True
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
-    request.prompt_token_ids = Ints.of(event.prompt_token_ids)
+    request.prompt_token_ids = event.prompt_token_ids
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
@@ -104,7 +109,7 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
         return ()
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
-    request.prompt_token_ids = Ints.of(event.prompt_token_ids)
+    request.prompt_token_ids = event.prompt_token_ids
     close_span(state, request, event.time)
     request.spans.append(Span("queued", start=event.time, end=None))
     waits.begin_wait(state, request, event.time)
@@ -125,24 +130,15 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
         _apply_preemption(state, step, preemption)
-    # A stream of plain vLLM deltas has no updates: then tokens are read from the deltas.
-    bare = not step.sequences and step.decodes is None
-    touched: list[int] = []
-    for group in step.execute.seq_group_metadata_list:
-        if isinstance(group, SequenceGroupMetadata):
-            touched += _apply_full(state, step, group, bare=bare)
-        else:
-            touched += _apply_delta(state, step, group, bare=bare)
-    host_tables = _host_tables(state, step) if step.execute.blocks_to_swap_out else {}
+    touched = dict.fromkeys(_run_batch(state, step))
+    swapped_out = block_moves(step).swapped_out
+    host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
     for update in step.sequences:
         _update_host_table(state, update, host_tables)
         update_sequence(state, update, step=step.step, time=step.time)
         _count_extra_tokens(state, update)
-        touched.append(update.seq_id)
-    # After the rows: a fork starts from its parent as it was before the step.
-    if step.decodes is not None:
-        touched += decodes.apply(state, step, step.decodes)
-    touched += _update_wait_reasons(state, step)
+        touched[update.seq_id] = None
+    touched |= dict.fromkeys(_update_wait_reasons(state, step))
     waits.block(state, step)
     if step.newly_cached_blocks is not None:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
@@ -155,6 +151,49 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     state.num_steps_seen += 1
     state.num_prefill_tokens += step.stats.num_prefill_tokens
     return touched
+
+
+def _run_batch(state: EngineData, step: Step) -> Iterable[int]:
+    """Advances the sequences in the batch of a step; returns their ids."""
+    touched: list[int] = []
+    if step.execute is None:
+        _run_chunks(state, step, touched)
+        return touched
+    for group in step.execute.seq_group_metadata_list:
+        if isinstance(group, SequenceGroupMetadataDelta):
+            _apply_delta(state, step, group, touched)
+        else:
+            _apply_full(state, step, group, touched)
+    return touched
+
+
+def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
+    """Advances the sequences of an engine that has no `SequenceGroupMetadata`."""
+    counted: set[str] = set()
+    for update in step.sequences:
+        chunk, request = update.chunk, state.requests.get(update.request_id or "")
+        if chunk is None or request is None:
+            continue  # if it is unknown, the update is an anomaly
+        if request.request_id not in counted:
+            counted.add(request.request_id)
+            _count_step(state, request, step, is_prompt=chunk.is_prompt, chunk=chunk.num_tokens)
+        if sequence := state.sequences.get(update.seq_id):
+            num_computed = chunk.num_computed_tokens + chunk.num_tokens
+            _advance(state, sequence, step, num_computed)
+            touched.append(update.seq_id)
+
+
+def _advance(
+    state: EngineData, sequence: SequenceState, step: Step, num_computed_tokens: int
+) -> None:
+    """Records that a sequence ran in a step."""
+    sequence.num_computed_tokens = num_computed_tokens
+    sequence.last_step = step.step
+    sequence.host_table = []
+    if sequence.status is not SequenceStatus.RUNNING:
+        set_status(state, sequence, SequenceStatus.RUNNING)
+    if sequence.engine_status:
+        change_engine_status(state, sequence, "")
 
 
 def _update_prefix_cache(state: EngineData, added: list[CachedBlocks], removed: list[int]) -> None:
@@ -193,28 +232,33 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
 
 
 def _apply_full(
-    state: EngineData, step: Step, group: SequenceGroupMetadata, *, bare: bool
-) -> Iterable[int]:
+    state: EngineData, step: Step, group: SequenceGroupMetadata, touched: list[int]
+) -> None:
     request = state.requests.get(group.request_id)
     if request is None:
         # Plain vLLM announces no arrivals, so the metadata stands for one.
         request = new_request(state, group.request_id, step.start_time)
+    if request.finish_reason is not None:
+        state.report_anomaly(f"request {group.request_id} ran after its end")
+        return
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
+    chunk = group.token_chunk_size or 1
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data.items():
         sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
+        if sequence.request_id != request.request_id:
+            state.report_anomaly(f"metadata for sequence {seq_id} of another request")
+            continue
         _correct(request, sequence, data)
         sequence.block_table = group.block_tables.get(seq_id, [])
-        set_status(state, sequence, SequenceStatus.RUNNING)
-        sequence.last_step = step.step
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
-    return group.seq_data if bare else ()
+        _advance(state, sequence, step, data.get_num_computed_tokens() + chunk)
+    touched += group.seq_data
 
 
 def _correct(request: RequestState, sequence: SequenceState, data: SequenceData) -> None:
     """Overwrites the results of updates by the full data."""
     sequence.num_prompt_tokens = request.num_prompt_tokens = data.get_prompt_len()
-    sequence.num_computed_tokens = data.get_num_computed_tokens()
     sequence.num_cached_tokens = data.get_num_cached_tokens()
     if not request.num_preemptions:
         sequence.num_prompt_hits = min(sequence.num_cached_tokens, sequence.num_prompt_tokens)
@@ -228,38 +272,43 @@ def _correct(request: RequestState, sequence: SequenceState, data: SequenceData)
 
 
 def _apply_delta(
-    state: EngineData, step: Step, group: SequenceGroupMetadataDelta, *, bare: bool
-) -> Iterable[int]:
+    state: EngineData, step: Step, group: SequenceGroupMetadataDelta, touched: list[int]
+) -> None:
     request = state.requests.get(group.request_id)
     if request is None:
         state.report_anomaly(f"delta for unknown request {group.request_id}")
-        return ()
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
-    for seq_id, table in group.block_tables.items():
-        if sequence := state.sequences.get(seq_id):
-            sequence.block_table = table
-    if not bare:
-        return ()
+        return
+    if request.finish_reason is not None:
+        state.report_anomaly(f"request {group.request_id} ran after its end")
+        return
+    chunk = group.token_chunk_size or 1
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data_delta.items():
         sequence = state.sequences.get(seq_id)
-        if sequence is None:
+        if sequence is None or sequence.request_id != request.request_id:
             state.report_anomaly(f"delta for unknown sequence {seq_id}")
             continue
-        new_ids = data.new_output_token_ids
-        sequence.output_token_ids = sequence.output_token_ids.plus(new_ids)
-        sequence.text_lengths = sequence.text_lengths.plus([0] * len(new_ids))
-        sequence.num_computed_tokens = data.new_num_computed_tokens
-        sequence.cumulative_logprob = data.new_cumulative_logprob
-        sequence.last_step = step.step
-        set_status(state, sequence, SequenceStatus.RUNNING)
-    return group.seq_data_delta
+        if not request.is_announced:
+            _read_output(sequence, data)
+        if table := group.block_tables.get(seq_id):
+            sequence.block_table = table
+        _advance(state, sequence, step, data.new_num_computed_tokens + chunk)
+        touched.append(seq_id)
+
+
+def _read_output(sequence: SequenceState, data: SequenceDataDelta) -> None:
+    """Appends the output of a delta, for a stream of plain vLLM that has no updates."""
+    new_ids = data.new_output_token_ids
+    sequence.output_token_ids = sequence.output_token_ids.plus(new_ids)
+    sequence.text_lengths = sequence.text_lengths.plus([0] * len(new_ids))
+    sequence.cumulative_logprob = data.new_cumulative_logprob
 
 
 def _count_step(
-    state: EngineData, request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None
+    state: EngineData, request: RequestState, step: Step, *, is_prompt: bool, chunk: int
 ) -> None:
     """Adds one step to the figures of a request that was in its batch."""
-    request.token_chunk_size = chunk or 1
+    request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
     metrics, stats = request.metrics, step.stats
     metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
@@ -293,14 +342,16 @@ def _add_known(total: float | None, more: float | None) -> float | None:
     return total if more is None else (total or 0.0) + more
 
 
-def _host_tables(state: EngineData, step: Step) -> dict[int, list[int]]:
+def _host_tables(
+    state: EngineData, step: Step, swapped_out: list[tuple[int, int]]
+) -> dict[int, list[int]]:
     """Returns the host blocks of the sequences that a step swaps out, by sequence id.
 
     No message has tables of host blocks. The step lists the pairs of blocks in the order of its
     preemptions; a block that several preempted requests share is in one pair for each.
     """
     copies: defaultdict[int, deque[int]] = defaultdict(deque)
-    for block, host_block in step.execute.blocks_to_swap_out:
+    for block, host_block in swapped_out:
         copies[block].append(host_block)
     tables: dict[int, list[int]] = {}
     swapped = dict.fromkeys(each.request_id for each in step.preemptions if each.mode == "swap")
@@ -322,10 +373,11 @@ def _update_host_table(
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
         return
-    if update.status is not SequenceStatus.SWAPPED:
+    if update.status is SequenceStatus.SWAPPED:
+        if table := host_tables.get(update.seq_id):
+            sequence.host_table = table
+    elif update.status is not None:
         sequence.host_table = []
-    elif table := host_tables.get(update.seq_id):
-        sequence.host_table = table
 
 
 def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> None:

@@ -1,13 +1,11 @@
-"""Applies the rows of a step: one `SequenceUpdate` changes one sequence.
-
-`seqtop.state.decodes` makes the same changes for the decodes that a step has in columns.
-"""
+"""Applies the updates of a step: one `SequenceUpdate` changes one sequence."""
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import waits
-from seqtop.state.model import EngineData, RequestState, SequenceState, Span
+from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
+from seqtop.wire.snapshot import Span
 
 _LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
 """Statuses of running sequences that joined the end of the queue without being preempted."""
@@ -35,12 +33,16 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _fork(state, sequence, update.parent_seq_id)
     if update.new_token_ids or update.text_delta:
         _append_output(state, sequence, update, time)
-    sequence.num_computed_tokens = update.num_computed_tokens
-    sequence.num_cached_tokens = update.num_cached_tokens
-    request = state.requests[sequence.request_id]
-    if update.status is SequenceStatus.RUNNING and not request.num_preemptions:
-        sequence.num_prompt_hits = min(update.num_cached_tokens, sequence.num_prompt_tokens)
-    sequence.num_external_tokens = update.num_external_tokens
+    status = sequence.status if update.status is None else update.status
+    if update.num_computed_tokens is not None:
+        sequence.num_computed_tokens = update.num_computed_tokens
+    if update.num_cached_tokens is not None:
+        sequence.num_cached_tokens = update.num_cached_tokens
+        num_preemptions = state.requests[sequence.request_id].num_preemptions
+        if status is SequenceStatus.RUNNING and not num_preemptions:
+            sequence.num_prompt_hits = min(update.num_cached_tokens, sequence.num_prompt_tokens)
+    if update.num_external_tokens is not None:
+        sequence.num_external_tokens = update.num_external_tokens
     if update.prefix_misses is not None:
         sequence.prefix_misses = update.prefix_misses
         _count_misses(state, update.prefix_misses)
@@ -57,17 +59,23 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_accepted_tokens = accepted
         _count_drafts(state, update.num_draft_tokens, update.num_accepted_tokens or 0)
     if update.engine_status != sequence.engine_status:
-        waits.change_engine_status(state, request)
-        sequence.engine_status = update.engine_status
+        change_engine_status(state, sequence, update.engine_status)
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
     if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
         state.num_queued += 1
         state.requests[sequence.request_id].queue_turn = state.num_queued
-    set_status(state, sequence, update.status)
+    if status is not sequence.status:
+        set_status(state, sequence, status)
     if update.is_removed:
         remove_sequence(state, sequence)
+
+
+def change_engine_status(state: EngineData, sequence: SequenceState, engine_status: str) -> None:
+    """Sets the engine's own name for the status of a sequence."""
+    waits.change_engine_status(state, state.requests[sequence.request_id])
+    sequence.engine_status = engine_status
 
 
 def _count_misses(state: EngineData, misses: list[PrefixMiss]) -> None:

@@ -8,20 +8,12 @@ import math
 
 import msgspec
 
-from seqtop.sequence import (
-    SequenceGroupMetadata,
-    SequenceGroupMetadataDelta,
-    SequenceStatus,
-)
-from seqtop.state.model import EngineData
 from seqtop.state.wait_causes import CAUSES, describe_limit, describe_reason, head_reason
 from seqtop.text import format as fmt
-from seqtop.wire import decode_rows
-from seqtop.wire.decode_rows import Decode
+from seqtop.wire.batch import block_moves, members
 from seqtop.wire.messages import (
     EngineInfo,
     Preemption,
-    SequenceUpdate,
     Step,
     StepStats,
     WaitReason,
@@ -117,34 +109,23 @@ def summarize(step: Step, *, gap: float | None = None, was_idle: bool = False) -
         gap: Seconds from the end of the step before to the start of this one, if known.
         was_idle: Whether no request was unfinished in between.
     """
-    groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
+    batch = list(members(step))
+    moves = block_moves(step)
     return StepSummary(
         step=step.step,
         time=step.time,
         duration=max(step.time - step.start_time, 0.0),
         stats=step.stats,
-        chunks=tuple(
-            group.token_chunk_size or 1
-            for group, number in groups
-            if group.is_prompt
-            for _ in range(number)
-        ),
-        num_decodes=decode_rows.num_decodes(step)
-        + sum(number for group, number in groups if not group.is_prompt),
+        chunks=tuple(member.num_tokens for member in batch if member.is_prompt),
+        num_decodes=sum(not member.is_prompt for member in batch),
         num_preemptions=len(step.preemptions),
-        num_swapped_in=len(step.execute.blocks_to_swap_in),
-        num_swapped_out=len(step.execute.blocks_to_swap_out),
-        num_copied=len(step.execute.blocks_to_copy),
+        num_swapped_in=len(moves.swapped_in),
+        num_swapped_out=len(moves.swapped_out),
+        num_copied=len(moves.copied),
         waits=tuple(step.wait_reasons),
         gap=gap,
         was_idle=was_idle,
     )
-
-
-def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) -> int:
-    """Returns the number of sequences of a request in the batch; 1 if the engine names none."""
-    data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
-    return len(data) or 1
 
 
 def limited_by(step: StepSummary, info: EngineInfo | None) -> str:
@@ -162,93 +143,6 @@ def limited_by(step: StepSummary, info: EngineInfo | None) -> str:
     if not step.stats.num_waiting:
         return "nothing waits"
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A sequence in the batch of a step."""
-
-    request_id: str | None
-    """`None` if neither the step nor the state names it."""
-    seq_id: int
-    is_prompt: bool
-    chunk: int
-    """Tokens computed, including verified drafts."""
-    num_drafted: int = 0
-    status: SequenceStatus | None = None
-    """The status after the step, if the step reports it; likewise all fields below."""
-    num_computed_tokens: int | None = None
-    num_new_blocks: int = 0
-    text_delta: str = ""
-
-
-def members(step: Step, state: EngineData) -> list[Member]:
-    """Returns the sequences in the batch, in its order; those in columns come last.
-
-    Args:
-        step: The step.
-        state: A state of the same engine, which has the request ids of sequences in columns, and
-            the computed tokens of those whose last step this was.
-    """
-    owners: dict[int, str] = {}
-    listed: dict[str, list[int]] = {}
-    for group in step.execute.seq_group_metadata_list:
-        data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
-        seq_ids = list(data)
-        if not seq_ids and (request := state.requests.get(group.request_id)):
-            seq_ids = request.seq_ids
-        listed[group.request_id] = seq_ids
-        owners.update(dict.fromkeys(seq_ids, group.request_id))
-    updates = {update.seq_id: update for update in step.sequences}
-    found = [
-        _member(group.request_id, seq_id, group.is_prompt, group.token_chunk_size or 1,
-                updates.get(seq_id))
-        for group in step.execute.seq_group_metadata_list
-        for seq_id in listed[group.request_id]
-    ]  # fmt: skip
-    for seq_id, update in updates.items():
-        # Updates also report preempted sequences, which are not in the batch.
-        is_preempted = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
-        if seq_id not in owners and not is_preempted:
-            sequence = state.sequences.get(seq_id)
-            owner = update.request_id or (sequence.request_id if sequence else None)
-            found.append(_member(owner, seq_id, False, 1, update))
-    found += [_decode(step.step, decode, state) for decode in decode_rows.decodes(step)]
-    return found
-
-
-def _member(
-    request_id: str | None, seq_id: int, is_prompt: bool, chunk: int, update: SequenceUpdate | None
-) -> Member:
-    if update is None:
-        return Member(request_id, seq_id, is_prompt, chunk)
-    drafted = update.num_draft_tokens or 0
-    return Member(
-        request_id,
-        seq_id,
-        is_prompt,
-        # A decode may run several iterations.
-        chunk if is_prompt else max(chunk + drafted, len(update.new_token_ids)),
-        drafted,
-        update.status,
-        update.num_computed_tokens,
-        len(update.new_blocks),
-        update.text_delta,
-    )
-
-
-def _decode(step: int, decode: Decode, state: EngineData) -> Member:
-    sequence = state.sequences.get(decode.seq_id)
-    is_newest = sequence is not None and sequence.last_step == step
-    return Member(
-        sequence.request_id if sequence else None,
-        decode.seq_id,
-        is_prompt=False,
-        chunk=1,
-        status=SequenceStatus.RUNNING,
-        num_computed_tokens=sequence.num_computed_tokens if sequence and is_newest else None,
-        num_new_blocks=int(decode.new_block is not None),
-        text_delta=decode.text_delta,
-    )
 
 
 def preemption_cause(request_id: str, other: str | None) -> str:

@@ -12,9 +12,10 @@ import math
 
 from msgspec.structs import replace
 
-from seqtop.state.model import EngineData, RequestState, WaitTimes
+from seqtop.state.model import EngineData, RequestState
 from seqtop.state.wait_causes import OWN_TURN, head_reason
 from seqtop.wire.messages import Step
+from seqtop.wire.snapshot import WaitTimes
 
 MAX_CAUSES = 16
 """The most causes that are told apart for one request; an engine may invent names."""

@@ -43,7 +43,9 @@ def request(
         if not socket.poll(int(timeout * 1000)):
             raise ControlError(f"the engine did not answer within {timeout:g} s")
         try:
-            reply = parsing.reply(*frames.unseal(socket.recv_multipart(), 1))
+            parts = socket.recv_multipart(copy=False)
+            frame = frames.unpack_reply([part.buffer for part in parts])
+            reply = parsing.reply(frame.payload)
         except WireError as error:
             raise ControlError(f"the engine's answer cannot be read: {error}") from error
     if isinstance(reply, Accepted):

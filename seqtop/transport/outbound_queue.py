@@ -18,8 +18,8 @@ class QueuedEvent(NamedTuple):
     num_dropped: int = 0
 
 
-class QueuedInFlight(NamedTuple):
-    """An encoded `InFlight` for the replica, and the number of events dropped before it.
+class QueuedSnapshot(NamedTuple):
+    """An encoded `Snapshot` for the replica, and the number of events dropped before it.
 
     It is not part of the live stream. It is one item: a viewer that got a snapshot between the two
     would have the number after the drop and the state before the repair.
@@ -40,7 +40,7 @@ class EndOfStream(NamedTuple):
     """The last item of a queue."""
 
 
-Item: TypeAlias = QueuedEvent | QueuedInFlight | QueuedReply | EndOfStream
+Item: TypeAlias = QueuedEvent | QueuedSnapshot | QueuedReply | EndOfStream
 
 
 class QueueFullError(Exception):

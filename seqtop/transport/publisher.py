@@ -17,17 +17,18 @@ from typing import Final
 
 import zmq
 
+from seqtop.state import EngineState
 from seqtop.transport import sockets
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
 from seqtop.transport.outbound_queue import (
     OutboundQueue,
     QueuedEvent,
-    QueuedInFlight,
     QueuedReply,
+    QueuedSnapshot,
     QueueFullError,
 )
-from seqtop.transport.stream_server import Replica, StreamServer
+from seqtop.transport.stream_server import StreamServer
 from seqtop.wire import codec, frames, snapshot_chunks
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
@@ -36,12 +37,11 @@ from seqtop.wire.messages import (
     EngineInfo,
     EngineStopped,
     Event,
-    InFlight,
     Refused,
-    Reply,
     Submit,
 )
 from seqtop.wire.redaction import redact
+from seqtop.wire.snapshot import Reply, Snapshot
 
 MAX_QUEUED_MESSAGES = 10_000
 """Messages that may wait between the engine's and the publisher's thread. More are dropped."""
@@ -110,8 +110,8 @@ class Publisher:
         replica: An empty state, which will receive all events, for snapshots.
         curve_keys: Encrypts everything and admits only holders of these keys.
         insecure: Allows other machines to connect without keys.
-        repairs: Declares that the caller checks `wants_in_flight`. After a loss, messages are then
-            dropped until an `InFlight` restores the replica.
+        repairs: Declares that the caller checks `needs_snapshot`. After a loss, messages are then
+            dropped until a `Snapshot` restores the replica.
         clock: Returns the time of day in seconds since the epoch.
 
     Attributes:
@@ -129,7 +129,7 @@ class Publisher:
         self,
         endpoint: str,
         info: EngineInfo,
-        replica: Replica,
+        replica: EngineState,
         *,
         curve_keys: EngineKeys | None = None,
         insecure: bool = False,
@@ -192,10 +192,10 @@ class Publisher:
         router.bind(snapshot_endpoint(self.endpoint))
         return live, router
 
-    def publish(self, event: Event | InFlight) -> None:
+    def publish(self, event: Event | Snapshot) -> None:
         """Sends an event to every viewer. Never blocks and never raises; drops are counted."""
         self._count_undecodable()
-        if self._needs_repair and not isinstance(event, InFlight):
+        if self._needs_repair and not isinstance(event, Snapshot):
             self._drop()  # no viewer can interpret it without the messages that were lost
         else:
             self._encode_and_enqueue(event)
@@ -209,11 +209,11 @@ class Publisher:
         """Counts messages that the caller could not create, as if they had been dropped here."""
         self._drop(error, count)
 
-    def wants_in_flight(self) -> bool:
+    def needs_snapshot(self) -> bool:
         """Returns whether messages were lost before they were numbered, and there is room again.
 
         No viewer can interpret what follows such a loss. The engine checks this between two steps
-        and then publishes an `InFlight`.
+        and then publishes a `Snapshot` of all unfinished requests.
         """
         self._count_undecodable()
         return (
@@ -230,15 +230,15 @@ class Publisher:
     def _num_bytes_waiting(self) -> int:
         return self._num_bytes_queued - self._server.num_bytes_sent
 
-    def _encode_and_enqueue(self, event: Event | InFlight) -> None:
-        if isinstance(event, InFlight):
+    def _encode_and_enqueue(self, event: Event | Snapshot) -> None:
+        if isinstance(event, Snapshot):
             self._repaired_at = time.monotonic()
         try:
             payload = codec.encode(redact(event) if self._redacts else event)
-            if isinstance(event, InFlight):
+            if isinstance(event, Snapshot):
                 # It is enqueued when the queue is almost empty, and its size does not count. If it
                 # did, one larger than the queue would cause the loss that requires the next one.
-                self._outbound_queue.put(QueuedInFlight(payload, self._num_unannounced))
+                self._outbound_queue.put(QueuedSnapshot(payload, self._num_unannounced))
             else:
                 self._require_room(len(payload))
                 self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced))

@@ -22,7 +22,6 @@ from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     Abort,
     Command,
     EngineInfo,
@@ -68,7 +67,8 @@ class RequestHandler:
         curve_keys: The engine's CurveZMQ keys, if it has any. They determine which viewers may send
             commands.
         commands: Receives commands for the engine's thread with the identity of the viewer.
-        encode_snapshot: Returns a snapshot as a series of multipart messages.
+        encode_snapshot: Returns a snapshot as one message or, if asked for, in parts.
+        pack: Returns the frames of a reply.
     """
 
     def __init__(
@@ -77,16 +77,18 @@ class RequestHandler:
         info: EngineInfo,
         curve_keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
-        encode_snapshot: Callable[[], Iterable[Sequence[frames.Buffer]]],
+        encode_snapshot: Callable[[bool], Iterable[bytes]],
+        pack: Callable[[frames.Buffer], list[frames.Buffer]],
     ) -> None:
         self._router = router
         self._info = info
         self._curve_keys = curve_keys
         self._commands = commands
         self._encode_snapshot = encode_snapshot
+        self._pack = pack
         self._next_read_at = 0.0
-        # Identities of viewers in the order of their requests.
-        self._waiting_viewers: dict[bytes, None] = {}
+        # Identities of viewers in the order of their requests, and whether they want parts.
+        self._waiting_viewers: dict[bytes, bool] = {}
         # Only a snapshot of a single message is reused.
         self._cached_snapshot: list[zmq.Frame] = []
         self._next_snapshot_at = 0.0
@@ -135,14 +137,15 @@ class RequestHandler:
             self._send_to_all(viewers, self._cached_snapshot)
             return
         started, cpu_started = time.monotonic(), time.thread_time()
-        num_messages = 0
-        for message in self._encode_snapshot():
-            # One copy for all viewers. The encoder then uses the same memory again.
-            self._cached_snapshot = [zmq.Frame(part, copy=True) for part in frames.seal(message)]
-            self._send_to_all(viewers, self._cached_snapshot)
-            num_messages += 1
-        if num_messages > 1:
-            self._cached_snapshot = []
+        for with_parts in dict.fromkeys(viewers.values()):
+            receivers = [viewer for viewer, wanted in viewers.items() if wanted is with_parts]
+            num_messages = 0
+            for payload in self._encode_snapshot(with_parts):
+                # One copy for all viewers.
+                message = [zmq.Frame(frame, copy=True) for frame in self._pack(payload)]
+                self._send_to_all(receivers, message)
+                num_messages += 1
+            self._cached_snapshot = message if num_messages == 1 and with_parts else []
         wall, cpu = time.monotonic() - started, time.thread_time() - cpu_started
         self._next_snapshot_at = started + max(
             SECONDS_BETWEEN_SNAPSHOTS, cpu / MAX_ENCODING_SHARE, wall / MAX_WALL_SHARE
@@ -150,7 +153,7 @@ class RequestHandler:
 
     def reply(self, identity: bytes, payload: bytes) -> None:
         """Sends an encoded reply to a viewer."""
-        self._send(identity, frames.seal([payload]))
+        self._send(identity, self._pack(payload))
 
     def _receive_last_part(self) -> tuple[zmq.Frame, int, int]:
         """Returns the last part of the message being received, and all parts' size and number.
@@ -205,14 +208,8 @@ class RequestHandler:
             self._commands.put_nowait((identity, command))
 
     def _handle_snapshot_request(self, identity: bytes, request: SnapshotRequest) -> None:
-        if request.protocol_version != PROTOCOL_VERSION:
-            self._refuse(
-                identity,
-                f"this engine uses version {PROTOCOL_VERSION} of the seqtop protocol,"
-                f" the viewer version {request.protocol_version}",
-            )
-        elif len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
-            self._waiting_viewers[identity] = None
+        if len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
+            self._waiting_viewers[identity] = request.with_parts
 
     def _refuse(self, identity: bytes, error: str) -> None:
         self.reply(identity, codec.encode(Refused(error=error)))

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import msgspec
 import zmq
 
+from seqtop.state import EngineState, snapshot
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.outbound_queue import (
     EndOfStream,
     OutboundQueue,
     QueuedEvent,
-    QueuedInFlight,
     QueuedReply,
+    QueuedSnapshot,
 )
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec, frames, snapshot_chunks
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     Abort,
     EngineInfo,
     Event,
     Heartbeat,
-    InFlight,
-    Snapshot,
-    SnapshotPart,
     Step,
     Submit,
 )
+from seqtop.wire.snapshot import Snapshot
+from seqtop.wire.snapshot_chunks import Chunk
 
 _ITEMS_PER_ROUND: Final = 1_000
 _SUBSCRIPTIONS_PER_ROUND: Final = 1_000
@@ -46,13 +43,6 @@ Encoding a large state would otherwise slow the engine down for as long as it ta
 the lock on only every 5 ms, and an engine takes it again after each operation of torch."""
 
 
-class Replica(Protocol):
-    """The publisher's copy of the engine's state, which it sends as a snapshot."""
-
-    def apply(self, event: Event | InFlight) -> object:
-        """Updates the state by one event."""
-
-
 class StreamServer:
     """Sends queued events to all viewers and serves requests. Owns the sockets once `run` starts.
 
@@ -61,7 +51,7 @@ class StreamServer:
         router: The ROUTER socket that receives requests.
         outbound_queue: Items from the engine's thread.
         info: The description of the engine.
-        replica: The state for snapshots.
+        replica: The publisher's copy of the engine's state, which it sends as a snapshot.
         curve_keys: The engine's CurveZMQ keys, if it has any.
         commands: Receives viewers' commands with the identity of the viewer.
         clock: Returns the time of day in seconds since the epoch.
@@ -79,7 +69,7 @@ class StreamServer:
         router: zmq.Socket[bytes],
         outbound_queue: OutboundQueue,
         info: EngineInfo,
-        replica: Replica,
+        replica: EngineState,
         curve_keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         clock: Callable[[], float],
@@ -93,7 +83,9 @@ class StreamServer:
         self._outbound_queue = outbound_queue
         self._info = info
         self._replica = replica
-        self._requests = RequestHandler(router, info, curve_keys, commands, self._encode_snapshot)
+        self._requests = RequestHandler(
+            router, info, curve_keys, commands, self._encode_snapshot, self._pack
+        )
         self._clock = clock
         self._next_number = 0
         self._step = -1
@@ -143,8 +135,8 @@ class StreamServer:
                     self._next_number += num_dropped
                     self._send(payload)
                     self.num_bytes_sent += len(payload)
-                case QueuedInFlight(payload, num_dropped):
-                    self._update_replica(payload, InFlight)
+                case QueuedSnapshot(payload, num_dropped):
+                    self._update_replica(payload, Snapshot)
                     self._next_number += num_dropped
                 case QueuedReply(identity, payload):
                     self._requests.reply(identity, payload)
@@ -153,7 +145,7 @@ class StreamServer:
         return True
 
     def _send(self, payload: bytes) -> None:
-        self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))
+        self._live.send_multipart(self._pack(payload))
         self._next_number += 1
         self._last_sent = time.monotonic()
         self._update_replica(payload, Event)
@@ -164,11 +156,11 @@ class StreamServer:
         # Decoding the sent bytes ensures that the replica is what a viewer has.
         try:
             event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
+            self._replica.apply(event)
         except WireError as error:
             self.last_error = str(error)
             self.num_undecodable += 1
             return
-        self._replica.apply(event)
         if isinstance(event, Step):
             self._step = event.step
 
@@ -190,25 +182,22 @@ class StreamServer:
                 elif message[:1] == b"\x00":
                     self.num_subscriptions = max(self.num_subscriptions - 1, 0)
 
-    def _snapshot_chunks(self) -> Iterator[bytearray]:
-        for chunk in snapshot_chunks.encode(self._replica):
+    def _pack(self, payload: frames.Buffer) -> list[frames.Buffer]:
+        """Returns the frames of the next message of the stream, or of a reply before it."""
+        return frames.pack(self._info.incarnation, self._next_number, payload)
+
+    def _encode_snapshot(self, with_parts: bool) -> Iterator[bytes]:
+        """Yields the `Snapshot`, followed by its `SnapshotPart`s if there are any."""
+        head, chunks = snapshot.head(self._replica), self._snapshot_chunks()
+        if with_parts:
+            yield from snapshot_chunks.messages(head, chunks)
+        else:
+            yield snapshot_chunks.message(head, chunks)
+
+    def _snapshot_chunks(self) -> Iterator[Chunk]:
+        replica = self._replica
+        for chunk in snapshot_chunks.chunks(
+            snapshot.request_snapshots(replica), snapshot.cached_runs(replica)
+        ):
             yield chunk
             time.sleep(_YIELD_SECONDS)
-
-    def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
-        """Yields the `Snapshot`, followed by its `SnapshotPart`s if there are any."""
-        chunks = self._snapshot_chunks()
-        first, following = next(chunks), next(chunks, None)
-        snapshot = Snapshot(
-            protocol_version=PROTOCOL_VERSION,
-            incarnation=self._info.incarnation,
-            sequence_number=self._next_number - 1,
-            state=msgspec.Raw(first),
-            has_parts=following is not None,
-        )
-        yield [codec.encode(snapshot)]
-        for index in itertools.count():
-            if following is None:
-                return
-            chunk, following = following, next(chunks, None)
-            yield [codec.encode(SnapshotPart(index=index, is_last=following is None)), chunk]

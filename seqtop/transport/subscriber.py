@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import zmq
 
 from seqtop.live.connection import ConnectionState
+from seqtop.process import garbage_collection
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
@@ -25,18 +25,17 @@ from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.wire import codec, frames, parsing
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements
 from seqtop.wire.errors import WireError
-from seqtop.wire.frames import Frame, Welcome
+from seqtop.wire.frames import Frame, ReplyFrame, Welcome
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     EngineStopped,
     Event,
     Refused,
-    Snapshot,
-    SnapshotPart,
     SnapshotRequest,
 )
+from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
 MAX_UNREAD_MESSAGES = 1_000
 """Unread live messages (`ZMQ_RCVHWM`). More wait at the engine's end."""
@@ -64,18 +63,18 @@ class EventSink(ConnectionSink, Protocol):
     def apply(self, frame: Frame, event: Event) -> None:
         """Updates the state by the next message; `event` is its decoded payload."""
 
-    def load(self, state: memoryview, *, is_first: bool) -> None:
-        """Adds a part of a snapshot.
+    def load(self, message: Snapshot | SnapshotPart) -> None:
+        """Begins a snapshot, or adds a part of it.
 
         Raises:
-            WireError: The part cannot be decoded.
+            WireError: It contradicts itself, or what was added before.
         """
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Replaces the state by the loaded parts.
+    def restore(self, incarnation: str, sequence_number: int) -> None:
+        """Replaces the state by the loaded snapshot, which includes the message of that number.
 
         Raises:
-            WireError: They are not a whole state.
+            WireError: The snapshot contradicts itself.
         """
 
 
@@ -83,9 +82,23 @@ class EventSink(ConnectionSink, Protocol):
 class _PartialSnapshot:
     """A snapshot whose parts have not all arrived."""
 
-    snapshot: Snapshot
+    frame: ReplyFrame
     next_index: int = 0
     num_bytes: int = 0
+    num_elements: int = 0
+
+    def add_size(self, payload: memoryview) -> None:
+        """Counts the next message.
+
+        Raises:
+            WireError: All messages together have too many bytes or elements.
+        """
+        self.num_bytes += len(payload)
+        if self.num_bytes > frames.MAX_SNAPSHOT_BYTES:
+            raise WireError(f"the snapshot has more than {frames.MAX_SNAPSHOT_BYTES:,} bytes")
+        if self.num_bytes > MAX_STATE_ELEMENTS:  # only then it can have too many
+            limit = MAX_STATE_ELEMENTS - self.num_elements
+            self.num_elements += count_elements(payload, limit)
 
 
 class Subscriber(BaseSubscriber[EventSink]):
@@ -192,7 +205,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             frame = frames.unpack(parts)
         except WireError as error:
             self._report_error(error)
-            if not self._is_synced and not isinstance(error, frames.DamagedMessageError):
+            if not self._is_synced:
                 self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
             return
         self._received_at = time.monotonic()
@@ -224,6 +237,10 @@ class Subscriber(BaseSubscriber[EventSink]):
     def _apply(self, frame: Frame) -> None:
         try:
             event = parsing.event(frame.payload)
+        except parsing.UnknownEventError:
+            self._last_number = frame.sequence_number
+            self.connection.num_unknown += 1
+            return
         except WireError as error:
             self._report_error(WireError(f"message {frame.sequence_number}: {error}"))
             self._resync(f"a message could not be read: {error}", frame)
@@ -255,7 +272,7 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._partial = None
         self._requested_at = time.monotonic()
         with contextlib.suppress(zmq.Again):  # the request is repeated after a time-out
-            self._requests.send(codec.encode(SnapshotRequest()), zmq.DONTWAIT)
+            self._requests.send(codec.encode(SnapshotRequest(with_parts=True)), zmq.DONTWAIT)
 
     def _receive_replies(self) -> None:
         for _ in range(_REPLIES_PER_ROUND):
@@ -265,73 +282,70 @@ class Subscriber(BaseSubscriber[EventSink]):
             except zmq.Again:
                 return
             try:
-                snapshot = self._handle_reply([part.buffer for part in parts])
+                with garbage_collection.paused():
+                    frame = self._handle_reply([part.buffer for part in parts])
                 # Its memory is not needed any more, and the sink may encode the state again.
                 del parts
-                if snapshot is not None:
-                    self._restore(snapshot)
+                if frame is not None:
+                    self._restore(frame)
             except WireError as error:
                 self._partial = None
                 self._report_error(WireError(f"its snapshot cannot be used: {error}"))
 
-    def _handle_reply(self, parts: list[memoryview]) -> Snapshot | None:
-        """Handles a reply; returns the snapshot that is complete by it, without its content."""
-        message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
-        reply = parsing.reply(message)
+    def _handle_reply(self, parts: list[memoryview]) -> ReplyFrame | None:
+        """Handles a reply; returns the frame of the snapshot that is complete by it."""
+        frame = frames.unpack_reply(parts)
+        reply = parsing.reply(frame.payload)
         if isinstance(reply, Refused):
             self._set_state(ConnectionState.INCOMPATIBLE, reply.error)
         elif self._is_synced:
             return None
         elif isinstance(reply, Snapshot):
-            return self._begin_snapshot(reply)
-        elif isinstance(reply, SnapshotPart) and len(state) == 1:
-            return self._add_part(reply, state[0])
+            return self._begin_snapshot(frame, reply)
+        elif isinstance(reply, SnapshotPart):
+            return self._add_part(frame, reply)
         return None
 
-    def _begin_snapshot(self, snapshot: Snapshot) -> Snapshot | None:
-        if snapshot.protocol_version != PROTOCOL_VERSION:
-            raise frames.ProtocolVersionError(
-                f"the snapshot is of version {snapshot.protocol_version} of the protocol"
-            )
-        same_engine = snapshot.incarnation == self._incarnation
-        if same_engine and snapshot.sequence_number < self._last_number:
+    def _begin_snapshot(self, frame: ReplyFrame, snapshot: Snapshot) -> ReplyFrame | None:
+        same_engine = frame.incarnation == self._incarnation
+        if same_engine and frame.next_number <= self._last_number:
             return None  # a late reply to an earlier request
         self._requested_at = time.monotonic()
-        self._sink.load(memoryview(snapshot.state), is_first=True)
-        snapshot.state = msgspec.Raw()
+        partial = _PartialSnapshot(frame._replace(payload=memoryview(b"")))
+        partial.add_size(frame.payload)
+        self._sink.load(snapshot)
         if not snapshot.has_parts:
-            return snapshot
-        self._partial = _PartialSnapshot(snapshot)
+            return partial.frame
+        self._partial = partial
         return None
 
-    def _add_part(self, part: SnapshotPart, state: memoryview) -> Snapshot | None:
+    def _add_part(self, frame: ReplyFrame, part: SnapshotPart) -> ReplyFrame | None:
         partial = self._partial
-        if partial is None or part.index != partial.next_index:
+        same = partial is not None and frame[:2] == partial.frame[:2]
+        if partial is None or not same or part.index != partial.next_index:
             return None  # a part was lost, and the whole snapshot will be requested again
         partial.next_index += 1
-        partial.num_bytes += len(state)
-        if partial.num_bytes > frames.MAX_SNAPSHOT_BYTES:
-            raise WireError(f"the snapshot has more than {frames.MAX_SNAPSHOT_BYTES:,} bytes")
+        partial.add_size(frame.payload)
         self._requested_at = time.monotonic()
-        self._sink.load(state, is_first=False)
+        self._sink.load(part)
         if not part.is_last:
             return None
         self._partial = None
-        return partial.snapshot
+        return partial.frame
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        self._sink.restore(snapshot)
+    def _restore(self, frame: ReplyFrame) -> None:
+        self._sink.restore(frame.incarnation, frame.next_number - 1)
         self._received_at = time.monotonic()
-        self._incarnation = snapshot.incarnation
-        self._last_number = snapshot.sequence_number
+        self._incarnation = frame.incarnation
+        self._last_number = frame.next_number - 1
         self._is_synced = True
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._set_state(ConnectionState.LIVE)
         pending = self._pending.take()
-        for position, frame in enumerate(pending):
-            if frame.incarnation == self._incarnation:
-                self._apply_in_order(frame)
-            if not self._is_synced:  # a gap between the pending messages; `frame` is pending again
+        for position, message in enumerate(pending):
+            if message.incarnation == self._incarnation:
+                self._apply_in_order(message)
+            if not self._is_synced:  # a gap between the pending messages; it is pending again
                 for later in pending[position + 1 :]:
                     self._add_pending(later)
                 return

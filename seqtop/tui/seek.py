@@ -10,6 +10,7 @@ from typing import TypeAlias
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.text import format as fmt
+from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import Preemption, RequestFinished, Step
 
 Seek: TypeAlias = Callable[[Timeline, int], int | None]
@@ -188,7 +189,7 @@ def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, s
         if isinstance(event, Step):
             if event.preemptions:
                 return "Preempted", {each.request_id: _cost(each) for each in event.preemptions}
-            swapped = len(event.execute.blocks_to_swap_in)
+            swapped = len(block_moves(event).swapped_in)
             return ("Swapped in", {fmt.plural(swapped, "block"): ""}) if swapped else ("", {})
     return "", {}
 

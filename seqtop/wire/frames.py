@@ -1,23 +1,18 @@
-"""Frames of a message on the PUB socket: topic, sequence number, payload, checksum.
+"""Frames of a message from an engine: topic, sequence number, payload.
 
-The layout is that of vLLM's KV-event stream with an additional checksum. The topic is
-`seqtop/<version>/<incarnation>`: every message names its protocol version and the incarnation of
-its engine, so both are checked before the payload is decoded. The sequence number has 8 bytes,
-big-endian, and grows by one with each message of an incarnation.
+The layout is that of vLLM's KV-event stream. The topic is `seqtop/<version>/<incarnation>`: every
+message names its protocol version and the incarnation of its engine, so both are checked before the
+payload is decoded. Only this module decides about versions. The sequence number has 8 bytes,
+big-endian, and grows by one with each message of an incarnation. A reply to a request has the same
+frames; its number is that of the next message of the stream.
 
 A publisher sends the topic alone to each new subscription, as the welcome message
 (`ZMQ_XPUB_WELCOME_MSG`). Everything published afterwards arrives, so a viewer then requests a
 snapshot.
-
-The checksum is the CRC-32 of all preceding frames, 4 bytes, big-endian. A changed bit in a token id
-decodes without an error: without a checksum, a relay or proxy that damages messages would make a
-viewer show a wrong state. A publisher may omit the checksum.
 """
 
 import struct
-import zlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import PROTOCOL_VERSION
@@ -29,15 +24,9 @@ MAX_SNAPSHOT_BYTES = 512 * 2**20
 """The limit on the total size of a snapshot and its parts."""
 
 _SEQUENCE_NUMBER = struct.Struct(">Q")
-_CHECKSUM = struct.Struct(">I")
 _MAX_TOPIC_BYTES = 256
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Bytes = TypeVar("Bytes", bytes, memoryview)
-
-
-class DamagedMessageError(WireError):
-    """The checksum of a message is wrong."""
 
 
 class ForeignMessageError(WireError):
@@ -56,6 +45,15 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+class ReplyFrame(NamedTuple):
+    """A reply, whose payload may be large."""
+
+    incarnation: str
+    next_number: int
+    """The number of the next message of the stream."""
+    payload: memoryview
+
+
 class Welcome(NamedTuple):
     """The message that a publisher sends to each new subscription."""
 
@@ -67,9 +65,9 @@ def topic(incarnation: str) -> bytes:
     return f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
 
 
-def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[Buffer]:
+def pack(incarnation: str, sequence_number: int, payload: Buffer) -> list[Buffer]:
     """Returns the frames of a message, for `send_multipart`."""
-    return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
+    return [topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload]
 
 
 def check_size(size: int) -> None:
@@ -88,41 +86,32 @@ def unpack(frames: list[bytes]) -> Frame | Welcome:
     Raises:
         ForeignMessageError: The frames are not those of a seqtop message.
         ProtocolVersionError: The message is of another protocol version.
-        DamagedMessageError: The checksum is wrong.
     """
-    if len(frames) not in (1, 3, 4):
+    if len(frames) not in (1, 3):
         raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
     incarnation = _incarnation(frames[0])
     if len(frames) == 1:
         return Welcome(incarnation)
-    _, number, payload = unseal(frames, 3)
-    if len(number) != _SEQUENCE_NUMBER.size:
-        raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
-    return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload)
+    return Frame(incarnation, _number(frames[1]), frames[2])
 
 
-def seal(frames: Sequence[Buffer]) -> list[Buffer]:
-    """Returns the frames followed by their checksum."""
-    return [*frames, _CHECKSUM.pack(_crc(frames))]
-
-
-def unseal(frames: Sequence[Bytes], count: int) -> list[Bytes]:
-    """Returns the first `count` frames, after which only their checksum may follow.
+def unpack_reply(frames: list[memoryview]) -> ReplyFrame:
+    """Parses the frames of a reply to a request.
 
     Raises:
-        DamagedMessageError: Something other than their checksum follows.
+        ForeignMessageError: The frames are not those of a seqtop message.
+        ProtocolVersionError: The message is of another protocol version.
     """
-    sealed, rest = list(frames[:count]), list(frames[count:])
-    if rest and rest != [_CHECKSUM.pack(_crc(sealed))]:
-        raise DamagedMessageError("a message was damaged on the way: its checksum is wrong")
-    return sealed
+    if len(frames) != 3:
+        raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
+    incarnation = _incarnation(bytes(frames[0][:_MAX_TOPIC_BYTES]))
+    return ReplyFrame(incarnation, _number(bytes(frames[1])), frames[2])
 
 
-def _crc(frames: Iterable[Buffer]) -> int:
-    value = 0
-    for frame in frames:
-        value = zlib.crc32(frame, value)
-    return value
+def _number(frame: bytes) -> int:
+    if len(frame) != _SEQUENCE_NUMBER.size:
+        raise ForeignMessageError(f"the sequence number has {len(frame)} bytes instead of 8")
+    return int(_SEQUENCE_NUMBER.unpack(frame)[0])
 
 
 def _incarnation(topic: bytes) -> str:

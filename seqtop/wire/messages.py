@@ -1,4 +1,4 @@
-"""The messages of the seqtop protocol, version 2, specified in `docs/protocol.md`.
+"""The messages of the seqtop protocol, version 3, specified in `docs/protocol.md`.
 
 Every message is an array-like msgspec struct whose first element is its tag. Fields are only ever
 appended, and always with a default, so that old viewers read newer engines and the reverse
@@ -7,6 +7,7 @@ lengths are tokens unless the name says blocks. `None` in an optional figure mea
 has no such figure. Each field declares its privacy, see `seqtop.sequence.privacy`.
 """
 
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -21,9 +22,10 @@ from seqtop.sequence import (
 )
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
+from seqtop.wire.columns import Ints
 
-PROTOCOL_VERSION = 2
-"""The only version that is sent and decoded."""
+PROTOCOL_VERSION = 3
+"""The only version that is sent and decoded. The topic of each message has it."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
@@ -45,14 +47,13 @@ MissCause: TypeAlias = Literal[
 """The reason why tokens were not found in the prefix cache, as `docs/protocol.md` defines them."""
 
 
-class Message(msgspec.Struct, array_like=True, kw_only=True):
+class Message(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     """The base class of all messages. Subclasses that are sent by themselves set a tag."""
 
 
 class EngineInfo(Message, tag="EngineInfo"):
     """The description of an engine, sent when it starts and in every snapshot."""
 
-    protocol_version: Public[int]
     engine_id: Public[Name]
     """The user's name for the engine, which distinguishes engines in one viewer."""
     incarnation: Public[Name]
@@ -117,7 +118,7 @@ class RequestArrived(Message, tag="RequestArrived"):
     seq_ids: Public[list[int]]
     num_prompt_tokens: Public[int]
     prompt: Private[str | None] = None
-    prompt_token_ids: Private[list[int]] = []
+    prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
     sampling_params: Public[SamplingParams | None] = None
     pooling_params: Public[PoolingParams | None] = None
     priority: Public[int] = 0
@@ -146,7 +147,7 @@ class StreamingUpdate(Message, tag="StreamingUpdate"):
     """The length of the whole prompt."""
     prompt: Private[str | None] = None
     """The text of the whole prompt."""
-    prompt_token_ids: Private[list[int]] = []
+    prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
 
 
 class PrefixMiss(Message):
@@ -162,21 +163,41 @@ class PrefixMiss(Message):
     if it is unknown."""
 
 
+class Chunk(Message):
+    """The part of a sequence in the batch of an engine that has no `SequenceGroupMetadata`."""
+
+    num_tokens: Public[int]
+    """Tokens by which the sequence advanced."""
+    num_computed_tokens: Public[int]
+    """Computed tokens before the step."""
+    is_prompt: Public[bool] = False
+
+
 class SequenceUpdate(Message):
-    """The changes of one sequence by one step. The state is that *after* the step."""
+    """The changes of one sequence by one step, beside what its metadata or delta says.
+
+    A sequence in the batch of the step is `RUNNING`, and the step computed the tokens of its chunk.
+    The update has what that does not say.
+    """
 
     seq_id: Public[int]
-    status: Public[SequenceStatus]
-    num_computed_tokens: Public[int]
-    num_cached_tokens: Public[int] = 0
     new_token_ids: Masked[list[int]] = []
-    """Tokens sampled by this step, including the last one of the request, which vLLM's deltas never
-    contain."""
-    new_logprobs: Private[list[float]] = []
-    """The log-probability of each of `new_token_ids`."""
+    """Tokens sampled by this step, including the last one of the request. vLLM's deltas have them
+    one step later, and never the last one."""
     text_delta: Private[str] = ""
     new_blocks: Public[list[int]] = []
     """Physical blocks appended to the block table."""
+    new_logprobs: Private[list[float]] = []
+    """The log-probability of each of `new_token_ids`."""
+    status: Public[SequenceStatus | None] = None
+    """The status after the step; `None` if it is `RUNNING` for a sequence in the batch, unchanged
+    for any other."""
+    num_computed_tokens: Public[int | None] = None
+    """The computed tokens after the step; `None` if they have grown by the chunk of a sequence in
+    the batch, or are unchanged."""
+    num_cached_tokens: Public[int | None] = None
+    """The computed tokens that were found in the prefix cache, if this step admitted the sequence;
+    `None` otherwise."""
     block_table: Public[list[int] | None] = None
     """The whole block table, if appending does not describe the change."""
     stop_reason: Private[int | str | None] = None
@@ -186,6 +207,7 @@ class SequenceUpdate(Message):
     """The sequence that this one was forked from; sent once, with `request_id` and `block_table`.
     The fork starts with the output that its parent has before the parent's own update."""
     request_id: Public[Name | None] = None
+    """The request of a fork, and of each sequence in a step without `execute`."""
     engine_status: Public[Name] = ""
     """The engine's own name for the status, if it is more specific than `status`, such as
     `WAITING_FOR_REMOTE_KVS`."""
@@ -198,12 +220,16 @@ class SequenceUpdate(Message):
     is_removed: Public[bool] = False
     """True if the request continues without this sequence, such as a discarded beam. Viewers remove
     the sequence."""
-    num_external_tokens: Public[int] = 0
-    """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
+    num_external_tokens: Public[int | None] = None
+    """The part of `num_cached_tokens` that a KV connector loaded from elsewhere; `None` with
+    `num_cached_tokens`."""
     prefix_misses: Public[list[PrefixMiss] | None] = None
     """The tokens after those that were found in the prefix cache, in order, if this step admitted
     the sequence. After 32 runs of tokens, the others are added up by cause. `None` otherwise, and
     from engines that do not know."""
+    chunk: Public[Chunk | None] = None
+    """The part of the batch, in a step without `execute`; `None` for a sequence that did not
+    run."""
 
 
 class Preemption(Message):
@@ -289,43 +315,16 @@ class CachedBlocks(Message):
     blocks: Public[list[int]]
 
 
-class Decodes(Message):
-    """Sequences to which a step only added one token, with one element in each column.
-
-    Such a sequence is RUNNING before and after the step, which computed one token of it and sampled
-    one. It has neither a `SequenceUpdate` nor a delta in `Step.execute`; `docs/protocol.md` lists
-    the equivalent ones field by field.
-
-    Raises:
-        ValueError: The columns differ in length.
-    """
-
-    seq_ids: Public[list[int]]
-    new_token_ids: Masked[list[int]]
-    """The sampled token of each sequence."""
-    text_deltas: Masked[list[str]]
-    new_logprobs: Private[list[float]] = []
-    """The log-probability of each token; empty if the engine has none."""
-    new_blocks: Public[dict[int, int]] = {}
-    """The physical block that was appended to a table, by sequence id."""
-
-    def __post_init__(self) -> None:
-        num = len(self.seq_ids)
-        if not num == len(self.new_token_ids) == len(self.text_deltas):
-            raise ValueError("the columns of decodes differ in length")
-        if self.new_logprobs and len(self.new_logprobs) != num:
-            raise ValueError("the columns of decodes differ in length")
-
-
 class Step(Message, tag="Step"):
     """One iteration of the engine: its input and its results.
 
-    `execute` is the `ExecuteModelRequest` as vLLM encodes it, except that deltas may leave
-    `block_tables` empty: `sequences` has the changes of the tables, in a few bytes where vLLM
-    resends every block. Full metadata always contains the tables.
+    `execute` is the `ExecuteModelRequest` as vLLM encodes it: full metadata or a delta for each
+    group in the batch. Deltas may leave `block_tables` empty: `sequences` has the changes of the
+    tables, in a few bytes where vLLM resends every block. `seqtop.wire.batch.members` reads who was
+    in the batch.
 
     Viewers add `scheduler_time`, `model_forward_time` and `model_execute_time` of `stats` to the
-    metrics of each request in `execute`, and set `last_token_time` to `time` if it sampled.
+    metrics of each request in the batch, and set `last_token_time` to `time` if it sampled.
     `metrics` has only the requests whose metrics changed in another way.
     """
 
@@ -334,7 +333,8 @@ class Step(Message, tag="Step"):
     """The start of scheduling."""
     time: Public[float]
     """The end of output processing."""
-    execute: Public[ExecuteModelRequest]
+    execute: Public[ExecuteModelRequest | None]
+    """`None` from an engine without `SequenceGroupMetadata`; then updates have a `chunk`."""
     sequences: Public[list[SequenceUpdate]]
     stats: Public[StepStats]
     metrics: Public[dict[Name, RequestMetrics]] = {}
@@ -345,9 +345,6 @@ class Step(Message, tag="Step"):
     content."""
     uncached_blocks: Public[list[int]] = []
     """Blocks that were removed from it, before others (perhaps the same) were added."""
-    decodes: Public[Decodes | None] = None
-    """Sequences to which the step only added one token. They are neither in `execute` nor in
-    `sequences`."""
 
 
 class RequestFinished(Message, tag="RequestFinished"):
@@ -393,30 +390,11 @@ Event: TypeAlias = (
 )
 
 
-class InFlight(Message, tag="InFlight"):
-    """All unfinished requests and sequences. Those that it does not name have ended.
-
-    It is not part of the stream. The publisher repairs its replica of the state with it after
-    messages were lost before they were numbered.
-    """
-
-    time: Public[float]
-    step: Public[int]
-    """The number of the last step; -1 before the first."""
-    stats: Public[StepStats | None]
-    """The figures of that step."""
-    requests: Public[list[RequestArrived]]
-    """Unfinished requests in order of arrival."""
-    sequences: Public[list[SequenceUpdate]]
-    """Each sequence as if one update contained all of it, with its table in `block_table`."""
-    cached_blocks: Public[list[CachedBlocks] | None] = None
-    """All blocks in the prefix cache."""
-
-
 class SnapshotRequest(Message, tag="SnapshotRequest"):
     """A request for the whole state. The reply is a `Snapshot`."""
 
-    protocol_version: int = PROTOCOL_VERSION
+    with_parts: bool = False
+    """True if the viewer reads a large snapshot in parts, which it decodes while others arrive."""
 
 
 class Submit(Message, tag="Submit"):
@@ -436,27 +414,6 @@ class Abort(Message, tag="Abort"):
 Command: TypeAlias = SnapshotRequest | Submit | Abort
 
 
-class Snapshot(Message, tag="Snapshot"):
-    """The state after message `sequence_number` of `incarnation`."""
-
-    protocol_version: int
-    incarnation: Name
-    sequence_number: int
-    state: msgspec.Raw
-    """An encoded `seqtop.state.EngineState`."""
-    has_parts: bool = False
-    """True if further entries of its dictionaries follow in `SnapshotPart` messages."""
-
-
-class SnapshotPart(Message, tag="SnapshotPart"):
-    """A part of the preceding snapshot. The next frame is a map to merge into the state."""
-
-    index: int
-    """The index, starting at 0."""
-    is_last: bool
-    """True for the last part."""
-
-
 class Accepted(Message, tag="Accepted"):
     """The reply to a command that the engine carried out."""
 
@@ -468,6 +425,3 @@ class Refused(Message, tag="Refused"):
 
     error: str
     """One sentence for the user."""
-
-
-Reply: TypeAlias = Snapshot | SnapshotPart | Accepted | Refused

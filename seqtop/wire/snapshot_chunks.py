@@ -1,76 +1,99 @@
-"""A large struct, encoded as a series of MessagePack maps.
+"""The messages of a large snapshot, encoded piece by piece.
 
-A viewer decodes the first chunk while the engine encodes the next one. Chunks that fit into the
+A viewer decodes the first part while the engine encodes the next one. Chunks that fit into the
 processor's cache are also encoded, checked and copied several times as fast as one large block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from seqtop.wire import codec
+from seqtop.wire.messages import CachedBlocks
+from seqtop.wire.snapshot import RequestSnapshot, Snapshot, SnapshotPart
 
 CHUNK_BYTES = 2**18
-"""The approximate size of a chunk. A value that cannot be divided may make it larger."""
+"""The approximate size of a chunk. A request that is larger has a chunk of its own."""
 
 MAX_CHUNKS = 1_024
-"""A limit that no struct of up to 512 MiB reaches: the chunks after the first half of this number
+"""A limit that no snapshot of up to 512 MiB reaches: the chunks after the first half of this number
 are four times as large."""
 
-_MAP_OF_ONE: Final = b"\x81"
-"""The MessagePack header of a map with one entry."""
-_MAP_32: Final = b"\xdf"
-"""The MessagePack header of a map. The number of entries follows in four bytes."""
-
-_Entries = Iterator[tuple[Any, Any]]
+_ARRAY_32: Final = b"\xdd"
+"""The MessagePack header of an array. The number of elements follows in four bytes."""
 
 
-def encode(struct: object) -> Iterator[bytearray]:
-    """Yields a struct as a map, followed by maps to merge into it.
+class Chunk(NamedTuple):
+    """Some of the requests and cached blocks of a snapshot, encoded without headers."""
 
-    Only the struct's dictionaries are divided, between two of their entries. Each following map has
-    one field with further entries of that dictionary. The struct must not change meanwhile.
+    requests: bytearray
+    num_requests: int
+    cached_blocks: bytearray
+    num_runs: int
+
+
+def chunks(
+    requests: Iterable[RequestSnapshot], cached_blocks: Iterable[CachedBlocks]
+) -> Iterator[Chunk]:
+    """Yields the encoded requests and cached blocks; at least one chunk.
 
     Raises:
         WireError: A value has no form on the wire.
     """
-    assert isinstance(struct, msgspec.Struct)
-    names = struct.__struct_encode_fields__
-    unfinished: list[tuple[str, _Entries]] = []
-    first = bytearray(_MAP_32 + len(names).to_bytes(4, "big"))
-    for field, name in zip(struct.__struct_fields__, names, strict=True):
-        codec.encode_into(name, first)
-        value = getattr(struct, field)
-        if isinstance(value, dict):
-            entries = iter(value.items())
-            _append_map(first, entries, CHUNK_BYTES)
-            unfinished.append((name, entries))
-        else:
-            codec.encode_into(value, first)
-    yield first
-    num_chunks = 0
-    for name, entries in unfinished:
-        while True:
-            chunk = bytearray(_MAP_OF_ONE)
-            codec.encode_into(name, chunk)
-            size = CHUNK_BYTES if num_chunks < MAX_CHUNKS // 2 else 4 * CHUNK_BYTES
-            if not _append_map(chunk, entries, size):
-                break
-            yield chunk
-            num_chunks += 1
+    whole, runs = iter(requests), iter(cached_blocks)
+    for number in itertools.count():
+        size = CHUNK_BYTES if number < MAX_CHUNKS // 2 else 4 * CHUNK_BYTES
+        chunk = Chunk(*_fill(whole, size), *_fill(runs, size))
+        if number and not chunk.num_requests and not chunk.num_runs:
+            return
+        yield chunk
 
 
-def _append_map(chunk: bytearray, entries: _Entries, size: int) -> int:
-    """Appends a map of entries until the chunk has `size` bytes; returns the number of entries."""
-    count, count_offset = 0, len(chunk) + 1
-    chunk += _MAP_32 + bytes(4)
-    while len(chunk) < size and (entry := next(entries, None)) is not None:
-        key, value = entry
-        codec.encode_into(key, chunk)
-        codec.encode_into(value, chunk)
+def message(head: Snapshot, of_whole: Iterable[Chunk]) -> bytes:
+    """Returns the snapshot as one message."""
+    all_chunks = list(of_whole)
+    return _encode(
+        head,
+        Chunk(
+            bytearray().join(chunk.requests for chunk in all_chunks),
+            sum(chunk.num_requests for chunk in all_chunks),
+            bytearray().join(chunk.cached_blocks for chunk in all_chunks),
+            sum(chunk.num_runs for chunk in all_chunks),
+        ),
+    )
+
+
+def messages(head: Snapshot, of_whole: Iterator[Chunk]) -> Iterator[bytes]:
+    """Yields the snapshot, followed by its parts if there is more than one chunk."""
+    first, following = next(of_whole), next(of_whole, None)
+    yield _encode(msgspec.structs.replace(head, has_parts=following is not None), first)
+    for index in itertools.count():
+        if following is None:
+            return
+        chunk, following = following, next(of_whole, None)
+        yield _encode(SnapshotPart(index=index, is_last=following is None), chunk)
+
+
+def _fill(entries: Iterator[Any], size: int) -> tuple[bytearray, int]:
+    """Returns entries until they have `size` bytes, and their number."""
+    encoded, count = bytearray(), 0
+    while len(encoded) < size and (entry := next(entries, None)) is not None:
+        codec.encode_into(entry, encoded)
         count += 1
-    chunk[count_offset : count_offset + 4] = count.to_bytes(4, "big")
-    return count
+    return encoded, count
+
+
+def _encode(empty: Snapshot | SnapshotPart, chunk: Chunk) -> bytes:
+    """Encodes a message with the entries of a chunk."""
+    changes = {"requests": _array(chunk.requests, chunk.num_requests)}
+    if empty.cached_blocks is not None:
+        changes["cached_blocks"] = _array(chunk.cached_blocks, chunk.num_runs)
+    return codec.encode(msgspec.structs.replace(empty, **cast(Any, changes)))
+
+
+def _array(elements: bytearray, count: int) -> msgspec.Raw:
+    return msgspec.Raw(_ARRAY_32 + count.to_bytes(4, "big") + elements)

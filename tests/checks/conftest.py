@@ -27,7 +27,6 @@ def tape() -> list[bytes]:
     steps = StepPublisher(tape)
     tape.publish(engine_info(engine, engine_id="test", control=False))
     for number, prompt in enumerate(PROMPTS):
-        # Whose candidates are asked for is told of in rows, the others' decodes in columns.
         params = SamplingParams(
             temperature=0.0, max_tokens=90, ignore_eos=True, logprobs=1 if number == 1 else None
         )

@@ -22,6 +22,7 @@ from seqtop.text import sanitize
 from seqtop.transport.publisher import Publisher
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import Refused, RequestArrived, RequestFinished, SequenceUpdate
 from tests.support.hand_driven import HandDrivenEngine, engine_info, step
 from tests.support.piloting import play, screen
@@ -80,7 +81,7 @@ def engine(endpoint: str) -> Iterator[Publisher]:
                     seq_ids=[number],
                     num_prompt_tokens=3,
                     prompt=HOSTILE,
-                    prompt_token_ids=[1, 2, 3],
+                    prompt_token_ids=Ints.of([1, 2, 3]),
                     sampling_params=SamplingParams(stop=[HOSTILE], max_tokens=5),
                 )
             )

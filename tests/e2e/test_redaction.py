@@ -84,7 +84,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
                 assert questions.poll(MILLISECONDS)
                 stream += b"".join(questions.recv_multipart())
                 publisher.publish(
-                    steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
+                    steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
                 )
         wait_until(lambda: len(session.state.finished) == len(PROMPTS))
         session.remove_listener(recorder.record)

@@ -22,7 +22,8 @@ from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport import publisher as publisher_module
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import Event, InFlight
+from seqtop.wire.messages import Event
+from seqtop.wire.snapshot import Snapshot
 from tests.support.waiting import SECONDS, wait_until
 
 PROMPTS = (
@@ -41,8 +42,8 @@ class CountingPublisher(Publisher):
 
     num_published = 0
 
-    def publish(self, event: Event | InFlight) -> None:
-        self.num_published += not isinstance(event, InFlight)  # which has no number
+    def publish(self, event: Event | Snapshot) -> None:
+        self.num_published += not isinstance(event, Snapshot)  # which has no number
         super().publish(event)
 
 
@@ -230,7 +231,7 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
     opened.set()
 
     class Replica(EngineState):
-        def apply(self, event: Event | InFlight) -> Iterable[int]:
+        def apply(self, event: Event | Snapshot) -> Iterable[int]:
             if not opened.is_set():
                 is_held_up.set()
                 opened.wait()
@@ -271,8 +272,8 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
         assert publisher.num_dropped > 20
         assert engine.seq_groups.keys() - session.state.requests.keys()
         opened.set()
-        wait_until(publisher.wants_in_flight)
-        publisher.publish(steps.in_flight(engine.clock(), engine.block_manager.get_block_table))
+        wait_until(publisher.needs_snapshot)
+        publisher.publish(steps.snapshot(engine.clock(), engine.block_manager.get_block_table))
         play(10, shown=True)
         while engine.has_unfinished_requests():
             play(1, shown=True)

@@ -11,6 +11,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
 from seqtop.state.freeze import freeze
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     Heartbeat,
     RequestArrived,
@@ -389,7 +390,7 @@ def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:
             num_computed_tokens=40,
             num_prompt_tokens=60,
             prompt="",
-            prompt_token_ids=[],
+            prompt_token_ids=Ints.of([]),
         )
     )
     script.step(decode=[], waits=no_blocks("a"))

@@ -13,10 +13,11 @@ from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.state import EngineState
+from seqtop.state.snapshot import take
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, frames
-from seqtop.wire.messages import PROTOCOL_VERSION, Heartbeat, Snapshot
+from seqtop.wire.messages import Heartbeat
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
@@ -88,13 +89,13 @@ def test_names_of_ten_megabytes_are_refused_by_name(endpoint: str, field: str, l
         assert [*session.state.requests] == [arrival(2).request_id]
         assert session.connection.num_errors == 1
         # The publisher's thread sends an event before it reads it, and the engine's asks later.
-        wait_until(lambda: publisher.wants_in_flight() or publisher.last_error)
+        wait_until(lambda: publisher.needs_snapshot() or publisher.last_error)
         assert publisher.last_error.endswith(reason)
 
 
 def test_messages_of_many_frames_are_counted_and_the_stream_goes_on(endpoint: str) -> None:
     """A publisher by hand, since ours sends no such message."""
-    state = codec.encode(EngineState())
+    snapshot = codec.encode(take(EngineState()))
     with zmq.Context() as context:
         live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         live.bind(endpoint)
@@ -104,8 +105,7 @@ def test_messages_of_many_frames_are_counted_and_the_stream_goes_on(endpoint: st
             live.send_multipart([frames.topic("one")])
             assert router.poll(int(SECONDS * 1_000))
             identity, _ = router.recv_multipart()
-            snapshot = Snapshot(PROTOCOL_VERSION, "one", 0, state=msgspec.Raw(state))
-            router.send_multipart([identity, *frames.seal([codec.encode(snapshot)])])
+            router.send_multipart([identity, *frames.pack("one", 0, snapshot)])
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             for _ in range(3):
                 live.send_multipart([frames.topic("one")] + [b""] * 100_000)

@@ -1,5 +1,6 @@
 """Keyframes: what they contain, and those that contradict themselves."""
 
+import gc
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -8,11 +9,12 @@ import msgspec
 import pytest
 
 from seqtop.history import keyframe
-from seqtop.state import EngineState
+from seqtop.state import EngineState, RequestState, Span
 from seqtop.wire import codec
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
 from tests.support.recordings import assert_same, encoded, fed
+from tests.support.reducer_events import finish, metrics, prefilled
 
 SHORT = encoded(2, 120)
 
@@ -103,3 +105,71 @@ def test_finished_request_that_contradicts_itself_is_refused(
     damage(entries[0])
     with pytest.raises(WireError, match="finished request"):
         keyframe.decode_finished(keyframe.encode_finished(entries))
+
+
+def unfinished() -> EngineState:
+    """The state of one running request, as the part of a keyframe that is an `EngineState`."""
+    state = prefilled()
+    assert restored_from(state) == state
+    return state
+
+
+def restored_from(state: EngineState) -> EngineState:
+    """Restores a keyframe whose unfinished requests are those of `state`."""
+    frame = keyframe.Keyframe(
+        msgspec.Raw(codec.encode(state)), Ints.of([-1] * len(state.requests)), state.max_finished
+    )
+    none: dict[int, keyframe.FinishedRequest] = {}
+    return keyframe.restore(codec.encode(frame), none.__getitem__)
+
+
+def add_request(state: EngineState, seq_ids: list[int]) -> None:
+    state.requests["b"] = RequestState("b", metrics(), seq_ids, spans=[Span("queued", 1.0, None)])
+
+
+def rename_request(state: EngineState) -> None:
+    state.requests["b"] = state.requests.pop("a")
+
+
+def move_sequence(state: EngineState) -> None:
+    state.sequences[2] = state.sequences.pop(1)
+
+
+def change_owner(state: EngineState) -> None:
+    state.sequences[1].request_id = "b"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        (rename_request, "request 'b' is malformed"),
+        (lambda state: state.requests["a"].spans.clear(), "request 'a' is malformed"),
+        (lambda state: state.requests["a"].seq_ids.append(1), "request 'a' is malformed"),
+        (lambda state: add_request(state, [1]), "sequence 1 belongs to two requests"),
+        (lambda state: add_request(state, [2]), "sequence 2 is missing"),
+        (lambda state: state.sequences.clear(), "sequence 1 is missing"),
+        (move_sequence, "sequence 2 is not one of its request's"),
+        (change_owner, "sequence 1 is not one of its request's"),
+        (lambda state: state.requests["a"].seq_ids.clear(), "sequence 1 is not one of"),
+        (lambda state: state.finished.append("a"), "the list of finished requests does not fit"),
+        (finish, "a finished request has no number"),
+        (lambda state: state.num_by_status.reverse(), "the counts by status do not add up"),
+    ],
+)
+def test_unfinished_requests_that_contradict_themselves_are_refused(
+    break_it: Callable[[EngineState], object], reason: str
+) -> None:
+    state = unfinished()
+    break_it(state)
+    with pytest.raises(WireError, match=f"keyframe: {reason}"):
+        restored_from(state)
+
+
+def test_the_garbage_collector_is_on_again_after_restoring() -> None:
+    assert gc.isenabled()
+    state = unfinished()
+    assert gc.isenabled()
+    state.requests.clear()
+    with pytest.raises(WireError):
+        restored_from(state)
+    assert gc.isenabled()

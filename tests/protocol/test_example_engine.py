@@ -36,7 +36,7 @@ def join(session: Session, engine: Any) -> None:
     """Let the example answer until the viewer has its snapshot."""
 
     def live() -> bool:
-        engine.stream.answer(engine.state)
+        engine.stream.answer(engine.snapshot())
         return session.connection.state is ConnectionState.LIVE
 
     session.start()
@@ -88,12 +88,16 @@ def test_two_viewers_see_the_same_at_every_step(
 def assert_shows(session: Session, engine: Any) -> None:
     with session.lock:
         state = session.state
-        assert state.step == engine.state["step"]
+        assert state.step == engine.number
         unfinished = [each for each in state.requests if each not in state.finished]
-        assert unfinished == list(engine.state["requests"])
-        for seq_id, expected in engine.state["sequences"].items():
+        assert unfinished == [expected["name"] for expected in engine.requests.values()]
+        for seq_id, expected in engine.requests.items():
             shown = state.sequences[seq_id]
-            assert {name: getattr(shown, name) for name in expected} == expected
+            assert (shown.request_id, shown.status) == (expected["name"], expected["status"])
+            assert (shown.text, shown.block_table) == (expected["text"], expected["table"])
+            assert shown.output_token_ids == [ord(letter) for letter in expected["text"]]
+            assert shown.num_prompt_tokens == expected["length"]
+            assert shown.num_computed_tokens == expected["computed"]
         assert state.num_by_status[SequenceStatus.RUNNING] == len(engine.running)
         assert state.num_by_status[SequenceStatus.WAITING] == len(engine.waiting)
 

@@ -20,10 +20,10 @@ from seqtop.state.fields import (
     token_rate,
     wait_word,
 )
-from seqtop.state.model import WaitTimes
 from seqtop.state.wait_causes import BEHIND
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import WaitReason
+from seqtop.wire.snapshot import WaitTimes
 
 ARRIVAL = 100.0
 

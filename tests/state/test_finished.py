@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.wire import codec
@@ -70,11 +70,6 @@ def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
     [
         step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text_delta="late")]),
         step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent_seq_id=1)]),
-        step(9, full("a", 1, [3], chunk=4)),
-        step(9, delta("a", 1, [5], 3)),
-        step(9, delta("b", 1, [5], 3)),
-        step(9, SequenceGroupMetadataDelta({}, "b", {1: [9]}, False)),
-        step(9, full("b", 1, [3], chunk=4)),
         step(9, metrics={"a": metrics(time_in_queue=7.0)}),
         step(9, preemptions=[Preemption(request_id="a", mode="recompute", num_lost_tokens=3)]),
         step(9, wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=1)]),
@@ -93,6 +88,27 @@ def test_a_late_event_changes_a_copy(late: Step) -> None:
     assert (codec.encode(request), codec.encode(sequence)) == before
     after = codec.encode(state.requests["a"]), codec.encode(state.sequences[1])
     assert after != before
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        step(9, full("a", 1, [3], chunk=4)),
+        step(9, delta("a", 1, [5], 3)),
+        step(9, delta("b", 1, [5], 3)),
+        step(9, full("b", 1, [3], chunk=4)),
+    ],
+)
+def test_a_batch_does_not_change_finished_sequences(late: Step) -> None:
+    state = prefilled()
+    finish(state)
+    state.apply(arrived("b", 2))
+    request, sequence = state.requests["a"], state.sequences[1]
+    before = codec.encode(request), codec.encode(sequence)
+    state.apply(late)
+    assert state.num_anomalies == 1
+    after = codec.encode(state.requests["a"]), codec.encode(state.sequences[1])
+    assert after == before == (codec.encode(request), codec.encode(sequence))
 
 
 def test_unfinished_requests_are_not_copied_and_unknown_ones_not_added() -> None:

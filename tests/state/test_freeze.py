@@ -17,7 +17,6 @@ from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
-    Decodes,
     Heartbeat,
     Preemption,
     PrefixMiss,
@@ -27,7 +26,7 @@ from seqtop.wire.messages import (
     Step,
     WaitReason,
 )
-from tests.support.reducer_events import RUNNING, STATS, prefilled, step, update
+from tests.support.reducer_events import RUNNING, STATS, delta, prefilled, step, update
 
 
 def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> None:
@@ -116,6 +115,7 @@ def test_later_forks_drafts_and_reasons_are_not_in_a_still() -> None:
     fork = update(2, RUNNING, 3, request_id="a", parent_seq_id=1, prefix_misses=misses)
     row = update(1, RUNNING, 4, num_draft_tokens=2, group_block_tables=[[5]])
     state.apply(step(2, sequences=[fork, row]))
-    state.apply(step(3, decodes=Decodes(seq_ids=[2], new_token_ids=[6], text_deltas=["!"])))
+    decoded = SequenceUpdate(seq_id=2, new_token_ids=[6], text_delta="!")
+    state.apply(step(3, delta("a", 2, [], 3), sequences=[decoded]))
     assert codec.encode(taken) == encoded
     assert taken.requests["a"].seq_ids == [1]

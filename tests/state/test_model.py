@@ -5,8 +5,8 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState, Span
-from seqtop.state.model import BlockedTimes, WaitTimes
 from seqtop.wire import codec
+from seqtop.wire.snapshot import BlockedTimes, WaitTimes
 from tests.support.reducer_events import metrics
 
 
@@ -46,7 +46,8 @@ def test_a_request_has_done_nothing_until_told_otherwise() -> None:
     assert found == {
         "request_id": "a", "metrics": metrics(), "seq_ids": [1], "num_prompt_tokens": 0,
         "prompt": None, "prompt_token_ids": [], "sampling_params": None, "pooling_params": None,
-        "priority": 0, "spans": [], "token_chunk_size": 0, "num_scheduled_steps": 0,
+        "priority": 0, "spans": [], "is_announced": False, "token_chunk_size": 0,
+        "num_scheduled_steps": 0,
         "num_preemptions": 0, "num_lost_tokens": 0, "last_preemption_mode": None,
         "preempted_for": None, "wait_reason": None, "wait": WaitTimes(), "finish_reason": None,
         "preemption_steps": [], "queue_turn": 0, "lora": "", "parent_request_id": "",

@@ -17,7 +17,6 @@ from seqtop.state.waits import wait_until
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
-    Decodes,
     EngineStopped,
     Event,
     Heartbeat,
@@ -64,7 +63,7 @@ def test_an_arrival_tells_all_of_a_request() -> None:
         seq_ids=[1, 2],
         num_prompt_tokens=3,
         prompt="abc",
-        prompt_token_ids=[4, 5, 6],
+        prompt_token_ids=Ints.of([4, 5, 6]),
         sampling_params=SamplingParams(max_tokens=5),
         pooling_params=PoolingParams(dimensions=8),
         priority=2,
@@ -204,8 +203,7 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     assert state.sequences[1].host_table == [2, 5], "no copy of block 9"
     assert [each.spans[-1].kind for each in state.requests.values()] == ["swapped"] * 2
     state.apply(step(5, full("a", 1, [7, 3], chunk=3)))
-    columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["x"])
-    state.apply(step(6, decodes=columns))
+    state.apply(step(6, delta("a", 1, [], 3)))
     assert (state.sequences[1].host_table, state.sequences[2].host_table) == ([], [0, 1])
     assert state.num_anomalies == 0
 
@@ -246,7 +244,7 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
         num_computed_tokens=3,
         num_prompt_tokens=6,
         prompt="Hi again",
-        prompt_token_ids=[1, 2, 3, 5, 8, 9],
+        prompt_token_ids=Ints.of([1, 2, 3, 5, 8, 9]),
     )
     assert list(state.apply(event)) == [1]
     assert (request.num_prompt_tokens, request.prompt) == (6, "Hi again")
@@ -433,7 +431,7 @@ def test_full_metadata_correct_a_prompt_and_its_hits() -> None:
     group.seq_data[1].update_num_cached_tokens(2)
     group.seq_data[1].update_num_computed_tokens(1)
     assert list(state.apply(step(0, group, sequences=[]))) == [1]
-    assert sequence.num_computed_tokens == 1
+    assert sequence.num_computed_tokens == 4, "and those of the chunk"
     assert sequence.num_prompt_tokens == request.num_prompt_tokens == 3
     assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (2, 2)
     assert list(request.prompt_token_ids) == [0, 1, 2]
@@ -500,7 +498,7 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
     touched = state.apply(step(1, bare))
     assert list(touched) == [1]
     assert state.sequences[1].output_token_ids == [5]
-    assert state.sequences[1].num_computed_tokens == 3
+    assert state.sequences[1].num_computed_tokens == 4
     assert state.sequences[1].block_table == [7, 8]
     assert list(state.sequences[1].text_lengths) == [0]
     assert (state.sequences[1].cumulative_logprob, state.sequences[1].last_step) == (-0.5, 1)

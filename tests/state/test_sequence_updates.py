@@ -6,7 +6,7 @@ import pytest
 
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.wire.messages import Decodes, Preemption, PrefixMiss
+from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import arrived, delta, prefilled, step, update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
@@ -31,10 +31,10 @@ def test_an_update_tells_all_of_a_sequence() -> None:
     assert {name: getattr(sequence, name) for name in told} == told
     assert (sequence.status, sequence.num_computed_tokens) == (RUNNING, 8)
     assert (sequence.last_step, sequence.num_prompt_hits) == (4, 2)
-    # What another does not tell stays, except for numbers that it always has.
-    state.apply(step(5, sequences=[update(1, RUNNING, 9, new_blocks=[3])]))
-    changed = {"num_cached_tokens": 0, "num_external_tokens": 0, "engine_status": ""}
-    told |= {**changed, "block_table": [4, 9, 3]}
+    # The rest stays as it was, except for the engine's own name for the status.
+    state.apply(step(5, sequences=[SequenceUpdate(seq_id=1, new_blocks=[3])]))
+    assert (sequence.status, sequence.num_computed_tokens) == (RUNNING, 8)
+    told |= {"engine_status": "", "block_table": [4, 9, 3]}
     assert {name: getattr(sequence, name) for name in told} == told
 
 
@@ -162,8 +162,8 @@ def test_a_fork_starts_with_the_output_of_its_parent_and_goes_on_alone() -> None
     state = prefilled()
     fork = update(2, RUNNING, 3, request_id="a", parent_seq_id=1)
     state.apply(step(1, sequences=[fork]))
-    columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["!"], new_logprobs=[-0.25])
-    state.apply(step(2, decodes=columns))
+    decoded = SequenceUpdate(seq_id=1, new_token_ids=[6], text_delta="!", new_logprobs=[-0.25])
+    state.apply(step(2, delta("a", 1, [], 3), sequences=[decoded]))
     output = [
         (list(each.output_token_ids), list(each.output_logprobs), each.cumulative_logprob,
          each.text, list(each.text_lengths))

@@ -6,10 +6,11 @@ import pytest
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.model import CachedBlock, WaitTimes
+from seqtop.state.model import CachedBlock
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import PrefixMiss, WaitCause, WaitReason
+from seqtop.wire.snapshot import WaitTimes
 from tests.support.hand_driven import engine_info
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING

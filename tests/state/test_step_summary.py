@@ -11,22 +11,16 @@ from seqtop.sequence import (
     SequenceDataDelta,
     SequenceGroupMetadataDelta,
     SequenceStage,
-    SequenceStatus,
 )
-from seqtop.state import EngineState, step_summary
-from seqtop.state.step_summary import Member
-from seqtop.wire.decode_rows import num_decodes
+from seqtop.state import step_summary
 from seqtop.wire.messages import (
-    Decodes,
     EngineInfo,
     Preemption,
-    SequenceUpdate,
     Step,
     StepStats,
     WaitReason,
 )
 from tests.support.event_script import EventScript
-from tests.support.reducer_events import prefilled, update
 
 EVENTS = list(EventScript(5, 60, num_blocks=24))
 
@@ -62,7 +56,7 @@ def test_figures_are_those_of_the_step() -> None:
     for step in (event for event in EVENTS if isinstance(event, Step)):
         found = step_summary.summarize(step)
         groups = step.execute.seq_group_metadata_list
-        assert len(found.chunks) + found.num_decodes >= len(groups) + num_decodes(step)
+        assert len(found.chunks) + found.num_decodes >= len(groups)
         assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
         assert found.num_preemptions == len(step.preemptions)
         assert found.num_swapped_out == len(step.execute.blocks_to_swap_out)
@@ -88,17 +82,15 @@ def test_each_sequence_of_a_request_counts() -> None:
         is_prompt=True,
         token_chunk_size=5,
     )
-    unnamed = SequenceGroupMetadataDelta({}, "alone", {}, is_prompt=False)
-    unsized = SequenceGroupMetadataDelta({}, "unsized", {}, is_prompt=True)
+    first = {0: SequenceDataDelta([], 0.0, 0, SequenceStage.PREFILL)}
+    unsized = SequenceGroupMetadataDelta(first, "unsized", {}, is_prompt=True)
     found = step_summary.summarize(
         a_step(
             stats(),
-            execute=ExecuteModelRequest(
-                [beams, prompts, unnamed, unsized], blocks_to_copy=[(1, 2), (1, 3)]
-            ),
+            execute=ExecuteModelRequest([beams, prompts, unsized], blocks_to_copy=[(1, 2), (1, 3)]),
         )
     )
-    assert found.num_decodes == 3 + 1
+    assert found.num_decodes == 3
     assert found.chunks == (5, 5, 5, 1)
     assert found.num_copied == 2
 
@@ -206,104 +198,6 @@ def test_limits_of_an_engine_that_is_not_known_are_left_out() -> None:
     )
     spent = step_summary.summarize(a_step(stats(num_prefill_tokens=100_000)))
     assert step_summary.limited_by(spent, None) == "nothing waits"
-
-
-def test_every_sequence_in_a_batch_is_a_member() -> None:
-    state = EngineState()
-    seen = 0
-    for event in EVENTS:
-        state.apply(event)
-        if not isinstance(event, Step):
-            continue
-        found = step_summary.members(event, state)
-        expected = [
-            (group.request_id, seq_id)
-            for group in event.execute.seq_group_metadata_list
-            for seq_id in (
-                group.seq_data_delta
-                if isinstance(group, SequenceGroupMetadataDelta)
-                else group.seq_data
-            )
-        ]
-        in_columns = event.decodes.seq_ids if event.decodes else []
-        assert [each.seq_id for each in found][len(found) - len(in_columns) :] == in_columns
-        assert [(each.request_id, each.seq_id) for each in found][: len(expected)] == expected
-        for member in found:
-            sequence = state.sequences[member.seq_id]
-            assert sequence.request_id == member.request_id
-            if member.num_computed_tokens is not None:
-                assert member.num_computed_tokens == sequence.num_computed_tokens
-        seen += len(found)
-    assert seen > 100
-
-
-def test_a_member_that_nobody_knows_is_listed_all_the_same() -> None:
-    update = SequenceUpdate(seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=3)
-    (member,) = step_summary.members(a_step(stats(), sequences=[update]), EngineState())
-    assert (member.request_id, member.seq_id, member.num_computed_tokens) == (None, 9, 3)
-
-
-def test_the_sequences_of_a_group_that_names_none_are_those_of_its_request() -> None:
-    state = prefilled()
-    prefill = SequenceGroupMetadataDelta({}, "a", {}, is_prompt=True, token_chunk_size=5)
-    (member,) = step_summary.members(a_step(stats(), execute=ExecuteModelRequest([prefill])), state)
-    assert (member.request_id, member.seq_id, member.is_prompt, member.chunk) == ("a", 1, True, 5)
-    assert (member.status, member.num_computed_tokens, member.num_new_blocks) == (None, None, 0)
-    unsized = SequenceGroupMetadataDelta({}, "a", {}, is_prompt=True)
-    nobody = SequenceGroupMetadataDelta({}, "nobody", {}, is_prompt=True)
-    told = update(1, SequenceStatus.RUNNING, 3, new_blocks=[8, 9], text_delta="x")
-    (member,) = step_summary.members(
-        a_step(stats(), execute=ExecuteModelRequest([unsized, nobody]), sequences=[told]), state
-    )
-    assert member == Member(
-        "a", 1, True, 1, 0, SequenceStatus.RUNNING, 3, num_new_blocks=2, text_delta="x"
-    )
-
-
-def test_an_update_without_a_group_is_a_member_unless_it_left_the_batch() -> None:
-    updates = [
-        update(1, SequenceStatus.RUNNING, 3),
-        update(2, SequenceStatus.RUNNING, 3, request_id="b"),
-        update(3, SequenceStatus.WAITING, 0, request_id="c"),
-        update(4, SequenceStatus.SWAPPED, 0, request_id="d"),
-        update(5, SequenceStatus.FINISHED_STOPPED, 3, request_id="e"),
-    ]
-    found = step_summary.members(a_step(stats(), sequences=updates), prefilled())
-    assert [(each.request_id, each.seq_id) for each in found] == [("a", 1), ("b", 2), ("e", 5)]
-    assert {(each.is_prompt, each.chunk) for each in found} == {(False, 1)}
-
-
-def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
-    several = SequenceUpdate(
-        seq_id=8, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2, 3, 4]
-    )
-    drafted = SequenceUpdate(
-        seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2],
-        num_draft_tokens=4, num_accepted_tokens=1,
-    )  # fmt: skip
-    step = a_step(stats(), sequences=[several, drafted])
-    found = step_summary.members(step, EngineState())
-    assert [(each.chunk, each.num_drafted) for each in found] == [(4, 0), (5, 4)]
-
-
-def test_a_decode_in_columns_is_a_member_like_any_other() -> None:
-    """And what later steps have changed about it is not told as if this one had."""
-    for columns in (False, True):
-        state, lines = EngineState(), []
-        for event in EventScript(5, 40, columns=columns):
-            state.apply(event)
-            if isinstance(event, Step):
-                members = step_summary.members(event, state)
-                lines.append(sorted(members, key=lambda member: member.seq_id))
-                last = event
-        if not columns:
-            rows = lines
-    assert lines == rows
-    decodes = Decodes(seq_ids=[1, 99], new_token_ids=[5, 6], text_deltas=["a", ""])
-    known, unknown = step_summary.members(a_step(last.stats, decodes=decodes), state)[-2:]
-    assert (known.num_computed_tokens, known.text_delta) == (None, "a")
-    assert known.request_id == "req-1"
-    assert (unknown.request_id, unknown.seq_id) == (None, 99)
 
 
 def test_a_preemption_is_told_in_a_sentence() -> None:

@@ -25,10 +25,9 @@ from seqtop.sequence import (
     SequenceStage,
     SequenceStatus,
 )
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     CachedBlocks,
-    Decodes,
     EngineInfo,
     EngineStopped,
     Event,
@@ -95,11 +94,9 @@ class Job:
 class EventScript:
     """Plays `num_steps` steps of one incarnation of an engine under a random load.
 
-    The same arguments give the same events, in either form.
+    The same arguments give the same events.
 
     Args:
-        columns: Whether sequences that have just got their next token are told of in columns; else
-            everything is in rows.
         load: How many requests are kept in the engine, about.
         max_running: Requests that may run at once.
         output: Shortest and longest output, in tokens.
@@ -118,9 +115,7 @@ class EventScript:
         output: tuple[int, int] = (1, 90),
         incarnation: str = "one",
         start: float = START,
-        columns: bool = True,
     ) -> None:
-        self._in_columns = columns
         self._random = random.Random(seed)
         self._num_steps = num_steps
         self._load = load
@@ -154,7 +149,6 @@ class EventScript:
 
     def info(self) -> EngineInfo:
         return EngineInfo(
-            protocol_version=PROTOCOL_VERSION,
             engine_id="script",
             incarnation=self._incarnation,
             engine="event_script 1",
@@ -185,7 +179,7 @@ class EventScript:
                 seq_ids=[job.seqs[0].seq_id],
                 num_prompt_tokens=len(job.prompt),
                 prompt=self._text(len(job.prompt)),
-                prompt_token_ids=list(job.prompt),
+                prompt_token_ids=Ints.of(job.prompt),
                 sampling_params=job.params,
                 priority=self._random.randint(0, 2),
             )
@@ -212,7 +206,6 @@ class EventScript:
     def _step(self, number: int) -> Iterator[Event]:
         start, self._time = self._time, self._time + self._random.uniform(0.01, 0.05)
         self._updates: list[SequenceUpdate] = []
-        self._decodes = Decodes(seq_ids=[], new_token_ids=[], text_deltas=[])
         self._preempted: list[Preemption] = []
         self._swapped_out: list[tuple[int, int]] = []
         self._swapped_in: list[tuple[int, int]] = []
@@ -248,7 +241,6 @@ class EventScript:
             wait_reasons=self._wait_reasons(),
             newly_cached_blocks=self._newly_cached,
             uncached_blocks=self._forgotten,
-            decodes=self._decodes if self._decodes.seq_ids else None,
         )
         for job in ended:
             status = SequenceStatus.FINISHED_STOPPED
@@ -359,8 +351,8 @@ class EventScript:
 
     def _execute(
         self, job: Job, chunk: int, start: float, times: StepStats
-    ) -> SequenceGroupMetadata | SequenceGroupMetadataDelta | None:
-        """Run one request's share of the step and say so in a full, in a delta or in columns."""
+    ) -> SequenceGroupMetadata | SequenceGroupMetadataDelta:
+        """Runs one request's part of the step and returns its metadata or delta."""
         is_prompt = job.computed < job.total - 1 or not job.seqs[0].outputs
         samples = job.computed + chunk == job.total
         group = self._group(job, chunk, is_prompt=is_prompt, samples=samples)
@@ -371,33 +363,7 @@ class EventScript:
         for seq in job.seqs:
             self._cache(job, seq)
             self._sample(job, seq, samples=samples)
-        is_decode = isinstance(group, SequenceGroupMetadataDelta) and not is_prompt
-        is_plain = is_decode and chunk == 1 and not job.resumed and self._is_plain(job)
-        job.resumed = False
-        if self._in_columns and is_plain:
-            self._put_in_columns(self._updates.pop())
-            return None
         return group
-
-    def _is_plain(self, job: Job) -> bool:
-        """Whether the newest update is that of a decode of which there is no more to tell."""
-        last = self._updates[-1]
-        return (
-            len(job.seqs) == len(last.new_token_ids) == 1
-            and last.status is SequenceStatus.RUNNING
-            and last.block_table is None
-            and last.top_logprobs is None
-            and len(last.new_blocks) <= 1
-        )
-
-    def _put_in_columns(self, update: SequenceUpdate) -> None:
-        columns = self._decodes
-        columns.seq_ids.append(update.seq_id)
-        columns.new_token_ids += update.new_token_ids
-        columns.new_logprobs += update.new_logprobs
-        columns.text_deltas.append(update.text_delta)
-        if update.new_blocks:
-            columns.new_blocks[update.seq_id] = update.new_blocks[0]
 
     def _group(
         self, job: Job, chunk: int, *, is_prompt: bool, samples: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,12 +52,17 @@ class _Requests:
         self._router, self._viewer = router, viewer
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(64)
         info = engine_info(control=True)
-        self._handler = RequestHandler(router, info, None, self._commands, self._snapshot)
+        self._handler = RequestHandler(
+            router, info, None, self._commands, self._snapshot, self._pack
+        )
         self._pool = Pool([[f"user-{number}" for number in range(9)], list(range(9))])
         self._number = 0
 
-    def _snapshot(self) -> Iterator[Sequence[frames.Buffer]]:
-        yield [codec.encode(Refused(error="no state"))]
+    def _snapshot(self, with_parts: bool) -> Iterator[bytes]:
+        yield codec.encode(Refused(error="no state"))
+
+    def _pack(self, payload: frames.Buffer) -> list[frames.Buffer]:
+        return frames.pack("one", 0, payload)
 
     def feed(self) -> bool:
         self._number += 1
@@ -105,7 +110,7 @@ class _Requests:
         while not self._commands.empty():
             self._execute(self._commands.get()[1])
         while self._viewer.poll(0):
-            reply = parsing.reply(frames.unseal(self._viewer.recv_multipart(), 1)[0])
+            reply = parsing.reply(self._viewer.recv_multipart()[-1])
             assert isinstance(reply, Refused)
             is_past |= "cannot be read" not in reply.error
         return is_past

@@ -10,6 +10,7 @@ from typing import TypeVar
 from unittest.mock import patch
 
 import msgspec
+from msgspec.structs import replace
 
 from seqtop.checks.checker import Checker
 from seqtop.export import json_document, text
@@ -20,7 +21,8 @@ from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.status_sentence import status_sentence
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
-from seqtop.wire.messages import Accepted, Event, Refused, Snapshot
+from seqtop.wire.messages import Accepted, Event, Refused
+from seqtop.wire.snapshot import Snapshot, SnapshotPart
 from tests.support.event_script import EventScript
 from tests.support.fuzz import Feed, require_reason
 from tests.support.mutation import Pool, by_meaning, bytewise, plausible
@@ -36,8 +38,8 @@ LINK = Connection("tcp://127.0.0.1:1", ConnectionState.LIVE)
 class Viewer:
     """What a session and its app do with messages, without the sockets."""
 
-    def __init__(self, data: bytes) -> None:
-        self.state = snapshot.load(data, max_finished=100)
+    def __init__(self, state: EngineState) -> None:
+        self.state = state
         self.history = MemoryStore(max_events=10_000)
         self.history.restore("one", 0, self.state)
         self.checker = Checker()
@@ -65,14 +67,23 @@ class Viewer:
         self.history.at(position)
         # What is shown to late joiners is what early ones know, however odd it has become.
         with contextlib.suppress(WireError):
-            snapshot.load(codec.encode(state), max_finished=100)
+            _load([codec.encode(snapshot.take(state))])
 
 
-def _load(parts: list[bytes]) -> EngineState:
-    loader = snapshot.SnapshotLoader(parts[0])
-    for part in parts[1:]:
-        loader.add(part)
-    return loader.end(max_finished=9)
+def _load(messages: list[bytes]) -> EngineState:
+    """The state of a viewer that joins by a snapshot and its parts."""
+    state = EngineState(max_finished=100)
+    loader = None
+    for message in messages:
+        reply = parsing.reply(message)
+        if loader is None and isinstance(reply, Snapshot):
+            loader = snapshot.SnapshotLoader(reply, state)
+        elif loader is None or not isinstance(reply, SnapshotPart):
+            raise WireError("a part is another message")
+        loader.add(reply.requests, reply.cached_blocks or ())
+    assert loader is not None
+    loader.end()
+    return state
 
 
 class _Stream:
@@ -90,26 +101,43 @@ class _Stream:
         for event in events[: len(events) // 4]:
             state.apply(event)
         self._next = len(events) // 4
-        self._snapshot = codec.encode(state)
+        self._snapshot = codec.encode(snapshot.take(state))
+        chunks = snapshot_chunks.chunks(
+            snapshot.request_snapshots(state), snapshot.cached_runs(state)
+        )
         with patch.object(snapshot_chunks, "CHUNK_BYTES", len(self._snapshot) // 6):
-            self._in_parts = [bytes(part) for part in snapshot_chunks.encode(state)]
-        self._replies = [
-            codec.encode(reply)
-            for reply in (
-                Snapshot(1, "one", 3, state=msgspec.Raw(self._snapshot)),
-                Accepted(request_id="req-1"),
-                Refused(error="no"),
+            self._in_parts = list(snapshot_chunks.messages(snapshot.head(state), chunks))
+        # What an engine tells its publisher after a loss: what is, without what has been.
+        whole = snapshot.take(state)
+        self._repair = codec.encode(
+            replace(
+                whole,
+                history=None,
+                requests=[
+                    replace(
+                        request,
+                        history=None,
+                        sequences=[
+                            replace(sequence, history=None) for sequence in request.sequences
+                        ],
+                    )
+                    for request in whole.requests
+                    if state.requests[request.arrival.request_id].finish_reason is None
+                ],
             )
+        )
+        self._replies = [
+            codec.encode(reply) for reply in (Accepted(request_id="req-1"), Refused(error="no"))
         ]
-        self._viewer = Viewer(self._snapshot)
+        self._viewer = Viewer(_load([self._snapshot]))
         self._number = 0
 
     def feed(self) -> bool:
         self._number += 1
         if self._number % _AFRESH_EVERY == 0:
-            self._viewer = Viewer(self._snapshot)
+            self._viewer = Viewer(_load([self._snapshot]))
             self._next = len(self._events) // 4
-        readers = (self._event,) * 16, (self._frames, self._snapshots, self._reply)
+        readers = (self._event,) * 16, (self._frames, self._snapshots, self._repaired, self._reply)
         is_past = self._choose.choice([*readers[0], *readers[1]])()
         if self._number % _LOOK_EVERY == 0:
             self._viewer.look(self._choose)
@@ -154,19 +182,37 @@ class _Stream:
         choose = self._choose
         parts = choose.choice(([self._snapshot], self._in_parts.copy()))
         at = choose.randrange(len(parts))
-        if choose.random() < 0.3:
-            parts[at] = choose.choice((bytewise, by_meaning))(choose, parts[at])
-        else:
-            tree = plausible(choose, msgspec.msgpack.decode(parts[at], strict=False), self._pool)
-            parts[at] = msgspec.msgpack.encode(tree)
+        parts[at] = self._changed(parts[at])
         state = self._read(_load, parts)
         if state is None:
             return False
-        viewer = Viewer(codec.encode(state))
-        for payload in choose.sample(self._events, 3):
-            viewer.take(payload, parsing.event(payload))
-        viewer.look(choose)
+        self._try(Viewer(state))
         return True
+
+    def _repaired(self) -> bool:
+        choose = self._choose
+        state = _load([self._snapshot])
+        for payload in self._events[: choose.randrange(len(self._events))]:
+            state.apply(parsing.event(payload))
+        repair = self._read(parsing.reply, self._changed(self._repair))
+        if not isinstance(repair, Snapshot):
+            return False
+        if self._read(state.apply, repair) is None:
+            return False
+        self._try(Viewer(state))
+        return True
+
+    def _changed(self, payload: bytes) -> bytes:
+        choose = self._choose
+        if choose.random() < 0.3:
+            return choose.choice((bytewise, by_meaning))(choose, payload)
+        tree = plausible(choose, msgspec.msgpack.decode(payload, strict=False), self._pool)
+        return msgspec.msgpack.encode(tree)
+
+    def _try(self, viewer: Viewer) -> None:
+        for payload in self._choose.sample(self._events, 3):
+            viewer.take(payload, parsing.event(payload))
+        viewer.look(self._choose)
 
     def _reply(self) -> bool:
         reply = self._choose.choice(self._replies)

@@ -8,25 +8,25 @@ import zmq
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike
-from seqtop.state import EngineState
+from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike, SequenceStatus
+from seqtop.state import EngineState, snapshot
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     EngineInfo,
     Event,
     RequestArrived,
-    Snapshot,
+    SequenceUpdate,
     Step,
     StepStats,
 )
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 from tests.support.waiting import MILLISECONDS, SECONDS
 
 
 def engine_info(**changes: Any) -> EngineInfo:
     info = EngineInfo(
-        protocol_version=PROTOCOL_VERSION,
         engine_id="test",
         incarnation="one",
         engine="test 1",
@@ -55,7 +55,29 @@ def arrival(number: int) -> RequestArrived:
         seq_ids=[number],
         num_prompt_tokens=3,
         prompt="a b c",
-        prompt_token_ids=[1, 2, 3],
+        prompt_token_ids=Ints.of([1, 2, 3]),
+    )
+
+
+def engine_snapshot(truth: EngineState) -> Snapshot:
+    """Returns the snapshot of an engine that knows `truth`, in which nothing has been computed."""
+    return Snapshot(
+        time=truth.time,
+        step=truth.step,
+        stats=truth.stats,
+        requests=[
+            RequestSnapshot(
+                arrival=arrival(number),
+                sequences=[
+                    SequenceSnapshot(
+                        update=SequenceUpdate(
+                            seq_id=number, status=SequenceStatus.WAITING, num_computed_tokens=0
+                        )
+                    )
+                ],
+            )
+            for number in truth.sequences
+        ],
     )
 
 
@@ -121,25 +143,28 @@ class HandDrivenEngine:
     def send_frames(self, parts: list[frames.Buffer]) -> None:
         self.live.send_multipart(parts)
 
-    def answer(self, reply: object | None = None) -> bytes:
+    def answer(self, reply: object | list[frames.Buffer] | None = None) -> bytes:
         """Wait for one question and answer it, with a snapshot unless told otherwise.
 
         Returns the question.
         """
         assert self.router.poll(MILLISECONDS), "no viewer asked"
         identity, question = self.router.recv_multipart()
-        self.router.send_multipart([identity, codec.encode(reply or self.snapshot())])
+        parts = reply if isinstance(reply, list) else self.reply(reply)
+        self.router.send_multipart([identity, *parts])
         return question
 
+    def reply(self, message: object | None = None) -> list[frames.Buffer]:
+        """Returns the frames of a reply after the last message, by default with a snapshot."""
+        return self.pack_reply(codec.encode(message or self.snapshot()))
+
+    def pack_reply(self, payload: bytes) -> list[frames.Buffer]:
+        """Returns the frames of a reply after the last message."""
+        return frames.pack(self.incarnation, self.next_number, payload)
+
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the snapshot after the last message, with some fields changed."""
-        snapshot = Snapshot(
-            protocol_version=PROTOCOL_VERSION,
-            incarnation=self.incarnation,
-            sequence_number=self.next_number - 1,
-            state=msgspec.Raw(codec.encode(self.state)),
-        )
-        return msgspec.structs.replace(snapshot, **changes)
+        """Returns the snapshot after the last message, with some fields changed."""
+        return msgspec.structs.replace(snapshot.take(self.state), **changes)
 
     def __enter__(self) -> "HandDrivenEngine":
         return self

@@ -11,8 +11,15 @@ import msgspec
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import (
+    SequenceDataDelta,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
 from seqtop.wire import codec, parsing
+from seqtop.wire.batch import members
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     Event,
     Preemption,
@@ -64,7 +71,7 @@ def decoding(run: Run) -> tuple[Any, int]:
     """A step in the middle of things, and the index of an update in it that decodes."""
     for step in steps_of(run)[20:]:
         for index, update in enumerate(step.sequences):
-            if update.top_logprobs and update.status is SequenceStatus.RUNNING:
+            if update.top_logprobs and update.status is None:
                 return step, index
     raise AssertionError("nothing decodes")
 
@@ -86,9 +93,6 @@ def misname_a_block(run: Run) -> None:
         tables += [step.uncached_blocks, *(each.blocks for each in step.newly_cached_blocks)]
         for table in tables:
             table[:] = [1_000 if block == 5 else block for block in table]
-        if step.decodes:
-            new_blocks = step.decodes.new_blocks
-            new_blocks |= {seq_id: 1_000 for seq_id, block in new_blocks.items() if block == 5}
 
 
 def leak(run: Run) -> None:
@@ -115,14 +119,16 @@ def shrink_blocks(run: Run) -> None:
 def compute_too_much(run: Run) -> None:
     for step in steps_of(run):
         for update in step.sequences:
-            if SequenceStatus.is_finished(update.status):
-                update.num_computed_tokens += 1_000
+            if update.status is not None and SequenceStatus.is_finished(update.status):
+                update.num_computed_tokens = 1_000
                 return
 
 
 def forget_computed(run: Run) -> None:
     step, index = decoding(run)
-    step.sequences[index].num_computed_tokens -= 2
+    update = step.sequences[index]
+    (member,) = (member for member in members(step) if member.seq_id == update.seq_id)
+    update.num_computed_tokens = member.num_computed_tokens - 2
 
 
 def resurrect(run: Run) -> None:
@@ -143,7 +149,12 @@ def _say_more_of_an_ended_sequence(run: list[Event], **changes: Any) -> None:
             )  # fmt: skip
             return
         ended = next(
-            (each for each in step.sequences if SequenceStatus.is_finished(each.status)), None
+            (
+                update
+                for update in step.sequences
+                if update.status is not None and SequenceStatus.is_finished(update.status)
+            ),
+            None,
         )
 
 
@@ -153,33 +164,33 @@ def name_a_stranger(run: Run) -> None:
 
 
 def append_twice(run: Run) -> None:
-    """A block that one sequence is given goes to another one, too, told in columns."""
-    columns = next(
-        step.decodes
-        for step in steps_of(run)[20:]
-        if step.decodes and len(step.decodes.seq_ids) > len(step.decodes.new_blocks) == 1
-    )
-    ((seq_id, block),) = columns.new_blocks.items()
-    columns.new_blocks[next(each for each in columns.seq_ids if each != seq_id)] = block
+    """A block that one sequence is given goes to another one, too."""
+    for step in steps_of(run)[20:]:
+        grown = [update for update in step.sequences if update.new_blocks]
+        others = [update for update in step.sequences if not update.new_blocks]
+        if len(grown) == 1 and others:
+            others[0].new_blocks = grown[0].new_blocks
+            return
+    raise AssertionError("no step appends a block to one of several sequences")
 
 
 def decode_on(run: Run) -> None:
-    """An ended sequence stays in the columns."""
-    ended = first_finish(run).seq_ids[0]
-    step = next(each for each in steps_of(run)[::-1] if each.decodes)
-    assert ended not in step.decodes.seq_ids
-    _put_in_columns(step, ended)
+    """An ended sequence stays in the batch."""
+    ended = first_finish(run)
+    _put_in_batch(steps_of(run)[-1], ended.request_id, ended.seq_ids[0])
 
 
 def decode_a_stranger(run: Run) -> None:
-    _put_in_columns(next(each for each in steps_of(run) if each.decodes), 999)
+    limit = run[0].max_num_seqs
+    step = next(step for step in steps_of(run) if len(list(members(step))) < limit)
+    _put_in_batch(step, "req-999", 999)
 
 
-def _put_in_columns(step: Any, seq_id: int) -> None:
-    step.decodes.seq_ids.append(seq_id)
-    step.decodes.new_token_ids.append(1)
-    step.decodes.new_logprobs.append(-1.0)
-    step.decodes.text_deltas.append("x")
+def _put_in_batch(step: Any, request_id: str, seq_id: int) -> None:
+    delta = SequenceDataDelta([], 0.0, 1, SequenceStage.DECODE)
+    step.execute.seq_group_metadata_list.append(
+        SequenceGroupMetadataDelta({seq_id: delta}, request_id, {}, False, token_chunk_size=1)
+    )
 
 
 def end_before_the_start(run: Run) -> None:
@@ -227,10 +238,6 @@ def take_no_number_of_seconds(run: Run) -> None:
 def sample_beyond_any_vocabulary(run: Run) -> None:
     step, index = decoding(run)
     step.sequences[index].new_token_ids[0] = 2**40
-
-
-def speak_another_version(run: Run) -> None:
-    run[0].protocol_version = 99
 
 
 def spin(run: Run) -> None:
@@ -281,7 +288,7 @@ def in_blocks_of_four(run: Run, *num_prompt_tokens: int) -> None:
                 arrival_time=50.0 + seq_id,
                 seq_ids=[seq_id],
                 num_prompt_tokens=num,
-                prompt_token_ids=list(range(num)),
+                prompt_token_ids=Ints.of(range(num)),
             )
         )
 
@@ -366,7 +373,6 @@ MESSAGE_MUTANTS: list[Mutant] = [
     ("step-number", count_backwards),
     ("not-finite", take_no_number_of_seconds),
     ("id-range", sample_beyond_any_vocabulary),
-    ("version", speak_another_version),
 ]
 TIME_MUTANTS: list[Mutant] = [
     ("time-order", end_before_the_start),

@@ -14,6 +14,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     RequestArrived,
     RequestFinished,
@@ -32,7 +33,7 @@ def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") 
         seq_ids=[seq_id],
         num_prompt_tokens=len(prompt),
         prompt=prompt,
-        prompt_token_ids=list(range(len(prompt))),
+        prompt_token_ids=Ints.of(range(len(prompt))),
         sampling_params=SamplingParams(max_tokens=5),
     )
 

@@ -13,15 +13,16 @@ from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
     SamplingParams,
+    SequenceDataDelta,
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
+    SequenceStage,
     SequenceStatus,
 )
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.wire import codec
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     CachedBlocks,
     EngineInfo,
     Event,
@@ -52,7 +53,6 @@ STORY = (
 
 def engine_info(**changes: Any) -> EngineInfo:
     values: dict[str, Any] = {
-        "protocol_version": PROTOCOL_VERSION,
         "engine_id": "demo",
         "incarnation": "a1",
         "engine": "engine_stub 0.1.0",
@@ -243,8 +243,13 @@ class Script:
         for name, chunk in [*(prefill or {}).items(), *((name, 1) for name in decoding)]:
             actor = self.actors[name]
             is_prompt = name in (prefill or {})
+            stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
+            deltas = {
+                seq_id: SequenceDataDelta([], 0.0, actor.computed, stage)
+                for seq_id in actor.seq_ids
+            }
             groups.append(
-                SequenceGroupMetadataDelta({}, name, {}, is_prompt, token_chunk_size=chunk)
+                SequenceGroupMetadataDelta(deltas, name, {}, is_prompt, token_chunk_size=chunk)
             )
             updates += self._advance(actor, chunk, start, is_prompt, (stop or {}).get(name))
             metrics[name] = actor.metrics

@@ -63,7 +63,7 @@ def test_what_follows_an_early_snapshot_is_applied_at_once(endpoint: str) -> Non
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())
-        early = engine.snapshot()
+        early = engine.reply()
         for number in range(3):
             engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 4)
@@ -104,7 +104,7 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())
-        early = engine.snapshot()
+        early = engine.reply()
         for number in range(100):
             engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 101)

@@ -13,7 +13,6 @@ import zmq
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,
@@ -25,10 +24,9 @@ from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
     EngineStopped,
     Event,
-    InFlight,
-    SequenceUpdate,
 )
-from tests.support.hand_driven import arrival, engine_info, step
+from seqtop.wire.snapshot import Snapshot
+from tests.support.hand_driven import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -90,10 +88,11 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
     monkeypatch.setattr(publisher, "MAX_QUEUED_MESSAGES", 10)
     stalled, release = threading.Event(), threading.Event()
 
-    class StallingReplica:
-        def apply(self, event: object) -> None:
+    class StallingReplica(EngineState):
+        def apply(self, event: Event | Snapshot) -> Iterable[int]:
             stalled.set()
             release.wait()
+            return ()
 
     engine = Publisher(endpoint, engine_info(), StallingReplica())
     try:
@@ -134,7 +133,7 @@ class Gate:
         gate = self
 
         class GatedState(EngineState):
-            def apply(self, event: Event | InFlight) -> Iterable[int]:
+            def apply(self, event: Event | Snapshot) -> Iterable[int]:
                 gate.reached.set()
                 gate.opened.wait()
                 return super().apply(event)
@@ -189,16 +188,16 @@ def test_after_an_overflow_viewers_show_the_engine_again(
         for number in range(200):
             publish(arrival(number))
         assert engine.num_dropped > 100
-        assert not engine.wants_in_flight()  # there is no room yet
+        assert not engine.needs_snapshot()  # there is no room yet
         gate.opened.set()
         with Session(endpoint) as session:
             session.await_engine(SECONDS)
-            wait_until(engine.wants_in_flight)
+            wait_until(engine.needs_snapshot)
             before = engine.num_dropped
             publish(step(0))  # cannot be understood without what was lost: it is not sent
             assert engine.num_dropped == before + 1
-            engine.publish(in_flight(truth))
-            assert not engine.wants_in_flight()
+            engine.publish(engine_snapshot(truth))
+            assert not engine.needs_snapshot()
             publish(step(1))
             wait_until(lambda: session.state.step == 1)
             assert list(session.state.requests) == list(truth.requests)
@@ -211,20 +210,6 @@ def test_after_an_overflow_viewers_show_the_engine_again(
     finally:
         gate.opened.set()
         engine.close()
-
-
-def in_flight(truth: EngineState) -> InFlight:
-    """What an engine would say that knows `truth`, in which nothing has been computed."""
-    return InFlight(
-        time=truth.time,
-        step=truth.step,
-        stats=truth.stats,
-        requests=[arrival(number) for number in truth.sequences],
-        sequences=[
-            SequenceUpdate(seq_id=number, status=SequenceStatus.WAITING, num_computed_tokens=0)
-            for number in truth.sequences
-        ],
-    )
 
 
 @pytest.mark.parametrize(
@@ -252,12 +237,12 @@ def test_event_that_cannot_be_sent_is_a_gap_that_is_counted_and_repaired(
         assert engine.num_dropped == 2
         assert reason in str(engine.last_error)
         truth.apply(arrival(3))
-        wait_until(engine.wants_in_flight)
-        engine.publish(in_flight(truth))
+        wait_until(engine.needs_snapshot)
+        engine.publish(engine_snapshot(truth))
         engine.publish(arrival(4))
         wait_until(lambda: session.state.requests.keys() == {"req-1", "req-3", "req-4"})
         assert session.connection.num_missed == 2
-        assert not engine.wants_in_flight()
+        assert not engine.needs_snapshot()
 
 
 def test_a_snapshot_has_the_repair_and_its_number_or_neither(
@@ -279,8 +264,8 @@ def test_a_snapshot_has_the_repair_and_its_number_or_neither(
         session.await_engine(SECONDS)
         engine.count_lost(1, "the arrival could not be made")
         truth.apply(arrival(1))
-        assert engine.wants_in_flight()
-        engine.publish(in_flight(truth))
+        assert engine.needs_snapshot()
+        engine.publish(engine_snapshot(truth))
         wait_until(lambda: session.state.requests.keys() == truth.requests.keys())
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Queue
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import pytest
 import zmq
 
@@ -21,16 +22,25 @@ from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.transport.stream_server import StreamServer
-from seqtop.wire import codec, frames, parsing
+from seqtop.wire import codec, frames, parsing, snapshot_chunks
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     Abort,
     Refused,
     SnapshotRequest,
     Submit,
 )
+from seqtop.wire.snapshot import Snapshot, SnapshotPart
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
+
+
+def framed(payload: frames.Buffer) -> list[frames.Buffer]:
+    """Packs a reply as the stream's server does."""
+    return frames.pack("one", 0, payload)
+
+
+def encode_nothing(with_parts: bool) -> Iterator[bytes]:
+    yield from ()
 
 
 @pytest.fixture
@@ -63,13 +73,13 @@ def test_the_next_snapshot_is_as_far_off_as_this_one_was_work(
     clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: work[0])
     monkeypatch.setattr(request_handler, "time", clock)
 
-    def encode() -> Iterator[list[bytes]]:
+    def encode(with_parts: bool) -> Iterator[bytes]:
         now[0] += elapsed
         work[0] += worked
-        yield [b"a snapshot"]
+        yield b"a snapshot"
 
-    handler = RequestHandler(router, engine_info(), None, Queue(), encode)
-    request = codec.encode(SnapshotRequest(protocol_version=PROTOCOL_VERSION))
+    handler = RequestHandler(router, engine_info(), None, Queue(), encode, framed)
+    request = codec.encode(SnapshotRequest())
 
     def request_snapshot() -> None:
         viewer.send(request)
@@ -92,10 +102,10 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
     num_encoded = 0
 
     class Watched(StreamServer):
-        def _encode_snapshot(self) -> Iterator[list[Any]]:
+        def _encode_snapshot(self, with_parts: bool) -> Iterator[bytes]:
             nonlocal num_encoded
             num_encoded += 1
-            return super()._encode_snapshot()
+            return super()._encode_snapshot(with_parts)
 
     monkeypatch.setattr(publisher, "StreamServer", Watched)
     with (
@@ -142,7 +152,7 @@ def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -
         for number in range(publisher.MAX_PENDING_COMMANDS + 10):
             flood.send(codec.encode(Abort(request_id=f"req-{number}")))
         assert flood.poll(MILLISECONDS)  # the first that finds no room
-        assert b"too many commands" in flood.recv_multipart()[0]
+        assert b"too many commands" in flood.recv_multipart()[-1]
         taken = engine.commands(timeout=SECONDS)
         assert len(taken) == publisher.COMMANDS_PER_CALL
         num_taken = len(taken)
@@ -151,15 +161,47 @@ def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -
         assert num_taken <= publisher.MAX_PENDING_COMMANDS + 10
 
 
-def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
+def test_a_request_that_cannot_be_read_is_refused_with_the_version_of_the_engine(
+    engine: Publisher,
+) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(snapshot_endpoint(engine.endpoint))
-        socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
-        assert socket.poll(MILLISECONDS)
-        assert b"uses version 2" in socket.recv_multipart()[0]
         socket.send(b"\xc1 garbage")
         assert socket.poll(MILLISECONDS)
-        assert b"cannot be read" in socket.recv_multipart()[0]
+        topic, _, reply = socket.recv_multipart()
+        assert topic.startswith(b"seqtop/3/")
+        assert b"cannot be read" in reply
+
+
+def test_parts_are_for_viewers_that_ask_for_them(endpoint: str) -> None:
+    with (
+        Publisher(endpoint, engine_info(), EngineState()) as engine,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        for number in range(3):
+            engine.publish(
+                msgspec.structs.replace(arrival(number), prompt="x" * snapshot_chunks.CHUNK_BYTES)
+            )
+        socket.connect(snapshot_endpoint(endpoint))
+        names: dict[bool, list[str]] = {}
+        for with_parts in (False, True):
+            requests: list[str] = []
+            while len(requests) < 3:  # the first snapshots may be those of fewer arrivals
+                socket.send(codec.encode(SnapshotRequest(with_parts=with_parts)))
+                requests, names[with_parts] = [], []
+                is_last = False
+                while not is_last:
+                    assert socket.poll(MILLISECONDS)
+                    reply = parsing.reply(socket.recv_multipart()[-1])
+                    assert isinstance(reply, Snapshot | SnapshotPart)
+                    names[with_parts].append(type(reply).__name__)
+                    requests += [whole.arrival.request_id for whole in reply.requests]
+                    is_last = not (
+                        reply.has_parts if isinstance(reply, Snapshot) else not reply.is_last
+                    )
+            assert requests == ["req-0", "req-1", "req-2"]
+        assert names == {False: ["Snapshot"], True: ["Snapshot", "SnapshotPart", "SnapshotPart"]}
 
 
 def many_lists(count: int) -> bytes:
@@ -195,14 +237,16 @@ def ask(
     )
 
     def send(*requests: bytes, control: bool = False) -> Asked:
-        handler = RequestHandler(router, engine_info(control=control), None, Queue(), list)
+        handler = RequestHandler(
+            router, engine_info(control=control), None, Queue(), encode_nothing, framed
+        )
         answers = []
         for request in requests:
             viewer.send(request)
             assert router.poll(MILLISECONDS)
             handler.read()
             if viewer.poll(100):
-                reply = parsing.reply(frames.unseal(viewer.recv_multipart(), 1)[0])
+                reply = parsing.reply(viewer.recv_multipart()[-1])
                 assert isinstance(reply, Refused)
                 answers.append(reply.error)
         return Asked(answers, sum(decoded), handler.seconds_until_readable())
@@ -290,14 +334,14 @@ def test_requests_of_many_parts_cost_their_time_and_no_memory(
     connected_sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:
     router, viewer = connected_sockets
-    handler = RequestHandler(router, engine_info(), None, Queue(), list)
+    handler = RequestHandler(router, engine_info(), None, Queue(), encode_nothing, framed)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     viewer.send_multipart([b"x"] * 200_000 + [codec.encode(Abort(request_id="x"))])
     assert router.poll(MILLISECONDS)
     sent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     handler.read()
     assert viewer.poll(MILLISECONDS)
-    assert b"does not accept control" in viewer.recv_multipart()[0]
+    assert b"does not accept control" in viewer.recv_multipart()[-1]
     assert handler.seconds_until_readable() > 0.9 * 200_000 / request_handler.PARTS_PER_SECOND
     received = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # ZeroMQ itself takes 64 bytes for each part, twice here: the viewer is in this process.

@@ -6,17 +6,12 @@ import zmq
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,
 )
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import (
-    InFlight,
-    SequenceUpdate,
-)
-from tests.support.hand_driven import arrival, engine_info, step
+from tests.support.hand_driven import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 
@@ -81,20 +76,6 @@ def publish_large(engine: Publisher, number: int) -> None:
     engine.publish(msgspec.structs.replace(arrival(number), prompt="x" * LARGE))
 
 
-def in_flight(truth: EngineState) -> InFlight:
-    """What an engine would say that knows `truth`, in which nothing has been computed."""
-    return InFlight(
-        time=truth.time,
-        step=truth.step,
-        stats=truth.stats,
-        requests=[arrival(number) for number in truth.sequences],
-        sequences=[
-            SequenceUpdate(seq_id=number, status=SequenceStatus.WAITING, num_computed_tokens=0)
-            for number in truth.sequences
-        ],
-    )
-
-
 def test_event_that_the_replica_cannot_decode_is_a_gap_that_is_repaired(endpoint: str) -> None:
     truth = EngineState()
     with (
@@ -106,12 +87,12 @@ def test_event_that_the_replica_cannot_decode_is_a_gap_that_is_repaired(endpoint
         engine.publish(arrival(1))
         # It can be encoded; but no viewer takes it either.
         engine.publish(msgspec.structs.replace(arrival(2), request_id=2))
-        wait_until(engine.wants_in_flight)
+        wait_until(engine.needs_snapshot)
         engine.publish(arrival(3))  # dropped
         assert engine.num_dropped == 2
         assert "request_id" in str(engine.last_error)
         truth.apply(arrival(4))
-        wait_until(engine.wants_in_flight)
-        engine.publish(in_flight(truth))
+        wait_until(engine.needs_snapshot)
+        engine.publish(engine_snapshot(truth))
         engine.publish(arrival(5))
         wait_until(lambda: session.state.requests.keys() == {"req-1", "req-4", "req-5"})

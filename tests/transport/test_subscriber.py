@@ -67,11 +67,11 @@ def test_a_gap_between_the_messages_that_came_before_the_snapshot_is_counted_onc
         joined(engine, session)
         engine.send(engine_info())
         engine.send(arrival(1), lose=True)
-        early = engine.snapshot()
+        early = engine.reply()
         engine.send(arrival(2))
         for number in range(3, 6):
             engine.send(arrival(number), lose=number == 4)
-        later = engine.snapshot()
+        later = engine.reply()
         for number in range(6, 8):
             engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 6)

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from seqtop.sequence import SequenceData
 from seqtop.state import EngineState, SequenceState, snapshot
 from seqtop.state.model import RequestState
-from seqtop.wire import codec, columns
+from seqtop.wire import codec, columns, parsing
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.errors import WireError
+from seqtop.wire.messages import RequestArrived, SequenceUpdate
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 from tests.support.event_script import EventScript
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -111,7 +113,17 @@ def test_what_is_no_column_is_refused_by_the_name_of_its_field(
 ) -> None:
     state = {"sequences": {7: {"seq_id": 7, "request_id": "a", field: sent}}}
     with pytest.raises(WireError, match=rf"sequences\[\.\.\.\]\.{field}: .*{said}"):
-        snapshot.load(msgspec.msgpack.encode(state), max_finished=1)
+        codec.decode(msgspec.msgpack.encode(state), EngineState)
+
+
+@pytest.mark.parametrize("field", ["output_token_ids", "output_logprobs"])
+def test_what_is_no_column_of_a_snapshot_is_refused_by_the_name_of_its_field(field: str) -> None:
+    sequence = SequenceSnapshot(update=SequenceUpdate(seq_id=7), **{field: {}})  # type: ignore[arg-type]
+    whole = snapshot.take(EngineState())
+    arrival = RequestArrived(request_id="a", arrival_time=0.0, seq_ids=[7], num_prompt_tokens=1)
+    whole.requests = [RequestSnapshot(arrival=arrival, sequences=[sequence])]
+    with pytest.raises(WireError, match=rf"{field}: .*column of"):
+        parsing.reply(codec.encode(whole))
 
 
 def test_an_unknown_extension_is_refused() -> None:
@@ -139,24 +151,34 @@ def test_lists_are_columns_too() -> None:
     assert sequence.text_lengths.plus([3]) == [-1, 3]
 
 
-def test_states_in_lists_are_the_same_states() -> None:
-    """What snapshots, keyframes and recordings held before there were columns."""
+def test_snapshots_in_lists_are_the_same_snapshots() -> None:
+    """As engines send them that have no columns."""
     state, events = EngineState(), list(EventScript(11, 150))
     for event in events[:100]:
         state.apply(event)
-    in_lists = msgspec.msgpack.encode(state, enc_hook=list)
-    loaded = snapshot.load(in_lists, max_finished=state.max_finished)
+    in_lists = msgspec.msgpack.encode(snapshot.take(state), enc_hook=list)
+    loaded = load(in_lists)
+    loaded.max_finished = state.max_finished
     assert loaded == state
     for event in events[100:]:
-        state.apply(event)
-        loaded.apply(event)
+        payload = codec.encode(event)
+        state.apply(parsing.event(payload))
+        loaded.apply(parsing.event(payload))
     assert loaded == state
     assert loaded.num_anomalies == 0
 
 
+def load(encoded: bytes) -> EngineState:
+    """The state of a viewer that receives this snapshot."""
+    reply, state = parsing.reply(encoded), EngineState()
+    assert isinstance(reply, Snapshot)
+    state.apply(reply)
+    return state
+
+
 def test_joining_makes_no_object_for_each_token() -> None:
     few, many = (encoded_state(num_tokens=number) for number in (200, 20_000))
-    snapshot.load(few, max_finished=1)  # what is made once is made
+    load(few)  # what is made once is made
     (few_blocks, few_bytes), (many_blocks, many_bytes) = loading(few), loading(many)
     assert many_blocks - few_blocks < 1_000, "objects that stay, of 400,000 tokens more"
     # Columns of 4, 4, 4 and 1 bytes for each, and little beside them at any time.
@@ -164,14 +186,14 @@ def test_joining_makes_no_object_for_each_token() -> None:
 
 
 def encoded_state(num_tokens: int) -> bytes:
-    """Twenty sequences with so many tokens of prompt and of output each."""
+    """A snapshot of twenty sequences with so many tokens of prompt and of output each."""
     state = EngineState()
     for event in EventScript(3, 40, load=20, max_running=20, num_blocks=4_000):
         state.apply(event)
     running = [each for each in state.requests.values() if each.finish_reason is None]
     for request in running[:20]:
         fill(request, state.sequences[request.seq_ids[0]], num_tokens)
-    return codec.encode(state)
+    return codec.encode(snapshot.take(state))
 
 
 def fill(request: RequestState, sequence: SequenceState, num_tokens: int) -> None:
@@ -184,12 +206,12 @@ def fill(request: RequestState, sequence: SequenceState, num_tokens: int) -> Non
 def loading(encoded: bytes) -> tuple[int, int]:
     """How many objects a state has that is loaded, and the bytes that it takes to load it."""
     before = sys.getallocatedblocks()
-    state = snapshot.load(encoded, max_finished=1)
+    state = load(encoded)
     blocks = sys.getallocatedblocks() - before
     del state
     tracemalloc.start()
     try:
-        snapshot.load(encoded, max_finished=1)
+        load(encoded)
         return blocks, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -21,13 +21,12 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.sequence.privacy import Privacy
-from seqtop.state import EngineState
+from seqtop.state import EngineState, snapshot
 from seqtop.wire import codec
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
-    Decodes,
     Event,
-    InFlight,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
@@ -36,6 +35,15 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 from seqtop.wire.redaction import privacy_of, redact
+from seqtop.wire.snapshot import (
+    RequestHistory,
+    RequestSnapshot,
+    SequenceHistory,
+    SequenceSnapshot,
+    Snapshot,
+    SnapshotPart,
+    Span,
+)
 from tests.support.hand_driven import engine_info
 
 SECRET = "xylophone"
@@ -90,11 +98,29 @@ def arrived() -> RequestArrived:
         seq_ids=[1],
         num_prompt_tokens=2,
         prompt=SECRET,
-        prompt_token_ids=[ID, ID],
+        prompt_token_ids=Ints.of([ID, ID]),
         sampling_params=params(),
         pooling_params=PoolingParams(additional_data=SECRET),
         metrics=METRICS,
     )
+
+
+def request() -> RequestSnapshot:
+    """A request in a snapshot, with its past."""
+    sequence = SequenceSnapshot(
+        update=update(),
+        output_token_ids=Ints.of([ID, ID]),
+        output_logprobs=Floats.of([-0.5, -0.25]),
+        text=SECRET,
+        top_logprobs={0: {ID: Logprob(-0.5, 1, SECRET)}},
+        history=SequenceHistory(
+            cumulative_logprob=-0.75,
+            last_delta_length=9,
+            text_lengths=Ints("b").plus([-1, 9]),
+        ),
+    )
+    history = RequestHistory(spans=[Span("queued", 1.0, None)])
+    return RequestSnapshot(arrival=arrived(), sequences=[sequence], history=history)
 
 
 METRICS = RequestMetrics(1.0, 1.0, None, None, None)
@@ -142,7 +168,7 @@ def step() -> Step:
     )
 
 
-EVENTS: list[Event | InFlight] = [
+EVENTS: list[Event | Snapshot | SnapshotPart] = [
     arrived(),
     step(),
     StreamingUpdate(
@@ -151,7 +177,7 @@ EVENTS: list[Event | InFlight] = [
         num_computed_tokens=3,
         num_prompt_tokens=4,
         prompt=SECRET,
-        prompt_token_ids=[ID, ID],
+        prompt_token_ids=Ints.of([ID, ID]),
     ),
     RequestFinished(
         request_id="r",
@@ -160,24 +186,13 @@ EVENTS: list[Event | InFlight] = [
         metrics=METRICS,
         text_lengths=[9],
     ),
-    InFlight(time=1.0, step=1, stats=STATS, requests=[arrived()], sequences=[update()]),
-    msgspec.structs.replace(
-        step(),
-        execute=ExecuteModelRequest([]),
-        sequences=[],
-        decodes=Decodes(
-            seq_ids=[1, 2],
-            new_token_ids=[ID, ID],
-            text_deltas=[SECRET, ""],
-            new_logprobs=[-0.5, -0.5],
-            new_blocks={1: 5},
-        ),
-    ),
+    Snapshot(time=1.0, step=1, stats=STATS, requests=[request()], info=engine_info()),
+    SnapshotPart(index=0, is_last=True, requests=[request()]),
 ]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_redacted_event_holds_no_text_and_no_token(event: Event | InFlight) -> None:
+def test_redacted_event_holds_no_text_and_no_token(event: Event | Snapshot | SnapshotPart) -> None:
     before = codec.encode(event)
     after = codec.encode(redact(event))
     assert not traces(after, [SECRET.encode()], [ID])
@@ -188,7 +203,7 @@ def test_redacted_event_holds_no_text_and_no_token(event: Event | InFlight) -> N
 
 def test_numbers_are_those_of_the_unredacted() -> None:
     open_, closed = EngineState(), EngineState()
-    for event in EVENTS[:2]:
+    for event in (arrived(), step()):
         open_.apply(codec.decode(codec.encode(event), type(event)))
         closed.apply(redact(event))
     assert closed.sequences[1].num_tokens == open_.sequences[1].num_tokens > 0
@@ -201,6 +216,10 @@ def test_numbers_are_those_of_the_unredacted() -> None:
     again = redact(open_)
     assert not traces(codec.encode(again), [SECRET.encode()], [ID])
     assert again.sequences == closed.sequences
+    late = EngineState()
+    late.apply(redact(snapshot.take(open_)))
+    assert late.sequences == closed.sequences
+    assert late.requests["r"].num_prompt_tokens == 2
 
 
 def structs_in(hint: object, found: dict[type[msgspec.Struct], None]) -> None:
@@ -217,7 +236,7 @@ def structs_in(hint: object, found: dict[type[msgspec.Struct], None]) -> None:
 
 def published_structs() -> list[type[msgspec.Struct]]:
     found: dict[type[msgspec.Struct], None] = {}
-    for root in (Event, InFlight, EngineState):
+    for root in (Event, Snapshot, SnapshotPart, EngineState):
         structs_in(root, found)
     return list(found)
 
@@ -242,13 +261,14 @@ def test_fields_that_are_not_public_are_these() -> None:
         "RequestArrived": "prompt prompt_token_ids",
         "StreamingUpdate": "prompt prompt_token_ids",
         "RequestState": "prompt prompt_token_ids",
-        "SequenceUpdate": "new_token_ids new_logprobs text_delta stop_reason top_logprobs",
+        "SequenceUpdate": "new_token_ids text_delta new_logprobs stop_reason top_logprobs",
         "SequenceState": (
             "output_token_ids output_logprobs top_logprobs cumulative_logprob text"
             " last_delta_length stop_reason text_lengths"
         ),
         "RequestFinished": "text_lengths",
-        "Decodes": "new_token_ids text_deltas new_logprobs",
+        "SequenceSnapshot": "output_token_ids output_logprobs text top_logprobs",
+        "SequenceHistory": "cumulative_logprob last_delta_length text_lengths",
         "ExecuteModelRequest": "previous_hidden_states last_sampled_token_ids async_callback",
         "SequenceGroupMetadata": (
             "lora_request token_type_ids multi_modal_data multi_modal_placeholders"

@@ -5,7 +5,7 @@ import pytest
 from seqtop.wire import codec, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Step
-from seqtop.wire.step_outline import step_outline
+from seqtop.wire.parsing import step_outline
 from tests.support.recordings import encoded
 
 

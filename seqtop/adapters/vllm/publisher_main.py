@@ -150,7 +150,7 @@ def publish(
                 _log(f"seqtop: a gap, as an observation of vLLM cannot be used: {error!r}")
             translator.is_incomplete = True
             publisher.count_lost(1, str(error))
-        if translator.is_incomplete or publisher.wants_in_flight():
+        if translator.is_incomplete or publisher.needs_snapshot():
             receiver.request_all()
     publisher.close(reason, failed=failed)
 

@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from seqtop.adapters.vllm.observations import Arrived, CurrentRequest
 from seqtop.publish.token_hashes import TokenHashes
-from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
+from seqtop.sequence import (
+    RequestMetrics,
+    SamplingParams,
+    SequenceDataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
 from seqtop.sequence.names import MAX_NAME_LENGTH
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -69,11 +75,21 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     """Prompt and output; empty for a prompt of embeddings."""
     token_hashes: TokenHashes = field(default_factory=TokenHashes)
+    num_tokens_in_deltas: int = 0
+    """The output tokens that deltas have contained."""
+
+    def take_delta(self) -> SequenceDataDelta:
+        """Returns what has changed since the last delta, as vLLM's V0 engine does."""
+        new_ids = self.token_ids[self.num_prompt_tokens + self.num_tokens_in_deltas :]
+        self.num_tokens_in_deltas += len(new_ids)
+        stage = SequenceStage.PREFILL if self.is_prefill else SequenceStage.DECODE
+        return SequenceDataDelta(new_ids, 0.0, self.num_computed_tokens, stage)
 
     def set_prompt(self, token_ids: list[int]) -> None:
         """Replaces all tokens by those of a new prompt."""
         self.num_prompt_tokens, self.num_output_tokens = len(token_ids), 0
         self.token_ids, self.token_hashes = list(token_ids), TokenHashes()
+        self.num_tokens_in_deltas = 0
 
     @classmethod
     def of(
@@ -105,6 +121,7 @@ class Request:
         self.num_output_tokens = len(current.output_token_ids)
         self.token_ids = [*current.arrived.prompt_token_ids, *current.output_token_ids]
         self.token_hashes = TokenHashes()
+        self.num_tokens_in_deltas = self.num_output_tokens
         self.num_computed_tokens = current.num_computed_tokens
         self.was_scheduled = current.was_scheduled
         self.engine_status = engine_status(status)

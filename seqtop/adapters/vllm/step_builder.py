@@ -24,7 +24,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.wire.messages import Decodes, Preemption, PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING
 _RUNNING: Final = SequenceStatus.RUNNING
@@ -50,9 +50,7 @@ class StepBuilder:
         self._detokenizer = detokenizer
         self._updates: dict[str, SequenceUpdate] = {}
         self._batch: dict[str, SequenceGroupMetadataDelta] = {}
-        self._decoding: dict[str, tuple[int, int]] = {}
-        """Requests that were decoding and ran with one token: computed and cached tokens before."""
-        self.decodes = Decodes(seq_ids=[], new_token_ids=[], text_deltas=[])
+        self._admitted: set[str] = set()
         self.metrics: dict[str, RequestMetrics] = {}
         """Metrics of requests that were scheduled, or sampled, for the first time."""
         self.preemptions: list[Preemption] = []
@@ -81,11 +79,9 @@ class StepBuilder:
         for request_id in observation.released:
             if request_id in requests:
                 _replace(self._update(request_id), ())
-        for request_id, before in self._decoding.items():
-            self._move_to_decodes(request_id, *before)
 
     def execute(self) -> ExecuteModelRequest:
-        """Returns the requests that ran, without those in `decodes`."""
+        """Returns the requests that ran."""
         return ExecuteModelRequest(
             list(self._batch.values()),
             running_queue_size=len(self._running),
@@ -98,27 +94,31 @@ class StepBuilder:
         Args:
             prefix_misses: Those of the requests that were admitted, by internal id.
         """
+        updates: list[SequenceUpdate] = []
         for request_id, update in self._updates.items():
-            request = self._requests[request_id]
-            update.status = request.status
+            request, group = self._requests[request_id], self._batch.get(request_id)
+            status: SequenceStatus | None = request.status
+            num_computed: int | None = request.num_computed_tokens
+            if group is not None:  # the batch says that it runs, and by how much it advances
+                delta = group.seq_data_delta[request.seq_id]
+                advanced = delta.new_num_computed_tokens + (group.token_chunk_size or 1)
+                status = None if status is _RUNNING else status
+                num_computed = None if num_computed == advanced else num_computed
+            update.status, update.num_computed_tokens = status, num_computed
             update.engine_status = request.engine_status
-            update.num_computed_tokens = request.num_computed_tokens
-            update.num_cached_tokens = request.num_cached_tokens
-            update.num_external_tokens = request.num_external_tokens
+            if request_id in self._admitted:
+                update.num_cached_tokens = request.num_cached_tokens
+                update.num_external_tokens = request.num_external_tokens
             update.prefix_misses = prefix_misses.get(request_id)
-        return sorted(self._updates.values(), key=lambda update: update.block_table != [])
+            if group is None or update != SequenceUpdate(seq_id=update.seq_id):
+                updates.append(update)
+        return sorted(updates, key=lambda update: update.block_table != [])
 
     def _update(self, request_id: str) -> SequenceUpdate:
         update = self._updates.get(request_id)
         if update is None:
             request = self._requests[request_id]
-            update = SequenceUpdate(
-                seq_id=request.seq_id,
-                status=request.status,
-                num_computed_tokens=0,
-                new_token_ids=[],
-                new_blocks=[],
-            )
+            update = SequenceUpdate(seq_id=request.seq_id, new_token_ids=[], new_blocks=[])
             self._updates[request_id] = update
         return update
 
@@ -141,16 +141,14 @@ class StepBuilder:
                 metrics.model_execute_time or 0.0
             ) + observation.execute_time
             self._batch[request_id] = SequenceGroupMetadataDelta(
-                seq_data_delta={},
+                seq_data_delta={request.seq_id: request.take_delta()},
                 request_id=request.name,
                 block_tables={},
                 is_prompt=request.is_prefill,
                 do_sample=request_id in sampled,
                 token_chunk_size=num_tokens,
+                state=None,
             )
-            if num_tokens == 1 and not request.is_prefill and request.status is _RUNNING:
-                before = request.num_computed_tokens, request.num_cached_tokens
-                self._decoding[request_id] = before
 
     def _apply_preemptions(self, run: Scheduled) -> None:
         for observation in run.preempted:
@@ -180,6 +178,10 @@ class StepBuilder:
             request.is_prefill = True
             request.num_cached_tokens = observation.num_cached_tokens
             request.num_external_tokens = observation.num_external_tokens
+            self._admitted.add(observation.request_id)
+            if group := self._batch.get(observation.request_id):
+                delta = group.seq_data_delta[request.seq_id]
+                delta.new_num_computed_tokens = observation.num_cached_tokens
             _replace(self._update(observation.request_id), observation.tables)
             metrics = request.metrics
             if not request.was_scheduled:
@@ -258,30 +260,6 @@ class StepBuilder:
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason
         _replace(update, observation.tables or ())
-
-    def _move_to_decodes(self, request_id: str, num_computed: int, num_cached: int) -> None:
-        """Moves a sequence to `decodes` if its next token is its only change."""
-        request, update, columns = (
-            self._requests[request_id],
-            self._updates[request_id],
-            self.decodes,
-        )
-        now = request.status, request.engine_status, request.num_cached_tokens
-        if (
-            now != (_RUNNING, "", num_cached)
-            or request.num_computed_tokens != num_computed + 1
-            or len(update.new_token_ids) != 1
-            or len(update.new_blocks) > 1
-            or update.block_table is not None
-            or update.num_draft_tokens is not None
-        ):
-            return
-        columns.seq_ids.append(request.seq_id)
-        columns.new_token_ids += update.new_token_ids
-        columns.text_deltas.append(update.text_delta)
-        if update.new_blocks:
-            (columns.new_blocks[request.seq_id],) = update.new_blocks
-        del self._updates[request_id], self._batch[request_id]
 
 
 def _replace(update: SequenceUpdate, tables: Tables) -> None:

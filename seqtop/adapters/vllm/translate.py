@@ -27,12 +27,11 @@ from seqtop.adapters.vllm.request import Names, Request, sampling_params, shorte
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
-    PROTOCOL_VERSION,
     CudaGraph,
     EngineInfo,
     Event,
-    InFlight,
     PrefixMiss,
     RequestArrived,
     RequestFinished,
@@ -43,6 +42,7 @@ from seqtop.wire.messages import (
     WaitCause,
     WaitReason,
 )
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 _NUM_NULL_BLOCKS: Final = 1
 
@@ -50,7 +50,6 @@ _NUM_NULL_BLOCKS: Final = 1
 def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
     """Returns the description of the engine for viewers. Data that V1 does not have is None."""
     return EngineInfo(
-        protocol_version=PROTOCOL_VERSION,
         engine_id=started.engine_id,
         incarnation=uuid.uuid4().hex,
         engine=f"vLLM {started.vllm_version}",
@@ -100,7 +99,7 @@ class Translator:
         self.is_incomplete = False
         """True if an observation is missing, until the next `AllRequests`."""
 
-    def events(self, observation: AnyObservation) -> Iterator[Event | InFlight]:
+    def events(self, observation: AnyObservation) -> Iterator[Event | Snapshot]:
         """Yields the messages for an observation."""
         match observation:
             case Arrived():
@@ -132,7 +131,7 @@ class Translator:
             seq_ids=[request.seq_id],
             num_prompt_tokens=observation.num_prompt_tokens,
             prompt=self._decode_prompt(observation.prompt_token_ids),
-            prompt_token_ids=observation.prompt_token_ids,
+            prompt_token_ids=Ints.of(observation.prompt_token_ids),
             sampling_params=params,
             priority=observation.priority,
             engine_status=request.engine_status,
@@ -159,61 +158,63 @@ class Translator:
             num_computed_tokens=observation.num_computed_tokens,
             num_prompt_tokens=len(observation.prompt_token_ids),
             prompt=self._decode_prompt(observation.prompt_token_ids),
-            prompt_token_ids=observation.prompt_token_ids,
+            prompt_token_ids=Ints.of(observation.prompt_token_ids),
         )
 
-    def _all_requests(self, observation: AllRequests) -> InFlight:
+    def _all_requests(self, observation: AllRequests) -> Snapshot:
         """Replaces everything that is known about requests."""
         before, self._requests, self._running = self._requests, {}, []
-        arrivals: list[RequestArrived] = []
-        updates: list[SequenceUpdate] = []
-        for each in observation.requests:
-            request_id = each.arrived.request_id
-            params = sampling_params(each.arrived.sampling_params)
+        requests: list[RequestSnapshot] = []
+        for current in observation.requests:
+            request_id = current.arrived.request_id
+            params = sampling_params(current.arrived.sampling_params)
             request = before.get(request_id)
             if request is None:
                 request = Request.of(
-                    each.arrived, self._num_seqs, self._names.of(request_id), params
+                    current.arrived, self._num_seqs, self._names.of(request_id), params
                 )
                 self._num_seqs += 1
-            request.set_current(each)
+            request.set_current(current)
             self._requests[request_id] = request
-            if each.is_running:
+            if current.is_running:
                 self._running.append(request_id)
-            arrival = self._arrival(request, each.arrived, params)
+            arrival = self._arrival(request, current.arrived, params)
             arrival.metrics = request.metrics
-            arrivals.append(arrival)
-            updates.append(self._whole(request, each))
+            sequence = self._sequence(request, current)
+            requests.append(RequestSnapshot(arrival=arrival, sequences=[sequence]))
         self.is_incomplete = False
         self._history.forget(self._num_steps)
-        return InFlight(
+        return Snapshot(
             time=observation.time,
             step=self._num_steps - 1,
             stats=self._pool_stats(observation),
-            requests=arrivals,
-            sequences=updates,
+            requests=requests,
         )
 
-    def _whole(self, request: Request, each: CurrentRequest) -> SequenceUpdate:
-        """Returns an update with everything about a sequence."""
+    def _sequence(self, request: Request, current: CurrentRequest) -> SequenceSnapshot:
+        """Returns everything about a sequence."""
         text = ""
         if self._detokenizer is not None:
             self._detokenizer.end(request.seq_id)
             text = self._detokenizer.decode_output(
                 request.seq_id,
-                each.output_token_ids,
+                current.output_token_ids,
                 skip_special_tokens=request.skip_special_tokens,
             )
-        return SequenceUpdate(
-            seq_id=request.seq_id,
-            status=request.status,
-            engine_status=request.engine_status,
-            num_computed_tokens=request.num_computed_tokens,
-            num_cached_tokens=request.num_cached_tokens,
-            new_token_ids=each.output_token_ids,
-            text_delta=text,
-            block_table=list(each.tables[0]) if each.tables else [],
-            group_block_tables=[list(table) for table in each.tables[1:]],
+        tables = current.tables
+        return SequenceSnapshot(
+            update=SequenceUpdate(
+                seq_id=request.seq_id,
+                status=request.status,
+                num_computed_tokens=request.num_computed_tokens,
+                num_cached_tokens=request.num_cached_tokens,
+                num_external_tokens=request.num_external_tokens,
+                block_table=list(tables[0]) if tables else [],
+                engine_status=request.engine_status,
+                group_block_tables=[list(table) for table in tables[1:]],
+            ),
+            output_token_ids=Ints.of(current.output_token_ids),
+            text=text,
         )
 
     def _stepped(self, observation: Stepped) -> Iterator[Event]:
@@ -240,7 +241,6 @@ class Translator:
             metrics=built.metrics,
             preemptions=built.preemptions,
             wait_reasons=self._wait_reasons(observation),
-            decodes=built.decodes if built.decodes.seq_ids else None,
         )
         self._num_steps += 1
         for ended in observation.ended:

@@ -13,8 +13,7 @@ from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator
 from seqtop.adapters.vllm.wrapping import Wrapping
-from seqtop.state import EngineState, repair
-from seqtop.wire.messages import InFlight
+from seqtop.state import EngineState
 from tests.support.fake_vllm import Request, Scheduler, step
 
 PROMPT = [*range(100, 112), 7]
@@ -39,10 +38,7 @@ class Followed:
     def send(self, observation: AnyObservation) -> None:
         received = self._decoder.decode(msgspec.msgpack.encode(observation))
         for event in self._translator.events(received):
-            if isinstance(event, InFlight):
-                repair.apply(self.state, event)
-            else:
-                self.state.apply(event)
+            self.state.apply(event)
 
     def run(self, name: str, prompt: list[int], num_tokens: int = 1, **more: Any) -> None:
         """Runs a request alone, from its arrival to its end."""

@@ -17,7 +17,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
-from seqtop.wire.decode_rows import num_decodes
+from seqtop.wire.batch import members
 from seqtop.wire.messages import CudaGraph, Step
 from tests.support.fake_vllm import PauseState, Request, RequestStatus, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
@@ -37,15 +37,17 @@ class Watch:
     def __init__(self) -> None:
         self.checker = Checker()
         self.findings: list[Finding] = []
-        self.num_in_rows = self.num_in_columns = 0
+        self.num_members = self.num_whole_tables = 0
 
     def note(self, change: StateChange) -> None:
         event, state = change.event, change.state
         if event is not None:
             self.findings += self.checker.apply(parsing.event(change.payload))
             if isinstance(event, Step):
-                self.num_in_rows += len(event.sequences)
-                self.num_in_columns += num_decodes(event)
+                self.num_members += len(list(members(event)))
+                self.num_whole_tables += sum(
+                    update.block_table is not None for update in event.sequences
+                )
             return
         assert state.step == -1, "the viewer was there before the first step"
         self.checker = Checker()
@@ -144,7 +146,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
         wait_until(lambda: session.state.step == num_steps)
         state = session.state
         assert watch.findings == []
-        assert watch.num_in_columns > 2 * watch.num_in_rows, "most of it is plain decodes"
+        assert watch.num_members > 2 * watch.num_whole_tables, "most of it is plain decodes"
         assert state.requests["cmpl-7-0"].finish_reason == "abort"
         assert [state.requests[name(request)].finish_reason for request in REQUESTS[:-1]] == [
             "length"

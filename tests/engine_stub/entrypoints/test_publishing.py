@@ -9,8 +9,9 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
-from seqtop.sequence import SamplingParams
-from seqtop.wire.messages import Event, Step
+from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
+from seqtop.wire.batch import members, metadata_of
+from seqtop.wire.messages import Event, SequenceUpdate, Step
 
 NUM = 6
 
@@ -58,37 +59,38 @@ def decoding(sink: Sink, **params: Any) -> Iterator[tuple[StepRecord, Step]]:
             yield record, step
 
 
-def test_plain_decodes_are_published_without_a_row_or_a_look_at_a_table(sink: Sink) -> None:
+def test_every_scheduled_group_is_published_without_a_look_at_its_table(sink: Sink) -> None:
     num_blocks = 0
     for record, step in decoding(sink):
-        assert len(step.decodes.seq_ids) == len(record.scheduled) == NUM
-        assert step.sequences == step.execute.seq_group_metadata_list == []
+        batch = list(members(step))
+        assert [member.request_id for member in batch] == [
+            scheduled.seq_group.request_id for scheduled in record.scheduled
+        ]
+        for member, update in zip(batch, record.updates, strict=True):
+            assert member.num_computed_tokens == update.seq.get_num_computed_tokens()
+            assert (member.num_tokens, member.is_prompt) == (1, False)
+            delta = metadata_of(step, member.request_id)
+            assert isinstance(delta, SequenceGroupMetadataDelta)
+            assert delta.block_tables == {}
         assert step.metrics == {}
-        assert step.decodes.new_blocks == {
-            seq_id: block for seq_id, (block,) in record.table_changes.appended.items()
-        }
-        num_blocks += len(step.decodes.new_blocks)
+        num_blocks += sum(len(update.new_blocks) for update in step.sequences)
     assert num_blocks == 2 * NUM
 
 
-def test_decodes_that_have_more_to_say_are_rows(sink: Sink) -> None:
-    for record, step in decoding(sink, logprobs=2):
-        assert step.decodes is None
-        assert [len(each.top_logprobs) for each in step.sequences] == [1] * NUM
-        assert len(step.execute.seq_group_metadata_list) == len(record.scheduled)
-
-
-def test_a_record_tells_of_columns_as_of_rows(sink: Sink) -> None:
-    """For those who want an update a sequence, in the order of the batch."""
+def test_updates_have_only_what_the_batch_does_not_say(sink: Sink) -> None:
     for record, step in decoding(sink):
-        updates = record.updates
-        assert [each.request_id for each in updates] == [
-            each.seq_group.request_id for each in record.scheduled
-        ]
-        columns = step.decodes
-        for update in updates:
-            place = columns.seq_ids.index(update.seq.seq_id)
-            (token,) = update.new_token_ids
-            assert token == columns.new_token_ids[place] == update.seq.get_last_token_id()
-            assert update.text_delta == columns.text_deltas[place]
-            assert update.new_logprobs[0][token].logprob == columns.new_logprobs[place]
+        for update, of_record in zip(step.sequences, record.updates, strict=True):
+            (token,) = of_record.new_token_ids
+            assert update == SequenceUpdate(
+                seq_id=of_record.seq.seq_id,
+                new_token_ids=[token],
+                text_delta=of_record.text_delta,
+                new_blocks=record.table_changes.appended.get(of_record.seq.seq_id, []),
+                new_logprobs=[of_record.new_logprobs[0][token].logprob],
+            )
+
+
+def test_candidates_are_published_if_a_request_asks_for_them(sink: Sink) -> None:
+    for record, step in decoding(sink, logprobs=2):
+        assert [len(update.top_logprobs) for update in step.sequences] == [1] * NUM
+        assert len(list(members(step))) == len(record.scheduled)

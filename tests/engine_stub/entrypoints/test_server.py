@@ -19,12 +19,12 @@ from seqtop.wire.messages import (
     Accepted,
     Event,
     Refused,
-    Reply,
     RequestArrived,
     RequestFinished,
     Step,
     Submit,
 )
+from seqtop.wire.snapshot import Reply
 from tests.support.running import MakeEngine, greedy
 
 

@@ -15,7 +15,7 @@ from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
-from seqtop.wire.decode_rows import decode_of
+from seqtop.wire.batch import full_metadata_of, metadata_of
 from seqtop.wire.messages import Step
 
 _FAR = 16
@@ -72,12 +72,9 @@ def raw_lines(
         for update in step.sequences:
             if update.seq_id == sequence.seq_id:
                 add(f"Update of step {step.step:,}", update)
-        for group in step.execute.seq_group_metadata_list:
-            if group.request_id == request.request_id:
-                full = isinstance(group, SequenceGroupMetadata)
-                add(f"{'Full' if full else 'Delta'} of step {step.step:,}", group)
-        if (decode := decode_of(step, sequence.seq_id)) is not None:
-            add(f"Decode of step {step.step:,}", decode)
+        if (metadata := metadata_of(step, request.request_id)) is not None:
+            full = isinstance(metadata, SequenceGroupMetadata)
+            add(f"{'Full' if full else 'Delta'} of step {step.step:,}", metadata)
     found = _full(timeline, position, request)
     if found is not None and found[0] != (step.step if step else None):
         add(f"Last full, of step {found[0]:,}", found[1])
@@ -119,11 +116,8 @@ def _full(
     for start in reversed(starts):
         here = timeline.index.at_time(start)
         for _, event in timeline.events(here, min(here + _FAR, position)):
-            if not isinstance(event, Step):
-                continue
-            for group in event.execute.seq_group_metadata_list:
-                if group.request_id != request.request_id:
-                    continue
-                if isinstance(group, SequenceGroupMetadata):
-                    return event.step, group
+            if isinstance(event, Step):
+                metadata = full_metadata_of(event, request.request_id)
+                if metadata is not None:
+                    return event.step, metadata
     return None

@@ -8,7 +8,7 @@ from textual.containers import Vertical
 from seqtop.sequence import SequenceStatus
 from seqtop.state import step_summary
 from seqtop.state.fields import STATUS_WORDS
-from seqtop.state.step_summary import Member, StepSummary
+from seqtop.state.step_summary import StepSummary
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
@@ -21,6 +21,7 @@ from seqtop.tui.screens.sequences.cells import GLYPHS
 from seqtop.tui.screens.steps.cells import share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
+from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import EngineInfo, Step, StepStats
 
 MAX_SENTENCES = 4
@@ -62,7 +63,7 @@ class StepDetail(Vertical):
         lines = facts(step, info, width, figures=figures, restarted=restarted)
         self._facts.styles.height = min(len(lines), max(self.size.height - 3, 1))
         self._facts.set_lines(lines)
-        self.members.set_members(self.members.of(step))
+        self.members.set_members(tuple(members(step)))
 
     def on_resize(self) -> None:
         position, self._position = self._position, _NOT_SHOWN
@@ -89,9 +90,6 @@ class Members(ListView):
     def chosen(self) -> Member | None:
         """The sequence under the cursor."""
         return self._members[self._cursor] if self._members else None
-
-    def of(self, step: Step) -> list[Member]:
-        return step_summary.members(step, self._ui.state)
 
     def set_members(self, members: Sequence[Member]) -> None:
         """Replaces the list and puts the cursor on its first row."""
@@ -266,27 +264,25 @@ def _moved_blocks(step: StepSummary) -> str:
 
 def member_line(member: Member, width: int) -> Line:
     """Returns one sequence of the batch: its request, its tokens and its progress."""
-    name = safe_text(member.request_id or "unknown request")
-    if member.status is not None and SequenceStatus.is_finished(member.status):
+    name, update = safe_text(member.request_id), member.update
+    if SequenceStatus.is_finished(member.status):
         status = STATUS_WORDS[member.status]
         sign, style = GLYPHS[status]
     else:
         status = "prefill" if member.is_prompt else "decode"
         sign, style = GLYPHS["prefill" if member.is_prompt else "running"]
+    num_tokens = member.num_tokens
     line: Line = (
         *fitted(((name, "strong"),), 18),
         (f" seq {member.seq_id:<5}", "dim"),
         (f" {sign} {status:<7}", style),
-        (f"{fmt.count(member.chunk):>5} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
+        (f"{fmt.count(num_tokens):>5} {'token' if num_tokens == 1 else 'tokens'}", PLAIN),
     )
-    if member.num_drafted:
-        line = (*line, (f", {fmt.count(member.num_drafted)} drafted", "dim"))
-    if member.status is not None:
-        computed = member.num_computed_tokens
-        progress = "" if computed is None else f"{fmt.count(computed)} computed"
-        line = (*line, (f"  {progress:<14}", "dim"))
-    if member.num_new_blocks:
-        line = (*line, (f" +{fmt.plural(member.num_new_blocks, 'block')}", "computed"))
-    if member.text_delta:
-        line = (*line, (f"  {safe_text(member.text_delta[:width])}", "delta"))
+    if update is not None and update.num_draft_tokens:
+        line = (*line, (f", {fmt.count(update.num_draft_tokens)} drafted", "dim"))
+    line = (*line, (f"  {f'{fmt.count(member.num_computed_tokens)} computed':<14}", "dim"))
+    if update is not None and update.new_blocks:
+        line = (*line, (f" +{fmt.plural(len(update.new_blocks), 'block')}", "computed"))
+    if update is not None and update.text_delta:
+        line = (*line, (f"  {safe_text(update.text_delta[:width])}", "delta"))
     return fitted(line, width)

@@ -8,7 +8,7 @@ from seqtop.state.step_summary import StepSummary, has_work, summarize
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo, Step
-from seqtop.wire.step_outline import step_outline
+from seqtop.wire.parsing import step_outline
 
 CACHED_SUMMARIES = 1_000
 """The most summaries that are cached: those of many screens."""

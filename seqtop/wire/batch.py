@@ -1,0 +1,156 @@
+"""The batch of a step: who ran, with how many tokens, as prompt or not.
+
+Only this module, the reducer and the publishers know how a step is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from seqtop.sequence import (
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceGroupMetadataLike,
+    SequenceStatus,
+)
+from seqtop.wire.messages import SequenceUpdate, Step
+
+_RUNNING = SequenceStatus.RUNNING
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A sequence in the batch of a step."""
+
+    request_id: str
+    seq_id: int
+    is_prompt: bool
+    chunk: int
+    """Tokens by which the step advanced it before sampling, including those that an admission found
+    in the prefix cache, if the engine counts them."""
+    num_computed_before: int
+    """Computed tokens before the step."""
+    update: SequenceUpdate | None
+    """The rest of what the step reports about it; `None` if that is nothing."""
+    num_cached_tokens: int | None
+    """The tokens found in the prefix cache, if the step says how many; `None` otherwise."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed, including those of drafts and of further iterations."""
+        start = max(self.num_computed_before, self.num_cached_tokens or 0)
+        num_tokens = max(self.num_computed_before + self.chunk - start, 0)
+        update = self.update
+        if self.is_prompt or update is None:
+            return num_tokens
+        return max(num_tokens + (update.num_draft_tokens or 0), len(update.new_token_ids))
+
+    @property
+    def num_kept_tokens(self) -> int:
+        """Tokens by which the computed ones have grown, without rejected drafts."""
+        start = max(self.num_computed_before, self.num_cached_tokens or 0)
+        return max(self.num_computed_tokens - start, 0)
+
+    @property
+    def status(self) -> SequenceStatus:
+        """The status after the step."""
+        update = self.update
+        return _RUNNING if update is None or update.status is None else update.status
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Computed tokens after the step."""
+        update = self.update
+        if update is None or update.num_computed_tokens is None:
+            return self.num_computed_before + self.chunk
+        return update.num_computed_tokens
+
+
+def members(step: Step) -> Iterator[Member]:
+    """Yields the sequences in the batch of a step, in its order.
+
+    Forks that the step created are not in its batch, and neither are sequences that it preempted.
+    """
+    updates = {update.seq_id: update for update in step.sequences}
+    if step.execute is None:
+        for changes in step.sequences:
+            chunk = changes.chunk
+            if chunk is not None and changes.request_id is not None:
+                yield Member(
+                    changes.request_id,
+                    changes.seq_id,
+                    chunk.is_prompt,
+                    chunk.num_tokens,
+                    chunk.num_computed_tokens,
+                    changes,
+                    changes.num_cached_tokens,
+                )
+        return
+    for group in step.execute.seq_group_metadata_list:
+        is_prompt, chunk_size = group.is_prompt, group.token_chunk_size or 1
+        if isinstance(group, SequenceGroupMetadataDelta):
+            for seq_id, delta in group.seq_data_delta.items():
+                update = updates.get(seq_id)
+                yield Member(
+                    group.request_id,
+                    seq_id,
+                    is_prompt,
+                    chunk_size,
+                    delta.new_num_computed_tokens,
+                    update,
+                    None if update is None else update.num_cached_tokens,
+                )
+        else:
+            for seq_id, data in group.seq_data.items():
+                yield Member(
+                    group.request_id,
+                    seq_id,
+                    is_prompt,
+                    chunk_size,
+                    data.get_num_computed_tokens(),
+                    updates.get(seq_id),
+                    data.get_num_cached_tokens(),
+                )
+
+
+class BlockMoves(NamedTuple):
+    """The copies of blocks before a step: pairs of the block to read and the block to write."""
+
+    swapped_in: list[tuple[int, int]]
+    """From host memory to the device."""
+    swapped_out: list[tuple[int, int]]
+    """From the device to host memory."""
+    copied: list[tuple[int, int]]
+    """On the device."""
+
+
+def block_moves(step: Step) -> BlockMoves:
+    """Returns the copies of blocks before a step; empty lists if the engine names none."""
+    execute = step.execute
+    if execute is None:
+        return BlockMoves([], [], [])
+    return BlockMoves(execute.blocks_to_swap_in, execute.blocks_to_swap_out, execute.blocks_to_copy)
+
+
+def scheduled_requests(step: Step) -> Iterator[str]:
+    """Yields the ids of the requests in the batch of a step, in its order, each once."""
+    if step.execute is None:
+        ids = [update.request_id for update in step.sequences if update.chunk is not None]
+        yield from dict.fromkeys(filter(None, ids))
+    else:
+        for group in step.execute.seq_group_metadata_list:
+            yield group.request_id
+
+
+def metadata_of(step: Step, request_id: str) -> SequenceGroupMetadataLike | None:
+    """Returns the metadata or the delta of a request in the batch; `None` if there is none."""
+    groups = step.execute.seq_group_metadata_list if step.execute is not None else ()
+    return next((group for group in groups if group.request_id == request_id), None)
+
+
+def full_metadata_of(step: Step, request_id: str) -> SequenceGroupMetadata | None:
+    """Returns the full metadata of a request, if a step has it."""
+    metadata = metadata_of(step, request_id)
+    return metadata if isinstance(metadata, SequenceGroupMetadata) else None

@@ -1,0 +1,198 @@
+"""Snapshots: the state of an engine as messages, for viewers that join late.
+
+A snapshot says what is and what has been. What is: each request as its arrival, each sequence as
+one update. What has been: outputs, phases, waits and totals. A publisher that only repairs its own
+copy of the state (`seqtop.transport.publisher.Publisher.needs_snapshot`) leaves out the histories.
+"""
+
+from functools import partial
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from seqtop.sequence import Logprob
+from seqtop.sequence.names import Name
+from seqtop.sequence.privacy import Masked, Private, Public
+from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.messages import (
+    Accepted,
+    CachedBlocks,
+    EngineInfo,
+    Message,
+    MissCause,
+    PreemptionMode,
+    Refused,
+    RequestArrived,
+    SequenceUpdate,
+    StepStats,
+    WaitReason,
+)
+
+SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
+
+
+class Span(msgspec.Struct, array_like=True):
+    """A phase of a request, for its timeline. Times are epoch seconds."""
+
+    kind: Public[SpanKind]
+    start: Public[float]
+    end: Public[float | None]
+    """`None` while the phase lasts."""
+    num_steps: Public[int] = 0
+    num_tokens: Public[int] = 0
+    """Tokens computed in this phase."""
+
+
+class WaitTimes(msgspec.Struct, array_like=True, frozen=True):
+    """The waits of a request in the queue, before it first ran and after preemptions."""
+
+    total: Public[float] = 0.0
+    """Seconds of all waits before `since`."""
+    by_cause: Public[dict[Name, float]] = {}
+    """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
+    named: Public[float] = 0.0
+    """Seconds in which the scheduler named this request itself, rather than one before it."""
+    since: Public[float | None] = None
+    """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
+    blocked_before: Public[dict[Name, float]] = {}
+    """`BlockedTimes.by_cause` at that time."""
+
+
+class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
+    """The times in which the head of the queue was left waiting."""
+
+    by_cause: Public[dict[Name, float]] = {}
+    """Seconds by the cause given for it, up to `since`."""
+    cause: Public[Name | None] = None
+    """The cause from `since` on; `None` if the last step gave none."""
+    since: Public[float] = 0.0
+    """The start of the last step, epoch seconds."""
+
+
+class SequenceHistory(Message):
+    """The past of a sequence. The fields are those of `seqtop.state.SequenceState`."""
+
+    num_prompt_hits: Public[int] = 0
+    """The tokens of the prompt that were found in the prefix cache before any preemption."""
+    cumulative_logprob: Private[float] = 0.0
+    last_delta_length: Private[int] = 0
+    """Characters that the newest delta added to the text."""
+    parent_seq_id: Public[int | None] = None
+    fork_length: Public[int | None] = None
+    """Tokens of prompt and output shared with the parent at the fork."""
+    last_step: Public[int] = -1
+    """The last step that changed this sequence."""
+    host_table: Public[list[int]] = msgspec.field(default_factory=list)
+    """Blocks in host memory that hold a swapped-out sequence, in logical order."""
+    text_lengths: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "b"))
+    """Characters that each output token added to the text. Tokens that arrived together have -1,
+    except the last of them, which has the sum."""
+
+
+class SequenceSnapshot(Message):
+    """A sequence: its state as an update without output, its output, its past."""
+
+    update: Public[SequenceUpdate]
+    """Its `num_draft_tokens` and `num_accepted_tokens` are totals."""
+    output_token_ids: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
+    output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
+    """One per output token, or none."""
+    text: Private[str] = ""
+    top_logprobs: Private[dict[int, dict[int, Logprob]]] = msgspec.field(default_factory=dict)
+    """Candidate tokens by output index, where the request asked for them."""
+    history: Public[SequenceHistory | None] = None
+
+
+class RequestHistory(Message):
+    """The past of a request. The fields are those of `seqtop.state.RequestState`."""
+
+    spans: Public[list[Span]]
+    """Its phases, oldest first; the last one may still be open. There is at least one."""
+    is_announced: Public[bool] = True
+    """False if no `RequestArrived` announced the request: its output is then read from deltas."""
+    token_chunk_size: Public[int] = 0
+    """Tokens per sequence in the last step that scheduled the request."""
+    num_scheduled_steps: Public[int] = 0
+    num_preemptions: Public[int] = 0
+    num_lost_tokens: Public[int] = 0
+    """Computed tokens that preemptions discarded."""
+    last_preemption_mode: Public[PreemptionMode | None] = None
+    preempted_for: Public[Name | None] = None
+    """The request that the last preemption made room for."""
+    preemption_steps: Public[list[int]] = msgspec.field(default_factory=list)
+    queue_turn: Public[int] = 0
+    """The position in a queue whose `queue_order` is `fcfs`."""
+    wait_reason: Public[WaitReason | None] = None
+    """The reason that the last step gave for leaving the request waiting."""
+    wait: Public[WaitTimes] = WaitTimes()
+    finish_reason: Public[Name | None] = None
+    """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
+
+
+class RequestSnapshot(Message):
+    """A request: its arrival with its present metrics, its sequences, its past."""
+
+    arrival: Public[RequestArrived]
+    """Its `seq_ids` and `metrics` are the present ones."""
+    sequences: Public[list[SequenceSnapshot]]
+    history: Public[RequestHistory | None] = None
+
+
+class EngineHistory(Message):
+    """The totals of an engine. The fields are those of `seqtop.state.EngineState`."""
+
+    finished: Public[list[Name]] = msgspec.field(default_factory=list)
+    """The finished requests of the snapshot, in the order in which they finished."""
+    num_output_tokens: Public[int] = 0
+    """Tokens sampled since the first step, here and below as far as steps were observed."""
+    num_steps_seen: Public[int] = 0
+    num_prefill_tokens: Public[int] = 0
+    num_finished: Public[int] = 0
+    num_queued: Public[int] = 0
+    """Arrivals and preemptions, each of which put a request into the queue."""
+    num_anomalies: Public[int] = 0
+    """Events that contradicted the state."""
+    last_anomaly: Public[str | None] = None
+    wait_reason_ids: Public[list[Name]] = msgspec.field(default_factory=list)
+    """Requests that the last step gave a reason to wait."""
+    blocked: Public[BlockedTimes] = BlockedTimes()
+    num_missed_tokens: Public[dict[MissCause, int]] = msgspec.field(default_factory=dict)
+    """Tokens that were not in the prefix cache at admissions, by cause."""
+    num_drafted: Public[list[int]] = msgspec.field(default_factory=list)
+    """Draft tokens verified, by position in the draft."""
+    num_accepted: Public[list[int]] = msgspec.field(default_factory=list)
+    """The part of `num_drafted` that became output."""
+    stopped: Public[str | None] = None
+    """The reason why the engine stopped; `None` while it runs."""
+
+
+class Snapshot(Message, tag="Snapshot"):
+    """The state of an engine. Unfinished requests that it does not name have ended."""
+
+    time: Public[float]
+    step: Public[int]
+    """The number of the last step; -1 before the first."""
+    stats: Public[StepStats | None]
+    """The figures of that step."""
+    requests: Public[list[RequestSnapshot]]
+    """In order of arrival."""
+    cached_blocks: Public[list[CachedBlocks] | None] = None
+    """The blocks in the prefix cache; `None` from engines that do not report its content."""
+    info: Public[EngineInfo | None] = None
+    history: Public[EngineHistory | None] = None
+    has_parts: Public[bool] = False
+    """True if further requests and blocks follow in `SnapshotPart` messages."""
+
+
+class SnapshotPart(Message, tag="SnapshotPart"):
+    """Further entries of the preceding snapshot."""
+
+    index: Public[int]
+    """The index, starting at 0."""
+    is_last: Public[bool]
+    """True for the last part."""
+    requests: Public[list[RequestSnapshot]] = msgspec.field(default_factory=list)
+    cached_blocks: Public[list[CachedBlocks]] = msgspec.field(default_factory=list)
+
+
+Reply: TypeAlias = Snapshot | SnapshotPart | Accepted | Refused

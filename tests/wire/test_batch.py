@@ -1,0 +1,165 @@
+"""Who was in the batch of a step, with how many tokens."""
+
+from typing import Any
+
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    SequenceData,
+    SequenceDataDelta,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.state import EngineState
+from seqtop.wire.batch import (
+    block_moves,
+    full_metadata_of,
+    members,
+    metadata_of,
+    scheduled_requests,
+)
+from seqtop.wire.messages import Chunk, SequenceUpdate, Step
+from tests.support.event_script import EventScript
+from tests.support.hand_driven import arrival, step
+
+RUNNING = SequenceStatus.RUNNING
+
+
+def delta(name: str, *seq_ids: int, computed: int = 3, **fields: Any) -> SequenceGroupMetadataDelta:
+    data = {
+        seq_id: SequenceDataDelta([], 0.0, computed, SequenceStage.DECODE) for seq_id in seq_ids
+    }
+    return SequenceGroupMetadataDelta(data, name, {}, **({"is_prompt": False} | fields))
+
+
+def full(name: str, seq_id: int, *, chunk: int, cached: int = 0) -> SequenceGroupMetadata:
+    data = SequenceData.from_seqs([0] * chunk)
+    data.update_num_cached_tokens(cached)
+    return SequenceGroupMetadata(name, True, {seq_id: data}, None, {}, token_chunk_size=chunk)
+
+
+def test_members_agree_with_the_state_after_each_step() -> None:
+    num_members, kinds = 0, set()
+    for seed in range(5):
+        state = EngineState()
+        for event in EventScript(seed, 60):
+            state.apply(event)
+            if not isinstance(event, Step):
+                continue
+            for member in members(event):
+                sequence = state.sequences[member.seq_id]
+                if sequence.last_step != event.step:
+                    continue  # it was removed, and its id is used again
+                assert sequence.request_id == member.request_id
+                assert sequence.num_computed_tokens == member.num_computed_tokens
+                assert sequence.status is member.status
+                kinds.add((member.is_prompt, member.update is None, member.num_tokens > 1))
+                num_members += 1
+    assert num_members > 1_000
+    assert {kind[0] for kind in kinds} == {True, False}
+
+
+def test_a_delta_says_that_its_sequence_runs_and_advances() -> None:
+    (member,) = members(step(1, delta("a", 1, computed=3)))
+    assert (member.request_id, member.seq_id, member.is_prompt) == ("a", 1, False)
+    assert (member.num_tokens, member.num_computed_before, member.num_computed_tokens) == (1, 3, 4)
+    assert (member.status, member.update, member.num_cached_tokens) == (RUNNING, None, None)
+
+
+def test_an_update_overrides_what_the_delta_says() -> None:
+    ended = SequenceUpdate(
+        seq_id=1, status=SequenceStatus.FINISHED_STOPPED, num_computed_tokens=9, new_token_ids=[5]
+    )
+    (member,) = members(step(1, delta("a", 1, computed=3), sequences=[ended]))
+    assert member.update is ended
+    assert (member.status, member.num_computed_tokens) == (SequenceStatus.FINISHED_STOPPED, 9)
+
+
+def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
+    (member,) = members(step(1, full("a", 1, chunk=40, cached=32)))
+    assert (member.is_prompt, member.chunk, member.num_tokens) == (True, 40, 8)
+    assert (member.num_cached_tokens, member.num_computed_tokens) == (32, 40)
+    # An engine whose chunk is without them gives the computed tokens after the lookup.
+    update = SequenceUpdate(seq_id=1, num_cached_tokens=32)
+    chunk = delta("a", 1, computed=32, is_prompt=True, token_chunk_size=8)
+    (member,) = members(step(1, chunk, sequences=[update]))
+    assert (member.num_tokens, member.num_computed_tokens) == (8, 40)
+
+
+def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
+    several = SequenceUpdate(seq_id=8, num_computed_tokens=9, new_token_ids=[1, 2, 3, 4])
+    drafted = SequenceUpdate(
+        seq_id=9, num_computed_tokens=5, new_token_ids=[1, 2], num_draft_tokens=4,
+        num_accepted_tokens=1,
+    )  # fmt: skip
+    groups = [delta("a", 8, computed=5), delta("b", 9, computed=3)]
+    first, second = members(step(1, *groups, sequences=[several, drafted]))
+    assert (first.num_tokens, first.num_kept_tokens) == (4, 4)
+    assert (second.num_tokens, second.num_kept_tokens) == (5, 2)
+
+
+def test_each_sequence_of_a_group_is_a_member_and_others_are_not() -> None:
+    updates = [
+        SequenceUpdate(seq_id=1, new_token_ids=[4]),
+        SequenceUpdate(seq_id=3, status=SequenceStatus.WAITING, block_table=[]),
+        SequenceUpdate(seq_id=4, status=RUNNING, request_id="a", parent_seq_id=1, block_table=[7]),
+    ]
+    batch = step(1, delta("a", 1, 2), delta("b", 5), sequences=updates)
+    assert [(member.request_id, member.seq_id) for member in members(batch)] == [
+        ("a", 1), ("a", 2), ("b", 5),
+    ]  # fmt: skip
+    assert list(scheduled_requests(batch)) == ["a", "b"]
+
+
+def test_an_engine_without_metadata_gives_chunks() -> None:
+    """Its steps lead to the state that the same steps with deltas lead to."""
+    with_deltas, with_chunks = EngineState(), EngineState()
+    for state in (with_deltas, with_chunks):
+        state.apply(arrival(1))
+    output: dict[str, Any] = {
+        "seq_id": 1,
+        "new_token_ids": [5],
+        "text_delta": "x",
+        "new_blocks": [2],
+    }
+    prefill = delta("req-1", 1, computed=0, is_prompt=True, token_chunk_size=3)
+    with_deltas.apply(step(0, prefill, sequences=[SequenceUpdate(**output)]))
+    with_deltas.apply(step(1, delta("req-1", 1), sequences=[SequenceUpdate(**output)]))
+    for number, chunk in enumerate(
+        (
+            Chunk(num_tokens=3, num_computed_tokens=0, is_prompt=True),
+            Chunk(num_tokens=1, num_computed_tokens=3),
+        )
+    ):
+        event = step(number)
+        event.execute = None
+        event.sequences = [
+            SequenceUpdate(**output, request_id="req-1", chunk=chunk),
+            SequenceUpdate(seq_id=8, request_id="req-1", is_removed=True),
+        ]
+        (member,) = members(event)
+        assert (member.request_id, member.seq_id, member.is_prompt, member.num_tokens) == (
+            "req-1", 1, chunk.is_prompt, chunk.num_tokens,
+        )  # fmt: skip
+        assert list(scheduled_requests(event)) == ["req-1"]
+        assert metadata_of(event, "req-1") is None
+        assert block_moves(event) == ([], [], [])
+        with_chunks.apply(event)
+    assert with_chunks == with_deltas
+
+
+def test_metadata_is_found_by_request() -> None:
+    whole, change = full("a", 1, chunk=3), delta("b", 2)
+    batch = step(1, whole, change)
+    assert (metadata_of(batch, "a"), metadata_of(batch, "b")) == (whole, change)
+    assert (full_metadata_of(batch, "a"), full_metadata_of(batch, "b")) == (whole, None)
+    assert metadata_of(batch, "c") is None
+
+
+def test_block_moves_are_those_of_the_request_to_the_worker() -> None:
+    batch = step(1)
+    batch.execute = ExecuteModelRequest(
+        [], blocks_to_swap_in=[(1, 2)], blocks_to_swap_out=[(3, 4)], blocks_to_copy=[(5, 6)]
+    )
+    assert block_moves(batch) == ([(1, 2)], [(3, 4)], [(5, 6)])
