@@ -281,7 +281,7 @@ def cost_of_publishing(
                     seconds[publishes] = time.perf_counter() - begin
                     # Viewers get what they missed, and the publisher's thread gets some time.
                     publisher.publish(
-                        steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
+                        steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
                     )
                     time.sleep(0.02)
                 ratios.append(seconds[True] / seconds[False])

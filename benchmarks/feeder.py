@@ -21,10 +21,10 @@ from tempfile import TemporaryDirectory
 import msgspec
 import zmq
 
-from seqtop.state import EngineState
+from seqtop.state import EngineState, snapshot
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
-from seqtop.wire.messages import PROTOCOL_VERSION, Event, Snapshot
+from seqtop.wire.messages import Event
 
 INCARNATION = "feeder"
 
@@ -51,13 +51,7 @@ def feeding(
     with TemporaryDirectory(prefix="sq") as directory:
         path = Path(directory, "payloads")
         path.write_bytes(msgspec.msgpack.encode(payloads))
-        snapshot = Snapshot(
-            protocol_version=PROTOCOL_VERSION,
-            incarnation=INCARNATION,
-            sequence_number=0,
-            state=msgspec.Raw(codec.encode(state)),
-        )
-        Path(directory, "snapshot").write_bytes(codec.encode(snapshot))
+        Path(directory, "snapshot").write_bytes(codec.encode(snapshot.take(state)))
         endpoint = f"ipc://{directory}/e"
         process = context.Process(target=_feed, args=(endpoint, path, go, per_second), daemon=True)
         process.start()
@@ -80,7 +74,8 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
     while not router.poll(10):
         live.poll(0)  # an XPUB socket sends welcome messages only when polled
     identity, _ = router.recv_multipart()
-    router.send_multipart([identity, *frames.seal([path.with_name("snapshot").read_bytes()])])
+    whole = path.with_name("snapshot").read_bytes()
+    router.send_multipart([identity, *frames.pack(INCARNATION, 1, whole)])
     go.wait()
     started = time.monotonic()
     for number, payload in enumerate(payloads, 1):

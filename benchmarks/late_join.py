@@ -30,7 +30,7 @@ from seqtop.wire import codec
 from seqtop.wire.columns import Ints
 
 TITLE = "Late join"
-MAX_MS = 500.0
+MAX_MS = 600.0
 """The upper limit of the factor by which the p99 of the engine's loop grows."""
 SIZES = (100, 1_000, 10_000)
 TOKENS = 500

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import structs
-
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -16,9 +14,9 @@ from seqtop.sequence import (
     SequenceStage,
     SequenceStatus,
 )
-from seqtop.wire import decode_rows
+from seqtop.wire.batch import members
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
-    Decodes,
     EngineInfo,
     Event,
     RequestArrived,
@@ -30,7 +28,7 @@ from seqtop.wire.messages import (
 from tests.support.event_script import WORDS, EventScript
 from tests.support.scripted import ScriptedSource, engine_info
 
-__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "in_rows", "num_deltas", "stats"]
+__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "num_deltas", "stats"]
 
 START = 1_700_000_000.0
 STEP_SECONDS = 0.02
@@ -53,34 +51,6 @@ def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
         scheduler_time=0.0005,
         model_forward_time=0.015,
         model_execute_time=0.018,
-    )
-
-
-def in_rows(step: Step) -> Step:
-    """Returns a step of a `Crowd` with a delta and an update instead of each decode."""
-    deltas: list[SequenceGroupMetadataLike] = []
-    updates = []
-    for each in decode_rows.decodes(step):
-        data = SequenceDataDelta([each.new_token_id], 0.0, PROMPT_TOKENS, SequenceStage.DECODE)
-        deltas.append(
-            SequenceGroupMetadataDelta(
-                {each.seq_id: data}, f"req-{each.seq_id}", {}, False, True, token_chunk_size=1
-            )
-        )
-        updates.append(
-            SequenceUpdate(
-                seq_id=each.seq_id,
-                status=SequenceStatus.RUNNING,
-                num_computed_tokens=PROMPT_TOKENS,
-                new_token_ids=[each.new_token_id],
-                new_logprobs=[] if each.new_logprob is None else [each.new_logprob],
-                text_delta=each.text_delta,
-                new_blocks=[] if each.new_block is None else [each.new_block],
-            )
-        )
-    execute = step.execute.clone([*step.execute.seq_group_metadata_list, *deltas])
-    return structs.replace(
-        step, execute=execute, sequences=[*step.sequences, *updates], decodes=None
     )
 
 
@@ -119,16 +89,28 @@ class Crowd:
         for number in chosen:
             self._outputs[number] += 1
             if self._outputs[number] % 16 == 0:
-                blocks[number] = (number * 7 + self._outputs[number]) % 8_000
-        tokens = [(number + self._outputs[number]) % 1_000 for number in chosen]
-        decodes = Decodes(
-            seq_ids=chosen,
-            new_token_ids=tokens,
-            text_deltas=[WORDS[token % len(WORDS)] for token in tokens],
-            new_logprobs=[-token / 1_024 for token in tokens],
-            new_blocks=blocks,
-        )
-        return self._step(ExecuteModelRequest([]), [], decodes, len(chosen))
+                blocks[number] = [(number * 7 + self._outputs[number]) % 8_000]
+        groups: list[SequenceGroupMetadataLike] = []
+        updates = []
+        for number in chosen:
+            token = (number + self._outputs[number]) % 1_000
+            num_computed = PROMPT_TOKENS + self._outputs[number] - 1
+            data = SequenceDataDelta([token], 0.0, num_computed, SequenceStage.DECODE)
+            groups.append(
+                SequenceGroupMetadataDelta(
+                    {number: data}, f"req-{number}", {}, False, True, token_chunk_size=1
+                )
+            )
+            updates.append(
+                SequenceUpdate(
+                    seq_id=number,
+                    new_token_ids=[token],
+                    text_delta=WORDS[token % len(WORDS)],
+                    new_blocks=blocks.get(number, []),
+                    new_logprobs=[-token / 1_024],
+                )
+            )
+        return self._step(ExecuteModelRequest(groups), updates, len(chosen))
 
     def ends(self) -> Iterator[Event]:
         """Returns the end of all sequences."""
@@ -151,7 +133,7 @@ class Crowd:
                 )
                 for number in numbers
             ]
-            yield self._step(ExecuteModelRequest([]), updates, None, 0)
+            yield self._step(ExecuteModelRequest([]), updates, 0)
             yield from (self._end(number) for number in numbers)
 
     def _prefill(self) -> Step:
@@ -174,13 +156,12 @@ class Crowd:
                     block_table=[number % 8_000] * (PROMPT_TOKENS // 16 + 1),
                 )
             )
-        return self._step(ExecuteModelRequest(list(groups)), updates, None, self.size)
+        return self._step(ExecuteModelRequest(list(groups)), updates, self.size)
 
     def _step(
         self,
         execute: ExecuteModelRequest,
         updates: list[SequenceUpdate],
-        decodes: Decodes | None,
         num_running: int,
     ) -> Step:
         self.number += 1
@@ -192,7 +173,6 @@ class Crowd:
             execute=execute,
             sequences=updates,
             stats=stats(num_running, self.size - num_running),
-            decodes=decodes,
         )
 
     def _arrival(self, number: int) -> RequestArrived:
@@ -202,7 +182,7 @@ class Crowd:
             seq_ids=[number],
             num_prompt_tokens=PROMPT_TOKENS,
             prompt="Tell me a story about a fox.",
-            prompt_token_ids=[1, 2, 3],
+            prompt_token_ids=Ints.of([1, 2, 3]),
             sampling_params=SamplingParams(max_tokens=4_000),
             metrics=self._metrics(number),
         )
@@ -227,8 +207,10 @@ class Crowd:
 
 
 def num_deltas(step: Step) -> int:
-    """Returns the number of sequences in a step, in rows or in columns."""
-    return len(step.sequences) + (len(step.decodes.seq_ids) if step.decodes else 0)
+    """Returns the number of sequences in a step that ran or changed."""
+    return len(
+        {member.seq_id for member in members(step)} | {update.seq_id for update in step.sequences}
+    )
 
 
 def decoding(running: int, num_steps: int, *, seed: int = 1) -> EventScript:

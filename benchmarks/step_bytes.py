@@ -19,7 +19,7 @@ from seqtop.wire import codec, frames, parsing
 from seqtop.wire.messages import Step
 
 TITLE = "Bytes of a decode step"
-MAX_SHARE = 0.03
+MAX_SHARE = 0.1
 NUM_BLOCKS = 512
 SIZES = (3, 26, 256)
 STEPS = 16
