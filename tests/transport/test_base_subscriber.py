@@ -7,6 +7,7 @@ import pytest
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.state.listener import StateChange
 from seqtop.transport import base_subscriber, subscriber
 from seqtop.transport.base_subscriber import PendingMessages
 from seqtop.wire.frames import Frame
@@ -28,8 +29,9 @@ def test_a_fault_of_its_own_is_not_shown_as_live(
     monkeypatch.setattr(threading, "excepthook", lambda hook: faults.append(hook.exc_value))
 
     class Faulty(MemoryStore):
-        def append(self, *_: object) -> None:
-            raise RuntimeError("a fault")
+        def record(self, change: StateChange) -> None:
+            if change.event is not None:
+                raise RuntimeError("a fault")
 
     with (
         HandDrivenEngine(endpoint) as engine,
