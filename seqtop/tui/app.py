@@ -144,8 +144,6 @@ class SeqtopApp(BaseApp):
         self._refresher = Refresher(lambda: self.call_next(self.draw))
         for ui in self.engines.all:
             ui.request_frame = partial(self._wake, ui)
-            if ui.engine is not None:
-                ui.engine.add_callback(ui.request_frame)
         self._saved_state = saved_state
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 

@@ -95,8 +95,6 @@ class UiState:
         """The state on display, as of the last `update`."""
         self.recording: RecordingControl | None = None
         """Records the engine; `None` if the source is a recording."""
-        if self.engine is not None:
-            self.recording = RecordingControl(self.engine)
         self.checker: BackgroundChecker | None = None
         """Checks the history; `None` until `start_checking`."""
         self.step_series = StepSeries(source.history)
@@ -169,8 +167,11 @@ class UiState:
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
-        self.time_travel.add_listener(self._observe_restarts)
         self.time_travel.add_listener(self._observe_latencies)
+        if self.engine is not None:
+            self.recording = RecordingControl(self.engine)
+            self.engine.add_listener(self._observe_restarts)
+            self.engine.add_callback(lambda: self.request_frame())
 
     @property
     def lock(self) -> threading.RLock:
@@ -493,7 +494,7 @@ class UiState:
     def _observe_restarts(self, change: StateChange) -> None:
         """Notices that a state replaces one of an earlier start of the engine."""
         old, self._newest = self._newest, change.state
-        if old is change.state or not self.engine or not old.info or not change.state.info:
+        if old is change.state or old.info is None or change.state.info is None:
             return
         if old.info.incarnation != change.state.info.incarnation:
             running = {

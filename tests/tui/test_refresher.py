@@ -71,7 +71,6 @@ class Viewer:
         self.loop = Loop()
         self.refresher = Refresher(self.draw)
         self.ui.request_frame = self.refresher.wake
-        self.script.source.add_callback(self.refresher.wake)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self.loop)
         self.refresher.start()
         self.loop.run(1.0)

@@ -120,11 +120,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
     @property
     def extent(self) -> Extent:
         """The recorded time."""
-        ui, timeline = self._ui, self._ui.source.history
-        now = ui.state.time
-        with timeline.lock:
-            begin, end = seek.bounds(timeline)
-        return Extent(begin, max(end, begin), max(now, begin), ends=ui.engine is None)
+        return recorded_time(self._ui)
 
     def show_display(self, ui: UiState) -> None:
         """Draws another display from now on."""
@@ -256,6 +252,15 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
                 (labels(found, window.width), PLAIN),
             ),
         ]
+
+
+def recorded_time(ui: UiState) -> Extent:
+    """Returns the recorded time and the moment on display. Called under the lock of `ui`."""
+    timeline = ui.source.history
+    with timeline.lock:
+        begin, end = seek.bounds(timeline)
+    # There is no time before the first event.
+    return Extent(begin, end, max(ui.state.time, begin), ends=ui.engine is None)
 
 
 def time_legend(here: Interval, width: int) -> Line:

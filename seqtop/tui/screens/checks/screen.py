@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from seqtop.checks.background import LocatedFinding
 from seqtop.checks.rules import RULES
+from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
@@ -106,7 +107,7 @@ class ChecksScreen(EngineScreen):
             so_far = " so far" if checker.is_behind else ""
             outlook = (
                 "\nLater steps are checked too; findings appear here."
-                if self.ui.engine is not None
+                if self.ui.source.connection.state is ConnectionState.LIVE
                 else ""
             )
             text = f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}"

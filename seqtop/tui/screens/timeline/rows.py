@@ -9,7 +9,7 @@ from seqtop.state.fields import queue_time, sequence_name
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
-from seqtop.tui import seek
+from seqtop.tui.chrome.overview_charts import recorded_time
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
@@ -83,17 +83,11 @@ class TimelineRows(SequenceRows):
     @property
     def extent(self) -> Extent:
         """The recorded time."""
-        ui = self._ui
-        now = ui.state.time
-        timeline = ui.source.history
-        with timeline.lock:
-            begin, recorded = seek.bounds(timeline)
-        end = max(recorded, now)
-        now = max(now, begin)  # there is no time before the first event
+        ui, extent = self._ui, recorded_time(self._ui)
         # A position before the first arrival has no sequence: the newest state has the first one.
         heads = (next(iter(state.requests.values()), None) for state in (ui.state, ui.newest))
-        first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
-        return Extent(first, end, now, ends=ui.engine is None)
+        arrivals = [head.metrics.arrival_time for head in heads if head is not None]
+        return extent._replace(first=min(arrivals, default=extent.now))
 
     def show(self, changes: Changes) -> None:
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar

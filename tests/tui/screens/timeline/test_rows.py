@@ -8,6 +8,7 @@ from seqtop.state import Span
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.timeline.rows import TimeAxis
+from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import play, screen
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 from tests.support.timeline_screen import line_of, opened
@@ -81,7 +82,7 @@ def test_a_request_with_very_many_spans_is_drawn_once_a_cell() -> None:
         Span("prefill" if at % 3 else "preempted", begin + at / 1e3, begin + (at + 1) / 1e3)
         for at in range(100_000)
     ]  # fmt: skip
-    source.state.time = begin + 100
+    source.apply(Heartbeat(time=begin + 100, step=0))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
