@@ -10,7 +10,7 @@ from tests.support.mutants import PROMPTS, PayloadCollector
 
 
 @pytest.fixture(scope="session")
-def tape() -> list[bytes]:
+def payloads() -> list[bytes]:
     """The events of a run in which everything that the rules look at happens."""
     clock = iter(range(10**6))
     engine = LLMEngine(
@@ -23,9 +23,9 @@ def tape() -> list[bytes]:
         ),
         clock=lambda: 1_000.0 + 0.01 * next(clock),
     )
-    tape = PayloadCollector()
-    steps = StepPublisher(tape)
-    tape.publish(engine_info(engine, engine_id="test", control=False))
+    collected = PayloadCollector()
+    steps = StepPublisher(collected)
+    collected.publish(engine_info(engine, engine_id="test", control=False))
     for number, prompt in enumerate(PROMPTS):
         params = SamplingParams(
             temperature=0.0, max_tokens=90, ignore_eos=True, logprobs=1 if number == 1 else None
@@ -37,4 +37,4 @@ def tape() -> list[bytes]:
         steps.stepped(record)
         if record.step == 30:
             engine.abort_request("req-3")
-    return tape.payloads
+    return collected.payloads

@@ -45,7 +45,7 @@ def history() -> MemoryStore:
 
 def on_the_stream() -> list[Finding]:
     checker = Checker()
-    return [found for payload in PAYLOADS for found in checker.apply(parsing.event(payload))]
+    return [finding for payload in PAYLOADS for finding in checker.apply(parsing.event(payload))]
 
 
 def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
@@ -54,8 +54,8 @@ def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
     assert review.is_behind
     assert not review.advance(LONG)
     assert not review.is_behind
-    assert [found.finding for found in review.found()] == expected
-    assert review.counts() == Counter(found.rule for found in expected)
+    assert [located.finding for located in review.found()] == expected
+    assert review.counts() == Counter(finding.rule for finding in expected)
     assert review.num_steps == 60
     assert review.step == 59
     assert not review.num_gaps
@@ -64,30 +64,34 @@ def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
 def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
     review.advance(LONG)
-    found = review.found()
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
-    assert [each.position for each in found] == sorted(each.position for each in found)
-    for each in found:
-        assert history.index[each.position].step == each.finding.step
+    located_findings = review.found()
+    assert [located.number for located in located_findings] == list(
+        range(1, len(located_findings) + 1)
+    )
+    assert [located.position for located in located_findings] == sorted(
+        located.position for located in located_findings
+    )
+    for located in located_findings:
+        assert history.index[located.position].step == located.finding.step
 
 
 def test_going_from_finding_to_finding(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
     review.advance(LONG)
     by_position: dict[int, list[int]] = {}
-    for each in review.found():
-        by_position.setdefault(each.position, []).append(each.number)
+    for located in review.found():
+        by_position.setdefault(located.position, []).append(located.number)
     position, there = 0, []
     while together := review.next(position):
         position = together[0].position
-        assert [each.number for each in together] == by_position[position]
+        assert [located.number for located in together] == by_position[position]
         there.append(position)
     assert there == list(by_position)
     back = []
     position = history.last + 1
     while together := review.previous(position):
         position = together[0].position
-        assert [each.number for each in together] == by_position[position]
+        assert [located.number for located in together] == by_position[position]
         back.append(position)
     assert back == there[::-1]
 
@@ -99,7 +103,7 @@ def test_it_goes_on_as_the_record_grows() -> None:
     for start in range(0, len(PAYLOADS), 7):
         taker.take(PAYLOADS[start : start + 7])
         assert not review.advance(LONG)
-    assert [found.finding for found in review.found()] == on_the_stream()
+    assert [located.finding for located in review.found()] == on_the_stream()
 
 
 def test_a_slice_of_time_is_no_more_than_that(history: MemoryStore) -> None:
@@ -141,19 +145,19 @@ def test_what_is_dropped_before_it_was_checked_is_a_gap() -> None:
 def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     history = MemoryStore()
     state = EngineState()
-    stranger = next(
+    foreign = next(
         payload for payload in PAYLOADS if type(parsing.event(payload)).__name__ == "RequestArrived"
     )
     num_findings = MAX_FINDINGS + 20
     for number in range(num_findings + 1):  # all but the first announce a request anew
-        event = parsing.event(stranger)
+        event = parsing.event(foreign)
         state.apply(event)
-        history.append(number, stranger, event, state)
+        history.append(number, foreign, event, state)
     review = BackgroundChecker(history)
     assert not review.advance(LONG)
     assert review.counts() == {"unknown": num_findings}
     assert review.num_findings == num_findings
-    numbers = [found.number for found in review.found()]
+    numbers = [located.number for located in review.found()]
     assert numbers == list(range(21, num_findings + 1))
 
 

@@ -14,8 +14,8 @@ NUM_FOLLOWING = 40
 """Messages that are checked from each position on."""
 
 
-def test_correct_run_has_no_findings_and_has_it_all(tape: list[bytes]) -> None:
-    run = events(tape)
+def test_correct_run_has_no_findings_and_has_it_all(payloads: list[bytes]) -> None:
+    run = events(payloads)
     assert check(run) == []
     steps = steps_of(run)
     assert any(step.preemptions for step in steps)
@@ -33,16 +33,16 @@ def test_correct_run_has_no_findings_and_has_it_all(tape: list[bytes]) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS_WITH_SWAPS)
 def test_checking_can_begin_anywhere(seed: int) -> None:
-    run, tape = RandomRun(seed), PayloadCollector()
-    tape.publish(run.info())
-    for _ in run.steps(tape):
+    run, collected = RandomRun(seed), PayloadCollector()
+    collected.publish(run.info())
+    for _ in run.steps(collected):
         pass
-    assert any(step.execute.blocks_to_swap_in for step in steps_of(events(tape.payloads)))
+    assert any(step.execute.blocks_to_swap_in for step in steps_of(events(collected.payloads)))
     state = EngineState()
-    for position, event in enumerate(events(tape.payloads), start=1):
+    for position, event in enumerate(events(collected.payloads), start=1):
         state.apply(event)
         checker = Checker(codec.decode(codec.encode(state), EngineState))
-        following = events(tape.payloads[position : position + NUM_FOLLOWING])
+        following = events(collected.payloads[position : position + NUM_FOLLOWING])
         found = [finding for event in following for finding in checker.apply(event)]
         assert found == [], position
 

@@ -16,18 +16,18 @@ WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
 @pytest.mark.parametrize(("rule", "mutate"), LIVENESS_MUTANTS)
 def test_mutant_is_found_by_its_rule_alone(
-    tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
+    payloads: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
 ) -> None:
-    assert_found(tape, rule, mutate)
+    assert_found(payloads, rule, mutate)
 
 
-def test_queue_is_served_in_order_of_arrival(tape: list[bytes]) -> None:
+def test_queue_is_served_in_order_of_arrival(payloads: list[bytes]) -> None:
     strict = Thresholds(overtaken_requests=1, overtaken_seconds=1e-9)
-    assert check(events(tape), thresholds=strict) == []
+    assert check(events(payloads), thresholds=strict) == []
 
 
-def test_lack_of_progress_is_proven_by_figures_and_reported_once(tape: list[bytes]) -> None:
-    (finding,) = check(mutated(tape, "no-progress"))
+def test_lack_of_progress_is_proven_by_figures_and_reported_once(payloads: list[bytes]) -> None:
+    (finding,) = check(mutated(payloads, "no-progress"))
     assert (finding.severity, finding.step, finding.request_id) == ("warning", 99, "req-0")
     assert finding.message.startswith("100 steps and ")
     assert "6 requests unfinished, 0 run; 20 blocks available, the first request" in finding.message
@@ -40,12 +40,12 @@ def test_heartbeats_without_steps_are_no_progress_unless_others_are_waited_for(
     waiting = arrival(1)
     waiting.engine_status = status
     beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
-    found = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *beats])
-    assert [each.rule for each in found] == ["no-progress"] * num_found
+    findings = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *beats])
+    assert [finding.rule for finding in findings] == ["no-progress"] * num_found
 
 
-def test_stalled_prefill_is_proven_by_figures_and_reported_once(tape: list[bytes]) -> None:
-    (finding,) = check(mutated(tape, "stalled"))
+def test_stalled_prefill_is_proven_by_figures_and_reported_once(payloads: list[bytes]) -> None:
+    (finding,) = check(mutated(payloads, "stalled"))
     assert (finding.severity, finding.request_id, finding.seq_id) == ("warning", "req-1", 1)
     assert finding.message == (
         "no token computed for 100.0 s, in which 100 steps computed others; 1 of 3 tokens computed"
@@ -64,7 +64,7 @@ def test_preempted_request_that_is_overtaken() -> None:
     waits = SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
     run.append(step(1, sequences=[waits], preemptions=[preemption], stats=stats(num_running=1)))
     run += [_scheduled(number, number) for number in range(2, 14)]
-    (finding,) = [each for each in check(run) if each.rule == "overtaken"]
+    (finding,) = [finding for finding in check(run) if finding.rule == "overtaken"]
     assert (finding.request_id, finding.step) == ("req-1", 11)
     assert finding.message == (
         "it was preempted and has waited 10.0 s since step 1, in which the engine admitted 10 later"
@@ -87,13 +87,13 @@ def _scheduled(number: int, seq_id: int) -> Any:
     return step(number, group, sequences=[update], stats=stats(num_running=1))
 
 
-def test_thrash_is_proven_by_figures(tape: list[bytes]) -> None:
-    (finding,) = check(mutated(tape, "thrash"))
+def test_thrash_is_proven_by_figures(payloads: list[bytes]) -> None:
+    (finding,) = check(mutated(payloads, "thrash"))
     assert finding.message.startswith("preempted 4 times since step ")
     assert "0 tokens gained meanwhile" in finding.message
 
 
-def test_never_fits_is_proven_by_figures(tape: list[bytes]) -> None:
-    (finding,) = check(mutated(tape, "never-fits"))
+def test_never_fits_is_proven_by_figures(payloads: list[bytes]) -> None:
+    (finding,) = check(mutated(payloads, "never-fits"))
     assert (finding.severity, finding.request_id, finding.step) == ("error", "req-1", 1)
     assert finding.message == "its prompt of 33 tokens needs 9 blocks, the pool has 8"

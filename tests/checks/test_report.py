@@ -85,14 +85,14 @@ def test_what_could_not_be_checked_does_not_pass(
     damage(pieces, how)
     assert main(["check", str(pieces)]) == 3
     said = capsys.readouterr()
-    (told,) = said.err.splitlines()
-    assert told.startswith("seqtop: ")
-    assert sentence in told
+    (line,) = said.err.splitlines()
+    assert line.startswith("seqtop: ")
+    assert sentence in line
     assert said.out.endswith("0 findings; not all could be checked\n")
 
     assert main(["check", str(pieces), "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
-    assert (report["complete"], report["problem"]) == (False, told.removeprefix("seqtop: "))
+    assert (report["complete"], report["problem"]) == (False, line.removeprefix("seqtop: "))
 
     assert main(["check", str(pieces), "--junit"]) == 3
     suite = ET.fromstring(capsys.readouterr().out)

@@ -73,9 +73,9 @@ def test_findings_about_a_sequence() -> None:
     for position in (3, 4):
         checker.apply(position, computed_beyond(position))
     about = checker.about("one", "req-1", 1, 10)
-    assert {each.position for each in about} == {3, 4}
-    assert "computed-beyond" in {each.finding.rule for each in about}
-    assert {each.position for each in checker.about("one", "req-1", 1, 3)} == {3}
+    assert {located.position for located in about} == {3, 4}
+    assert "computed-beyond" in {located.finding.rule for located in about}
+    assert {located.position for located in checker.about("one", "req-1", 1, 3)} == {3}
     assert checker.about("another", "req-1", 1, 10) == []
     assert checker.about("one", "req-2", 2, 10) == []
     assert checker.num_errors == checker.num_findings >= len(about)

@@ -10,6 +10,6 @@ from tests.support.mutants import TIME_MUTANTS, assert_found
 
 @pytest.mark.parametrize(("rule", "mutate"), TIME_MUTANTS)
 def test_mutant_is_found_by_its_rule_alone(
-    tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
+    payloads: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
 ) -> None:
-    assert_found(tape, rule, mutate)
+    assert_found(payloads, rule, mutate)

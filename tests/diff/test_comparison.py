@@ -6,6 +6,9 @@ import pytest
 
 from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
+from seqtop.history.memory_store import MemoryStore
+from seqtop.state import EngineState
+from seqtop.wire import parsing
 from tests.support import diff_runs
 from tests.support.diff_runs import as_run, payloads, prefer_victim, rank_by
 
@@ -34,10 +37,10 @@ def changed(base: Run, **changes: Any) -> Comparison:
 
 
 def test_equal_runs(base: Run) -> None:
-    found = changed(base)
-    assert (found.first, found.settings, found.differs) == (None, [], False)
-    assert found.num_equal_steps == len(base.steps) > 50
-    assert all(figure.a == figure.b for figure in found.figures)
+    comparison = changed(base)
+    assert (comparison.first, comparison.settings, comparison.differs) == (None, [], False)
+    assert comparison.num_equal_steps == len(base.steps) > 50
+    assert all(figure.a == figure.b for figure in comparison.figures)
     assert any(step.preempted for step in base.steps), "nothing to compare"
 
 
@@ -56,11 +59,11 @@ MORE = pytest.mark.release("more of the same kind")
     ],
 )
 def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
-    found = changed(base, **{name: value})
-    assert [setting.name for setting in found.settings] == [name]
-    assert found.settings[0].b == value
-    assert found.first is not None
-    assert f"{name} " in found.first.cause
+    comparison = changed(base, **{name: value})
+    assert [setting.name for setting in comparison.settings] == [name]
+    assert comparison.settings[0].b == value
+    assert comparison.first is not None
+    assert f"{name} " in comparison.first.cause
 
 
 @pytest.mark.parametrize(
@@ -68,20 +71,24 @@ def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
     [
         {"preemption_victim": "largest"},
         pytest.param({"patch": prefer_victim(lambda behind: behind[0])}, marks=MORE),
-        {"patch": prefer_victim(lambda behind: max(behind, key=lambda each: len(each.prompt)))},
+        {"patch": prefer_victim(lambda behind: max(behind, key=lambda group: len(group.prompt)))},
         pytest.param(
-            {"patch": prefer_victim(lambda behind: min(behind, key=lambda each: len(each.prompt)))},
+            {
+                "patch": prefer_victim(
+                    lambda behind: min(behind, key=lambda group: len(group.prompt))
+                )
+            },
             marks=MORE,
         ),
     ],
     ids=["largest", "first", "longest prompt", "shortest prompt"],
 )
 def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any]) -> None:
-    found = changed(crowded, **CROWDED, **changes)
-    assert found.settings == []
-    assert found.first is not None
-    assert found.first.kind == "preemption"
-    assert found.first.cause == "the policy that chooses the request to preempt differs"
+    comparison = changed(crowded, **CROWDED, **changes)
+    assert comparison.settings == []
+    assert comparison.first is not None
+    assert comparison.first.kind == "preemption"
+    assert comparison.first.cause == "the policy that chooses the request to preempt differs"
 
 
 @pytest.mark.parametrize(
@@ -112,20 +119,43 @@ def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any
     ids=["shortest first", "longest first", "other arrivals", "priority"],
 )
 def test_changed_order_is_named(base: Run, changes: dict[str, Any], kind: str, cause: str) -> None:
-    found = changed(base, **changes)
-    assert found.settings == []
-    assert found.first is not None
-    assert (found.first.kind, found.first.cause) == (kind, cause)
+    comparison = changed(base, **changes)
+    assert comparison.settings == []
+    assert comparison.first is not None
+    assert (comparison.first.kind, comparison.first.cause) == (kind, cause)
 
 
 def test_runs_with_other_ids_are_aligned_by_arrival(base: Run, usual: list[bytes]) -> None:
-    other = as_run([each.replace(b"req-", b"run-") for each in usual])
-    found = compare(base, other)
-    assert (found.first, found.aligned_by) == (None, "order of arrival")
+    other = as_run([payload.replace(b"req-", b"run-") for payload in usual])
+    comparison = compare(base, other)
+    assert (comparison.first, comparison.aligned_by) == (None, "order of arrival")
 
 
 def test_run_that_is_cut_short(base: Run, usual: list[bytes]) -> None:
-    found = compare(base, as_run(usual[: len(usual) // 2]))
-    assert found.first is not None
-    assert (found.first.kind, found.first.step_b) == ("length", -1)
+    comparison = compare(base, as_run(usual[: len(usual) // 2]))
+    assert comparison.first is not None
+    assert (comparison.first.kind, comparison.first.step_b) == ("length", -1)
     assert len(diff_runs.PROMPTS) == len(base.requests)
+
+
+@pytest.mark.parametrize("max_finished", [1, 3, 1_000])
+def test_waits_are_those_of_the_state(usual: list[bytes], max_finished: int) -> None:
+    """Also of requests that the last state no longer has."""
+    history, state = MemoryStore(), EngineState(max_finished=max_finished)
+    whole = EngineState()
+    for number, payload in enumerate(usual):
+        for reached in (state, whole):
+            reached.apply(parsing.event(payload))
+        history.append(number, payload, parsing.event(payload), state)
+    waits = [request.wait for request in whole.requests.values()]
+    seconds = Run(history).seconds_waiting()
+    assert sum(seconds.values()) == pytest.approx(sum(wait.total for wait in waits))
+    for cause in ("no_blocks", "token_budget", "seq_limit"):
+        known = sum(wait.by_cause.get(cause, 0.0) for wait in waits)
+        assert seconds.get(cause, 0.0) == pytest.approx(known)
+    assert len(seconds) > 1
+
+
+def test_waits_are_figures(base: Run, crowded: Run) -> None:
+    names = [figure.name for figure in compare(base, crowded).figures]
+    assert "request-seconds waiting: max_num_seqs" in names

@@ -43,9 +43,9 @@ def test_the_parts_add_up(seed: int) -> None:
         pass
     assert viewer.state.finished
     for request in viewer.state.requests.values():
-        found = find_request(viewer.history, request.request_id)
-        assert found is not None
-        parts = explain(viewer.history, *found).parts()
+        found_request = find_request(viewer.history, request.request_id)
+        assert found_request is not None
+        parts = explain(viewer.history, *found_request).parts()
         total = sum(part.seconds for part in parts)
         assert total == pytest.approx(latency.e2e_latency(request.metrics), abs=MILLISECOND)
         ttft = latency.ttft(request.metrics)
@@ -86,15 +86,15 @@ def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
         else:
             script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     assert list(source.state.requests) == ["last"]
-    found = find_request(history, "dropped")
-    assert found is not None
-    request, end = found
+    found_request = find_request(history, "dropped")
+    assert found_request is not None
+    request, end = found_request
     assert (request.request_id, request.finish_reason) == ("dropped", "stop")
     assert end < position
-    assert explain(history, *found).finish_reason == "stop"
-    found = find_request(history, "lost")
-    assert found is not None
-    assert (found[0].finish_reason, found[1]) == (None, position)
+    assert explain(history, *found_request).finish_reason == "stop"
+    found_request = find_request(history, "lost")
+    assert found_request is not None
+    assert (found_request[0].finish_reason, found_request[1]) == (None, position)
     assert find_request(history, "nobody") is None
 
 

@@ -33,32 +33,32 @@ def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
 
 
 def test_the_slowest_tenth_waited_for_blocks() -> None:
-    found = find_outliers(run(), slo.Slo())
-    assert {each.request_id.split("-")[0] for each in found.slow} == {"slow"}
-    assert (len(found.slow), found.num_others) == (5, 45)
-    seconds = [each.seconds for each in found.slow]
+    outliers = find_outliers(run(), slo.Slo())
+    assert {request.request_id.split("-")[0] for request in outliers.slow} == {"slow"}
+    assert (len(outliers.slow), outliers.num_others) == (5, 45)
+    seconds = [request.seconds for request in outliers.slow]
     assert seconds == sorted(seconds, reverse=True)
-    fields = {each.field: each for each in found.differences}
+    fields = {difference.field: difference for difference in outliers.differences}
     assert {"waited", "waited: no free blocks", "why", "ttft"} <= {*fields}
     assert not {"e2e", "prompt", "out", "seq"} & {*fields}
     assert fields["waited: no free blocks"].distance == 1.0
     assert fields["why"].slow == "blocks 100%"
     assert fields["why"].distance == 1.0
-    distances = [each.distance for each in found.differences]
+    distances = [difference.distance for difference in outliers.differences]
     assert distances == sorted(distances, reverse=True)
-    text = outliers_as_text(found)
+    text = outliers_as_text(outliers)
     assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
     lines = text.splitlines()
-    assert len(lines) == 1 + 5 + 1 + len(found.differences)
+    assert len(lines) == 1 + 5 + 1 + len(outliers.differences)
     assert lines[6].split() == ["field", "differ", "slow", "others"]
 
 
 def test_objectives_mark_slow_requests() -> None:
-    found = find_outliers(run(), slo.parse("ttft=0.2"))
-    assert len(found.slow) == 5
-    assert found.rule == "they missed TTFT ≤ 200 ms"
-    assert all(each.missed["ttft"] == each.seconds > 0.2 for each in found.slow)
-    assert "ttft" not in {each.field for each in found.differences}
+    outliers = find_outliers(run(), slo.parse("ttft=0.2"))
+    assert len(outliers.slow) == 5
+    assert outliers.rule == "they missed TTFT ≤ 200 ms"
+    assert all(request.missed["ttft"] == request.seconds > 0.2 for request in outliers.slow)
+    assert "ttft" not in {difference.field for difference in outliers.differences}
 
 
 def test_arrivals_count_from_the_begin_of_the_recording() -> None:
@@ -77,7 +77,9 @@ def test_arrivals_count_from_the_begin_of_the_recording() -> None:
         for _ in range(is_slow):
             script.step(decode=[])
         script.step(prefill={name: 40}, stop={name: SequenceStatus.FINISHED_STOPPED})
-    fields = {each.field: each for each in find_outliers(history, slo.Slo()).differences}
+    fields = {
+        difference.field: difference for difference in find_outliers(history, slo.Slo()).differences
+    }
     arrived = fields["arrived"]
     assert (arrived.slow, arrived.others) == ("median 9m 39s", "median 4m 39s")
 
@@ -99,7 +101,9 @@ def test_the_most_frequent_words_of_a_field() -> None:
         script.step(prefill={name: 40})
         script.step(stop={name: ends[0] if is_slow else ends[number * 7 % 100 // 25]})
     history = script.source.history
-    fields = {each.field: each for each in find_outliers(history, slo.Slo()).differences}
+    fields = {
+        difference.field: difference for difference in find_outliers(history, slo.Slo()).differences
+    }
     status = fields["status"]
     assert status.slow == "stop 100%"
     assert status.others.count(",") == 2, "of four, three are shown"
@@ -117,15 +121,17 @@ def test_times_that_no_clock_measures_are_left_out(time: float) -> None:
         script.actors[name].metrics.time_in_queue = time if number % 2 else 3.0 + number // 50
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     history = script.source.history
-    queue = {each.field: each for each in find_outliers(history, slo.Slo()).differences}["queue"]
+    queue = {
+        difference.field: difference for difference in find_outliers(history, slo.Slo()).differences
+    }["queue"]
     assert (queue.slow, queue.others) == ("median 4.00 s", "median 3.00 s")
 
 
 def test_few_requests_differ_by_chance_only() -> None:
-    found = find_outliers(run(num_slow=1, num_others=3), slo.Slo())
-    assert len(found.slow) == 1
-    assert found.differences == []
-    assert outliers_as_text(found).endswith("No field differs by more than chance explains.")
+    outliers = find_outliers(run(num_slow=1, num_others=3), slo.Slo())
+    assert len(outliers.slow) == 1
+    assert outliers.differences == []
+    assert outliers_as_text(outliers).endswith("No field differs by more than chance explains.")
 
 
 @pytest.mark.parametrize(("count", "last"), [(10, "  req-9: 1.00 s"), (11, "  and 1 more")])
@@ -147,8 +153,8 @@ def test_messages_that_were_missed_are_passed_over() -> None:
             source.state = EngineState()
             source.replace(state, num_missed=3)
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
-    found = find_outliers(source.history, slo.Slo())
-    assert (len(found.slow), found.num_others) == (1, 3)
+    outliers = find_outliers(source.history, slo.Slo())
+    assert (len(outliers.slow), outliers.num_others) == (1, 3)
 
 
 @pytest.mark.parametrize("objectives", ["", "e2e=1h"])
@@ -157,9 +163,9 @@ def test_no_slow_requests(objectives: str) -> None:
     if not objectives:
         script = Script(ScriptedSource(history=history))
         script.arrive("a")
-    found = find_outliers(history, slo.parse(objectives))
-    assert found.slow == []
-    assert outliers_as_text(found).startswith("0 slow requests of ")
+    outliers = find_outliers(history, slo.parse(objectives))
+    assert outliers.slow == []
+    assert outliers_as_text(outliers).startswith("0 slow requests of ")
 
 
 @pytest.mark.parametrize(
@@ -173,19 +179,19 @@ def test_no_slow_requests(objectives: str) -> None:
 def test_the_slowest_tenth_by_another_figure(
     by: str, title: str, seconds: float, own: str, others: set[str]
 ) -> None:
-    found = find_outliers(run(), slo.Slo(), by)
-    assert found.rule == f"the slowest tenth by {title}"
-    assert found.slow[0].seconds == pytest.approx(seconds, abs=1e-6)
-    assert found.slow[0].missed == {}
-    fields = {each.field for each in found.differences}
+    outliers = find_outliers(run(), slo.Slo(), by)
+    assert outliers.rule == f"the slowest tenth by {title}"
+    assert outliers.slow[0].seconds == pytest.approx(seconds, abs=1e-6)
+    assert outliers.slow[0].missed == {}
+    fields = {difference.field for difference in outliers.differences}
     assert own not in fields
     assert others <= fields
 
 
 @pytest.mark.parametrize(("number", "num_slow"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_a_part_of_ten_requests_has_a_slowest_one_too(number: int, num_slow: int) -> None:
-    found = find_outliers(run(num_slow=0, num_others=number), slo.Slo())
-    assert (len(found.slow), found.num_others) == (num_slow, number - num_slow)
+    outliers = find_outliers(run(num_slow=0, num_others=number), slo.Slo())
+    assert (len(outliers.slow), outliers.num_others) == (num_slow, number - num_slow)
 
 
 def test_a_request_without_the_figure_is_one_of_the_others() -> None:
@@ -199,25 +205,27 @@ def test_a_request_without_the_figure_is_one_of_the_others() -> None:
             script.step(decode=[])
         script.step(stop={name: SequenceStatus.FINISHED_ABORTED})
     history = script.source.history
-    found = find_outliers(history, slo.Slo(), "ttft")
-    assert (len(found.slow), found.num_others) == (1, 11)
-    assert found.slow[0].request_id in {f"req-{number}" for number in range(6)}
+    outliers = find_outliers(history, slo.Slo(), "ttft")
+    assert (len(outliers.slow), outliers.num_others) == (1, 11)
+    assert outliers.slow[0].request_id in {f"req-{number}" for number in range(6)}
     assert find_outliers(history, slo.Slo()).slow[0].request_id == "req-11"
 
 
 def test_several_objectives_and_the_first_that_was_missed() -> None:
-    found = find_outliers(run(), slo.parse("ttft=0.2,e2e=0.5"))
-    assert found.rule == "they missed TTFT ≤ 200 ms, E2E ≤ 500 ms"
-    assert [set(each.missed) for each in found.slow] == [{"ttft", "e2e"}] * 3 + [{"ttft"}] * 2
-    assert [each.seconds for each in found.slow] == pytest.approx(
+    outliers = find_outliers(run(), slo.parse("ttft=0.2,e2e=0.5"))
+    assert outliers.rule == "they missed TTFT ≤ 200 ms, E2E ≤ 500 ms"
+    assert [set(request.missed) for request in outliers.slow] == [{"ttft", "e2e"}] * 3 + [
+        {"ttft"}
+    ] * 2
+    assert [request.seconds for request in outliers.slow] == pytest.approx(
         [0.452, 0.452, 0.452, 0.402, 0.252], abs=1e-5
     )
-    assert not {"ttft", "e2e"} & {each.field for each in found.differences}
+    assert not {"ttft", "e2e"} & {difference.field for difference in outliers.differences}
 
 
 def test_the_figures_of_a_difference() -> None:
-    found = find_outliers(run(), slo.Slo())
-    fields = {each.field: each for each in found.differences}
+    outliers = find_outliers(run(), slo.Slo())
+    fields = {difference.field: difference for difference in outliers.differences}
     assert fields["ttft"] == FieldDifference(
         "ttft", "time to first token", 1.0, "median 452 ms", "median 52.0 ms"
     )
@@ -226,7 +234,7 @@ def test_the_figures_of_a_difference() -> None:
     waited = fields["waited: no free blocks"]
     assert waited.title == "waited: no free blocks"
     assert (waited.slow, waited.others) == ("median 400 ms", "median 0 s")
-    assert not {each for each in fields if each.startswith("time: ")}, "waits have their causes"
+    assert not {key for key in fields if key.startswith("time: ")}, "waits have their causes"
 
 
 def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
@@ -238,9 +246,9 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
             script.step(prefill={name: 10})
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     history = script.source.history
-    found = find_outliers(history, slo.Slo())
-    assert {each.request_id for each in found.slow} == {f"req-{each}" for each in range(54, 60)}
-    fields = {each.field: each for each in found.differences}
+    outliers = find_outliers(history, slo.Slo())
+    assert {each.request_id for each in outliers.slow} == {f"req-{each}" for each in range(54, 60)}
+    fields = {difference.field: difference for difference in outliers.differences}
     prefill = fields["time: prefill"]
     assert (prefill.slow, prefill.others) == ("median 200 ms", "median 50.0 ms")
     assert (fields["prio"].slow, fields["prio"].others) == ("median 3", "median 2")
@@ -267,6 +275,6 @@ def test_a_request_without_sequences_is_passed_over() -> None:
                 metrics=metrics,
             )
         )
-    found = find_outliers(source.history, slo.Slo())
-    assert [each.request_id for each in found.slow] == ["a"]
-    assert found.num_others == 0
+    outliers = find_outliers(source.history, slo.Slo())
+    assert [request.request_id for request in outliers.slow] == ["a"]
+    assert outliers.num_others == 0

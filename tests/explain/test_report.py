@@ -105,14 +105,14 @@ def test_a_part_in_words(expected: str, part: Part) -> None:
 def test_json() -> None:
     document = json.loads(as_json(known_run()))
     assert document["request"] == "short"
-    assert sum(each["seconds"] for each in document["parts"]) - document["e2e"] < 1e-6
+    assert sum(part["seconds"] for part in document["parts"]) - document["e2e"] < 1e-6
     wait = document["parts"][1]
     assert (wait["kind"], wait["cause"], wait["step"]) == ("queued", "no_blocks", 1)
     assert wait["holder"] == {
         "request_id": "long", "num_blocks": 7, "num_used_blocks": 7, "num_prompt_tokens": 100,
         "admitted_step": 0,
     }  # fmt: skip
-    preempted = next(each for each in document["parts"] if each["kind"] == "preempted")
+    preempted = next(part for part in document["parts"] if part["kind"] == "preempted")
     assert preempted["preemption"]["num_lost_tokens"] == 40
 
 
@@ -187,11 +187,11 @@ def test_the_first_token_has_a_line_of_its_own_before_the_parts_after_it() -> No
     ]
     document = json.loads(as_json(known_run()))
     assert document["ttft"] == pytest.approx(0.102, abs=1e-6)
-    assert [each["before_first_token"] for each in document["parts"]] == [True] * 3 + [False] * 3
-    assert [each["cause"] for each in document["parts"]] == [
+    assert [part["before_first_token"] for part in document["parts"]] == [True] * 3 + [False] * 3
+    assert [part["cause"] for part in document["parts"]] == [
         "between_steps", "no_blocks", None, "no_blocks", "recompute", None,
     ]  # fmt: skip
-    assert [each["num_missing"] for each in document["parts"]] == [0, 3, 0, 3, 0, 0]
+    assert [part["num_missing"] for part in document["parts"]] == [0, 3, 0, 3, 0, 0]
 
 
 def test_a_table_of_outliers() -> None:

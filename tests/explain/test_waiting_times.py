@@ -48,7 +48,7 @@ def assert_equal_waits(events: Sequence[Event]) -> int:
                 seconds[part.cause] += part.seconds
         wait = wait_until(state, request, state.time)
         assert sum(seconds.values()) == pytest.approx(wait.total, abs=1e-6)
-        explained = {cause: each for cause, each in seconds.items() if cause not in NO_CAUSE}
+        explained = {cause: time for cause, time in seconds.items() if cause not in NO_CAUSE}
         for cause in {*explained, *wait.by_cause}:
             assert explained.get(cause, 0.0) == pytest.approx(
                 wait.by_cause.get(cause, 0.0), abs=1e-6

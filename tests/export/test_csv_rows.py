@@ -35,10 +35,10 @@ def number(text: str) -> float | None:
 
 
 def test_a_row_a_sequence_with_every_column_and_the_raw_metrics(runs: list[EngineRun]) -> None:
-    found = read(csv_rows.write_sequences, runs)
+    rows = read(csv_rows.write_sequences, runs)
     lives = list(runs[0].requests.values())
-    assert len(found) == len(lives) == 7
-    for row, life in zip(found, lives, strict=True):
+    assert len(rows) == len(lives) == 7
+    for row, life in zip(rows, lives, strict=True):
         request, metrics, (sequence,) = life.request, life.request.metrics, life.sequences
         assert row.keys() >= FIELDS.keys()
         assert None not in row.values()
@@ -52,13 +52,13 @@ def test_a_row_a_sequence_with_every_column_and_the_raw_metrics(runs: list[Engin
         assert number(row["finished_time"]) == metrics.finished_time
         assert number(row["time_in_queue"]) == metrics.time_in_queue
         assert number(row["cumulative_logprob"]) == sequence.cumulative_logprob
-    assert found[0]["text"].startswith(lives[0].sequences[0].text[:5].strip())
+    assert rows[0]["text"].startswith(lives[0].sequences[0].text[:5].strip())
 
 
 def test_a_row_a_step(runs: list[EngineRun]) -> None:
-    found = read(csv_rows.write_steps, runs)
-    assert [int(row["step"]) for row in found] == [step.step for step in runs[0].steps]
-    for row, step in zip(found, runs[0].steps, strict=True):
+    rows = read(csv_rows.write_steps, runs)
+    assert [int(row["step"]) for row in rows] == [step.step for step in runs[0].steps]
+    for row, step in zip(rows, runs[0].steps, strict=True):
         assert float(row["start_time"]) == step.start_time
         assert int(row["num_used_blocks"]) == step.stats.num_used_blocks
         assert int(row["num_preempted"]) == step.num_preempted

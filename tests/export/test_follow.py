@@ -66,7 +66,7 @@ def test_each_step_is_a_line_of_what_changed(engine: HandDrivenEngine, endpoint:
         assert (first["version"], first["kind"], first["step"]) == (1, "state", -1)
         assert first["engine"]["engine_id"] == "test"
         assert first["stats"] is None
-        assert [each["seq"] for each in first["sequences"]] == [1, 2]
+        assert [sequence["seq"] for sequence in first["sequences"]] == [1, 2]
         assert first["sequences"][0]["status"] == "waiting"
         assert "text" not in first["sequences"][0]
         engine.send(step(0, sequences=[running(2)], stats=stats(num_running=1)))
@@ -109,10 +109,10 @@ def test_after_a_gap_comes_a_whole_state(engine: HandDrivenEngine, endpoint: str
         engine.send(arrival(3), lose=True)
         engine.send(arrival(4))
         engine.answer()
-        found = line(process)
-        while found["kind"] == "change":
-            found = line(process)
-        assert [each["seq"] for each in found["sequences"]] == [1, 2, 3, 4]
+        written = line(process)
+        while written["kind"] == "change":
+            written = line(process)
+        assert [sequence["seq"] for sequence in written["sequences"]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

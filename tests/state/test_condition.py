@@ -63,17 +63,17 @@ def test_each_word_reads_its_figure(name: str, value: float) -> None:
         STATS, num_used_blocks=64, num_running=3, num_waiting=4, num_swapped=5,
         num_free_blocks=6, num_prefill_tokens=7, num_decode_tokens=8,
     )  # fmt: skip
-    told = EngineState(info=engine_info(num_gpu_blocks=256), stats=figures)
-    assert holds(f"{name}={value}", told)
-    assert not holds(f"-{name}={value}", told)
-    assert not holds(f"{name}>{value}", told)
-    assert holds(f"-{name}>{value}", told)
+    state = EngineState(info=engine_info(num_gpu_blocks=256), stats=figures)
+    assert holds(f"{name}={value}", state)
+    assert not holds(f"-{name}={value}", state)
+    assert not holds(f"{name}>{value}", state)
+    assert holds(f"-{name}>{value}", state)
 
 
 def test_the_use_of_an_unknown_pool_is_unknown() -> None:
-    told = EngineState(info=engine_info(num_gpu_blocks=0), stats=STATS)
-    assert not holds("kv>=0", told)
-    assert not holds("-kv>=0", told)
+    state = EngineState(info=engine_info(num_gpu_blocks=0), stats=STATS)
+    assert not holds("kv>=0", state)
+    assert not holds("-kv>=0", state)
     assert not holds("running>=0", EngineState(info=engine_info()))
     assert not holds("running>=0", EngineState(stats=STATS))
 
@@ -87,7 +87,9 @@ def test_a_word_without_a_field_is_one_of_the_filter(state: EngineState) -> None
 
 def test_only_a_sequence_that_is_there_matches(state: EngineState) -> None:
     assert not parse_condition("-req-7").matches(state, 999)
-    assert not any(parse_condition("running>0").matches(state, each) for each in state.sequences)
+    assert not any(
+        parse_condition("running>0").matches(state, seq_id) for seq_id in state.sequences
+    )
 
 
 def test_both_kinds_of_words_have_to_hold(state: EngineState) -> None:

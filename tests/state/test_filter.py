@@ -303,8 +303,10 @@ def test_what_is_highlighted_is_what_is_searched_for_in_texts() -> None:
     wanted = parse('  fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea  ')
     assert wanted.source == 'fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea'
     text = "foxy FOX. owl A B sea"
-    found = [match and match[0] for match in (each.search(text) for each in wanted.patterns)]
-    assert found == ["FOX.", "foxy", "A B"]
+    matches = [
+        match and match[0] for match in (pattern.search(text) for pattern in wanted.patterns)
+    ]
+    assert matches == ["FOX.", "foxy", "A B"]
 
 
 def test_only_the_new_part_of_an_output_is_searched_until_a_reset() -> None:

@@ -21,22 +21,22 @@ from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, eng
 def observed(slo: Slo | None = None, *, max_finished: int = 1_000) -> tuple[Script, Latencies]:
     """A script whose every event is looked at."""
     source = ScriptedSource(max_finished=max_finished)
-    found = Latencies(slo or Slo())
+    latencies = Latencies(slo or Slo())
     changes: list[StateChange] = []
     source.add_listener(changes.append)
 
     def look() -> None:
         touched = {seq_id for change in changes for seq_id in change.touched or ()}
         is_new = any(change.touched is None for change in changes)
-        found.observe(source.state, None if is_new else touched)
+        latencies.observe(source.state, None if is_new else touched)
         changes.clear()
 
     source.after_event = look
-    return Script(source), found
+    return Script(source), latencies
 
 
 def test_each_figure_is_what_the_metrics_say() -> None:
-    script, found = observed()
+    script, latencies = observed()
     script.arrive("a", num_prompt=32)
     script.time += 0.1
     script.step(prefill={"a": 32})
@@ -45,34 +45,34 @@ def test_each_figure_is_what_the_metrics_say() -> None:
     script.time += 0.25
     script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
     metrics = script.source.state.requests["a"].metrics
-    figures = {key: window.figures() for key, window in found.windows.items()}
+    figures = {key: window.figures() for key, window in latencies.windows.items()}
     assert figures["queue"].p50 == metrics.time_in_queue == pytest.approx(0.102)
     assert figures["ttft"].p50 == metrics.first_token_time - START == pytest.approx(0.152)
     assert (figures["itl"].num, figures["itl"].p50) == (4, pytest.approx(0.05))
     assert figures["itl"].largest == pytest.approx(0.3)
     assert figures["tpot"].p50 == pytest.approx((3 * 0.05 + 0.3) / 4)
     assert figures["e2e"].p50 == pytest.approx(0.152 + 3 * 0.05 + 0.3)
-    assert [each.num for each in figures.values()] == [1, 4, 1, 1, 1]
-    found.observe(script.source.state, script.source.state.sequences)
-    assert sizes(found.now) == {"ttft": 1, "itl": 4, "tpot": 1, "queue": 1, "e2e": 1}
-    assert len(found.met) == 1
+    assert [window.num for window in figures.values()] == [1, 4, 1, 1, 1]
+    latencies.observe(script.source.state, script.source.state.sequences)
+    assert sizes(latencies.now) == {"ttft": 1, "itl": 4, "tpot": 1, "queue": 1, "e2e": 1}
+    assert len(latencies.met) == 1
 
 
 def test_there_are_no_figures_before_the_first_state() -> None:
-    found = Latencies()
-    assert {*sizes(found.now).values()} == {0}
-    assert len(found.now.met) == 0
-    assert found.take_alerts() == []
+    latencies = Latencies()
+    assert {*sizes(latencies.now).values()} == {0}
+    assert len(latencies.now.met) == 0
+    assert latencies.take_alerts() == []
 
 
 def test_a_state_that_was_never_seen_is_counted_whole() -> None:
     script, _ = observed()
     script.arrive("a", num_prompt=32)
     script.step(prefill={"a": 32})
-    found = Latencies()
-    found.observe(script.source.state, ())
-    found.observe(freeze(script.source.state), ())
-    assert sizes(found.now) == {"ttft": 1, "itl": 0, "tpot": 0, "queue": 1, "e2e": 0}
+    latencies = Latencies()
+    latencies.observe(script.source.state, ())
+    latencies.observe(freeze(script.source.state), ())
+    assert sizes(latencies.now) == {"ttft": 1, "itl": 0, "tpot": 0, "queue": 1, "e2e": 0}
 
 
 def test_the_queue_time_is_known_without_a_figure_of_the_engine() -> None:
@@ -81,25 +81,25 @@ def test_the_queue_time_is_known_without_a_figure_of_the_engine() -> None:
     state.apply(arrived("a", 1))
     state.apply(arrived("b", 2, time=30.0))
     changes: dict[str, Any] = {"time_in_queue": None}
-    told = {
+    known = {
         "a": metrics(**changes),
         "b": metrics(arrival_time=30.0, **changes),
     }
     tokens = [update(seq_id, RUNNING, 3, new_token_ids=[5]) for seq_id in (1, 2)]
-    state.apply(step(0, sequences=tokens, metrics=told))
-    found = Latencies()
-    found.observe(state, None)
-    assert [*found.windows["queue"].values] == [10.0]
-    assert [*found.windows["ttft"].values] == [10.5]
+    state.apply(step(0, sequences=tokens, metrics=known))
+    latencies = Latencies()
+    latencies.observe(state, None)
+    assert [*latencies.windows["queue"].values] == [10.0]
+    assert [*latencies.windows["ttft"].values] == [10.5]
 
 
 def test_the_tokens_of_a_fork_count_from_the_fork_on() -> None:
-    state, found = prefilled(), Latencies()
-    found.observe(state, None)
+    state, latencies = prefilled(), Latencies()
+    latencies.observe(state, None)
 
     def look(number: int, *updates: SequenceUpdate) -> list[float]:
-        found.observe(state, state.apply(step(number, sequences=[*updates])))
-        return [*found.windows["itl"].values]
+        latencies.observe(state, state.apply(step(number, sequences=[*updates])))
+        return [*latencies.windows["itl"].values]
 
     def one_more(seq_id: int) -> SequenceUpdate:
         return update(seq_id, RUNNING, 4, new_token_ids=[6])
@@ -111,25 +111,25 @@ def test_the_tokens_of_a_fork_count_from_the_fork_on() -> None:
     assert look(7, one_more(5)) == [2.0, 4.0, 1.0]
     # The fork goes on alone: what its request has been counted with stays.
     assert look(8, update(1, RUNNING, 4, is_removed=True)) == [2.0, 4.0, 1.0]
-    found.observe(state, [99])
+    latencies.observe(state, [99])
     assert look(9, one_more(5)) == [2.0, 4.0, 1.0, 2.0]
-    assert sizes(found.now) == {"ttft": 1, "itl": 4, "tpot": 0, "queue": 1, "e2e": 0}
+    assert sizes(latencies.now) == {"ttft": 1, "itl": 4, "tpot": 0, "queue": 1, "e2e": 0}
 
 
 def test_tokens_that_came_between_two_looks_share_their_time() -> None:
-    script, found = observed()
+    script, latencies = observed()
     script.arrive("a", num_prompt=32)
     script.source.after_event, look = None, script.source.after_event
     for _ in range(5):
         script.step(prefill={} if script.running else {"a": 32})
     assert look is not None
     look()
-    figures = found.windows["itl"].figures()
+    figures = latencies.windows["itl"].figures()
     assert (figures.num, figures.largest) == (4, pytest.approx(0.05))
 
 
 def test_of_tokens_seen_late_those_of_the_window_count() -> None:
-    script, found = observed()
+    script, latencies = observed()
     script.arrive("new", num_prompt=32)
     script.arrive("old", num_prompt=32)
     script.step(prefill={"new": 32, "old": 32})
@@ -139,8 +139,8 @@ def test_of_tokens_seen_late_those_of_the_window_count() -> None:
     script.step(decode=["new"])
     assert look is not None
     look()
-    assert [*found.windows["itl"].values] == [pytest.approx(61 + 2 * STEP_TIME)]
-    assert [*found.windows["itl"].times] == [script.time]
+    assert [*latencies.windows["itl"].values] == [pytest.approx(61 + 2 * STEP_TIME)]
+    assert [*latencies.windows["itl"].times] == [script.time]
 
 
 def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
@@ -172,15 +172,15 @@ def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
 
 
 def test_old_samples_leave_and_can_be_looked_back_at() -> None:
-    script, found = observed()
+    script, latencies = observed()
     script.arrive("a", num_prompt=32)
     script.step(prefill={"a": 32})
     then = script.time
     script.source.apply(Heartbeat(time=then + WINDOW + 1, step=0))
-    assert len(found.windows["ttft"]) == 0
-    window = found.at(script.info, then).windows["ttft"]
+    assert len(latencies.windows["ttft"]) == 0
+    window = latencies.at(script.info, then).windows["ttft"]
     assert ([*window.times], [*window.values]) == ([then], [pytest.approx(then - START)])
-    assert len(found.at(script.info, then - 1).windows["ttft"]) == 0
+    assert len(latencies.at(script.info, then - 1).windows["ttft"]) == 0
 
 
 def sizes(measured: Measured) -> dict[str, int]:
@@ -198,41 +198,41 @@ def restarted(script: Script, *, after: float = 2.0) -> Script:
 
 @pytest.mark.parametrize("after", [2.0, -2.0], ids=["later", "by a clock that is behind"])
 def test_an_engine_started_anew_has_figures_of_its_own(after: float) -> None:
-    script, found = observed(Slo(ttft=0.001))
+    script, latencies = observed(Slo(ttft=0.001))
     script.arrive("a", num_prompt=32)
     script.step(prefill={"a": 32})
     for _ in range(30):
         script.step()
     script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
-    old, met = sizes(found.now), len(found.met)
-    medians = {key: [*p50s] for key, p50s in found.now.medians.items()}
+    old, met = sizes(latencies.now), len(latencies.met)
+    medians = {key: [*p50s] for key, p50s in latencies.now.medians.items()}
     assert old == {"ttft": 1, "itl": 31, "tpot": 1, "queue": 1, "e2e": 1}
     assert len(medians["itl"]) == 2, "one per second"
-    assert found.take_alerts() != []
+    assert latencies.take_alerts() != []
     anew = restarted(script, after=after)
-    assert {*sizes(found.now).values()} == {0}
-    assert len(found.met) == 0
-    assert max(map(len, found.now.medians.values())) <= 1
+    assert {*sizes(latencies.now).values()} == {0}
+    assert len(latencies.met) == 0
+    assert max(map(len, latencies.now.medians.values())) <= 1
     anew.arrive("a", num_prompt=8)
     anew.step(prefill={"a": 8})
     anew.step()
-    assert sizes(found.now) == {"ttft": 1, "itl": 1, "tpot": 0, "queue": 1, "e2e": 0}
-    assert found.take_alerts() != []
-    before = found.at(script.info, script.time)
+    assert sizes(latencies.now) == {"ttft": 1, "itl": 1, "tpot": 0, "queue": 1, "e2e": 0}
+    assert latencies.take_alerts() != []
+    before = latencies.at(script.info, script.time)
     assert (sizes(before), len(before.met)) == (old, met)
     assert before.medians == medians
-    assert sizes(found.at(anew.info, anew.time)) == sizes(found.now)
+    assert sizes(latencies.at(anew.info, anew.time)) == sizes(latencies.now)
 
 
 def test_of_many_starts_the_newest_are_kept() -> None:
-    script, found = observed()
+    script, latencies = observed()
     for number in range(MAX_RUNS + 1):
         script.source.replace(EngineState())
         script = Script(script.source, incarnation=f"start-{number}")
         script.arrive("a", num_prompt=8)
         script.step(prefill={"a": 8})
     infos = [engine_info(incarnation=f"start-{number}") for number in range(MAX_RUNS + 1)]
-    kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
+    kept = [sizes(latencies.at(info, script.time))["ttft"] for info in infos]
     assert kept == [0] + [1] * MAX_RUNS
     # The second one is played again, and is then newer than the third.
     for number in (1, 99):
@@ -240,7 +240,7 @@ def test_of_many_starts_the_newest_are_kept() -> None:
         script = Script(script.source, incarnation=f"start-{number}")
         script.arrive("a", num_prompt=8)
         script.step(prefill={"a": 8})
-    kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
+    kept = [sizes(latencies.at(info, script.time))["ttft"] for info in infos]
     assert kept == [0, 1, 0] + [1] * (MAX_RUNS - 2)
 
 
@@ -271,19 +271,19 @@ def test_who_joins_late_learns_what_the_state_tells() -> None:
 
 def test_an_id_that_is_used_again_counts_again() -> None:
     source = ScriptedSource(max_finished=1)
-    found = Latencies(Slo())
-    source.add_listener(lambda change: found.observe(change.state, change.touched))
+    latencies = Latencies(Slo())
+    source.add_listener(lambda change: latencies.observe(change.state, change.touched))
     script = Script(source)
     for name in ("a", "b", "a"):
         script.arrive(name, num_prompt=8)
         script.step(prefill={name: 8})
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     assert list(source.state.requests) == ["a"]
-    assert sizes(found.now) == {"ttft": 3, "itl": 3, "tpot": 3, "queue": 3, "e2e": 3}
+    assert sizes(latencies.now) == {"ttft": 3, "itl": 3, "tpot": 3, "queue": 3, "e2e": 3}
 
 
 def test_goodput_counts_whoever_ended_by_itself() -> None:
-    script, found = observed(Slo(ttft=0.1))
+    script, latencies = observed(Slo(ttft=0.1))
     for name, delay in (("good", 0.0), ("slow", 0.2), ("gone", 0.0)):
         script.arrive(name, num_prompt=8)
         script.time += delay
@@ -291,57 +291,57 @@ def test_goodput_counts_whoever_ended_by_itself() -> None:
     script.finish("gone", SequenceStatus.FINISHED_ABORTED)
     script.finish("good", SequenceStatus.FINISHED_STOPPED)
     script.finish("slow", SequenceStatus.FINISHED_LENGTH_CAPPED)
-    assert (len(found.met), found.met.mean()) == (2, 0.5)
+    assert (len(latencies.met), latencies.met.mean()) == (2, 0.5)
     script.arrive("too long")
     script.finish("too long", SequenceStatus.FINISHED_IGNORED)
-    assert (len(found.met), len(found.windows["e2e"])) == (2, 2), "it has no token"
+    assert (len(latencies.met), len(latencies.windows["e2e"])) == (2, 2), "it has no token"
 
 
 def test_a_burst_is_told_once() -> None:
-    script, found = observed(Slo(ttft=0.04))
+    script, latencies = observed(Slo(ttft=0.04))
     news = []
     for index in range(20):
         script.arrive(f"r-{index}", num_prompt=8)
         script.step(prefill={f"r-{index}": 8}, decode=[])
-        news += found.take_alerts()
+        news += latencies.take_alerts()
     assert [name for name, _ in news] == ["r-0"]
     script.time += QUIET + 1
     script.arrive("again", num_prompt=8)
     script.step(prefill={"again": 8}, decode=[])
-    ((name, what),) = found.take_alerts()
+    ((name, what),) = latencies.take_alerts()
     assert (name, what) == ("again", {"ttft": pytest.approx(0.052)})
 
 
 def test_the_end_of_a_burst_is_half_a_minute_without_a_miss() -> None:
-    script, found = observed(Slo(ttft=0.04))
-    told = []
+    script, latencies = observed(Slo(ttft=0.04))
+    numbers = []
     for number, after in enumerate((0.0, 29.9, 29.9, 30.1)):
         script.time += after - 0.052
         script.arrive(f"r-{number}", num_prompt=8)
         script.step(prefill={f"r-{number}": 8}, decode=[])
-        told.append(len(found.take_alerts()))
-    assert told == [1, 0, 0, 1]
+        numbers.append(len(latencies.take_alerts()))
+    assert numbers == [1, 0, 0, 1]
 
 
 def test_a_request_is_told_once() -> None:
-    script, found = observed(Slo(ttft=0.04), max_finished=0)
+    script, latencies = observed(Slo(ttft=0.04), max_finished=0)
     for name in ("pair", "pair"):
         script.time += QUIET + 1
         script.arrive(name, num_prompt=8, n=2)
         script.step(prefill={name: 8})
-        assert [each for each, _ in found.take_alerts()] == [name]
+        assert [request_id for request_id, _ in latencies.take_alerts()] == [name]
         script.time += QUIET + 1
         script.step()
-        assert found.take_alerts() == []
+        assert latencies.take_alerts() == []
         script.time += QUIET + 1
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
-        assert found.take_alerts() == []
+        assert latencies.take_alerts() == []
 
 
 def test_a_request_of_another_run_is_told_again() -> None:
-    script, found = observed(Slo(ttft=0.04))
+    script, latencies = observed(Slo(ttft=0.04))
     for _ in range(2):
         script.arrive("a", num_prompt=8)
         script.step(prefill={"a": 8})
-        assert [each for each, _ in found.take_alerts()] == ["a"]
+        assert [request_id for request_id, _ in latencies.take_alerts()] == ["a"]
         script = restarted(script)

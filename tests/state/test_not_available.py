@@ -9,9 +9,9 @@ PROTOCOL = Path(__file__).parents[2].joinpath("docs/protocol.md").read_text(enco
 
 
 def test_titles_and_reasons_are_safe_text() -> None:
-    found = not_available.entries({"hit": "no\x1b[2J such\nthing", "end": "?", "new\rkey": ""})
-    assert [title for title, _ in found][:2] == ["Hit", "cause of the engine's end"]
-    assert all("".join(entry).isprintable() for entry in found)
+    entries = not_available.entries({"hit": "no\x1b[2J such\nthing", "end": "?", "new\rkey": ""})
+    assert [title for title, _ in entries][:2] == ["Hit", "cause of the engine's end"]
+    assert all("".join(entry).isprintable() for entry in entries)
 
 
 def test_all_of_them_are_in_one_line() -> None:

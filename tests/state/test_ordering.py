@@ -205,12 +205,12 @@ def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
     view = SequenceView()
     view.filter = parse("Fox -owl")
     view.rebuild(state)
-    found = []
+    is_shown = []
     for delta in ("a little f", "ox", " named Pip ", "and an o", "wl"):
         sequence.text += delta
         view.update(state, {1})
-        found.append(1 in view)
-    assert found == [False, True, True, True, False]
+        is_shown.append(1 in view)
+    assert is_shown == [False, True, True, True, False]
     sequence.text = "an"  # the engine was asked for the whole again
     view.update(state, {1})
     assert 1 not in view
@@ -239,27 +239,27 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
         state.requests[name] = RequestState(name, RequestMetrics(0, 0, None, None, None), [seq_id])
         state.sequences[seq_id] = SequenceState(seq_id, name)
         touched = {seq_id, *chance.sample(sorted(state.sequences), min(seq_id, 3))}
-        for each in touched:
-            state.sequences[each].text = chance.choice("xyz")
-            state.sequences[each].output_token_ids = Ints.of([0] * chance.randrange(3))
+        for changed_id in touched:
+            state.sequences[changed_id].text = chance.choice("xyz")
+            state.sequences[changed_id].output_token_ids = Ints.of([0] * chance.randrange(3))
         if seq_id > 20:
             gone = min(state.sequences)
             del state.requests[state.sequences.pop(gone).request_id]
             touched.add(gone)
         kept.update(state, touched)
         rows = kept.page(0, len(kept))
-        hits = [each for each in rows if state.sequences[each].text == "x"]
-        assert [each for each in rows if kept.is_hit(each)] == hits
-        assert [kept.hit_place(each) for each in hits] == [
+        hits = [row_id for row_id in rows if state.sequences[row_id].text == "x"]
+        assert [row_id for row_id in rows if kept.is_hit(row_id)] == hits
+        assert [kept.hit_place(row_id) for row_id in hits] == [
             (place, len(hits)) for place in range(1, len(hits) + 1)
         ]
-        for row, each in enumerate(rows):
+        for row, row_id in enumerate(rows):
             after = [hit for hit in hits if rows.index(hit) > row]
             before = [hit for hit in hits if rows.index(hit) < row]
             if hits:
                 assert kept.next_hit(None, 1) == kept.next_hit(-1, -1) == hits[0], "not shown"
-                assert kept.next_hit(each, 1) == (after or hits)[0]
-                assert kept.next_hit(each, -1) == (before or hits)[-1]
+                assert kept.next_hit(row_id, 1) == (after or hits)[0]
+                assert kept.next_hit(row_id, -1) == (before or hits)[-1]
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -13,9 +13,9 @@ def test_what_is_still_awaited_can_be_late_already() -> None:
     script = Script(ScriptedSource())
     script.arrive("a")
     state = script.source.state
-    found = state.requests["a"], state.sequences[1]
-    assert missed(Slo(ttft=1.0, e2e=5.0), *found, START + 2) == {"ttft": 2.0}
-    assert missed(Slo(), *found, START + 9) == {}
+    asked = state.requests["a"], state.sequences[1]
+    assert missed(Slo(ttft=1.0, e2e=5.0), *asked, START + 2) == {"ttft": 2.0}
+    assert missed(Slo(), *asked, START + 9) == {}
 
 
 def test_the_figures_of_a_request_are_measured_at_every_stage() -> None:
@@ -49,16 +49,16 @@ def test_what_has_ended_without_a_token_waits_no_more() -> None:
     script.time = START + 2
     script.finish("a", SequenceStatus.FINISHED_ABORTED)
     state = script.source.state
-    found = measured(state.requests["a"], state.sequences[1], START + 9)
-    assert found == {"ttft": None, "itl": None, "tpot": None, "queue": None, "e2e": 2.0}
+    figures = measured(state.requests["a"], state.sequences[1], START + 9)
+    assert figures == {"ttft": None, "itl": None, "tpot": None, "queue": None, "e2e": 2.0}
 
 
 def test_a_limit_that_is_just_met_is_not_missed() -> None:
     script = Script(ScriptedSource())
     script.arrive("a")
-    found = script.source.state.requests["a"], script.source.state.sequences[1]
-    assert missed(Slo(queue=2.0), *found, START + 2) == {}
-    assert missed(Slo(queue=2.0), *found, START + 2.5) == {"queue": 2.5}
+    asked = script.source.state.requests["a"], script.source.state.sequences[1]
+    assert missed(Slo(queue=2.0), *asked, START + 2) == {}
+    assert missed(Slo(queue=2.0), *asked, START + 2.5) == {"queue": 2.5}
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def reason(cause: WaitCause, missing: int = 0) -> dict[str, Any]:
 
 def misses(*runs: tuple[str, int, int | None, str | None]) -> dict[str, Any]:
     fields = ("cause", "num_tokens", "step", "request_id")
-    found: list[dict[str, Any]] = [dict(zip(fields, run, strict=True)) for run in runs]
-    return {"prefix_misses": [PrefixMiss(**each) for each in found]}
+    described: list[dict[str, Any]] = [dict(zip(fields, run, strict=True)) for run in runs]
+    return {"prefix_misses": [PrefixMiss(**miss) for miss in described]}
 
 
 PREEMPTED = {

@@ -178,9 +178,9 @@ def test_deep_descent_ends_at_a_depth_that_can_be_drawn() -> None:
     request(state, "deep", [0])
     for seq_id in range(1, 300):
         fork(state, "deep", seq_id, seq_id - 1)
-    found = paths(state, range(300))
-    assert max(map(len, found.values())) == 8
-    assert list(tree_positions(found.values(), ())) == sorted(found, reverse=True)
+    known_paths = paths(state, range(300))
+    assert max(map(len, known_paths.values())) == 8
+    assert list(tree_positions(known_paths.values(), ())) == sorted(known_paths, reverse=True)
     assert tree_positions([(1,)], ()) == {1: TreePosition()}
     assert tree_positions([(1,)], {1}) == {1: TreePosition()}, "it has nothing to hide"
 

@@ -160,12 +160,14 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
     for number in range(2):
         state.apply(step(number, wait_reasons=reasons))
     state.apply(step(2))
-    found = {name: wait_until(state, each, state.time) for name, each in state.requests.items()}
-    told = {key: seconds for key, seconds in found["passed"].by_cause.items() if seconds}
-    assert told == by_cause
-    assert found["head"].by_cause == found["behind"].by_cause == {"no_blocks": 2.0}
-    assert [each.named for each in found.values()] == [2.0, 2.0, 0.0]
-    assert [each.total for each in found.values()] == [2.5] * 3
+    waits = {
+        name: wait_until(state, request, state.time) for name, request in state.requests.items()
+    }
+    seconds_passed = {key: seconds for key, seconds in waits["passed"].by_cause.items() if seconds}
+    assert seconds_passed == by_cause
+    assert waits["head"].by_cause == waits["behind"].by_cause == {"no_blocks": 2.0}
+    assert [wait.named for wait in waits.values()] == [2.0, 2.0, 0.0]
+    assert [wait.total for wait in waits.values()] == [2.5] * 3
 
 
 def test_steps_without_a_length_add_no_causes() -> None:
