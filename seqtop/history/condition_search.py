@@ -24,7 +24,7 @@ class ConditionSearch:
     Args:
         timeline: The timeline, up to its present end.
         condition: The condition; its filter is used by this search only.
-        position: The position from which to search, which is not found itself.
+        position: The position from which to search; it is no match itself.
         direction: 1 for forwards, -1 for backwards.
     """
 
@@ -33,9 +33,9 @@ class ConditionSearch:
     ) -> None:
         self.condition = condition
         self.direction = direction
-        self.found: int | None = None
-        """The position that was found."""
-        self.found_seq_id: int | None = None
+        self.match: int | None = None
+        """The position at which the condition begins to hold; `None` if there is none."""
+        self.match_seq_id: int | None = None
         """A sequence that begins to match there; `None` if it is the engine that does."""
         self.error = ""
         """One sentence if a part of the timeline could not be read."""
@@ -50,8 +50,8 @@ class ConditionSearch:
         self._events: Iterator[tuple[int, Event | None]] | None = None
         self._start = position
         self._stop = timeline.last if direction > 0 else position - 1
-        self._last_found: tuple[int, int] | None = None
-        """The last position found in the part being read backwards, with its sequence."""
+        self._last_match: tuple[int, int] | None = None
+        """The last match in the part being read backwards: its position and its sequence."""
 
     def advance(self, seconds: float) -> bool:
         """Searches for about this many seconds; returns whether there is more to search."""
@@ -84,8 +84,8 @@ class ConditionSearch:
             if isinstance(event, StreamingUpdate) and self.condition.filter is not None:
                 for seq_id in touched:
                     self.condition.filter.reset(seq_id)
-        if (found := self._update(touched)) is not None:
-            self._find(self.position, found)
+        if (match := self._update(touched)) is not None:
+            self._find(self.position, match)
 
     def _open(self) -> None:
         """Begins a part: all that is left forwards, or the events since a keyframe backwards."""
@@ -99,15 +99,15 @@ class ConditionSearch:
         self._matching.clear()
         self._holds = False
         self._replace(timeline.at(self._start))
-        found = self._update(self._state.sequences)
-        if self.direction < 0 and self._start == timeline.first and found is not None:
-            self._find(self._start, found)
+        seq_id = self._update(self._state.sequences)
+        if self.direction < 0 and self._start == timeline.first and seq_id is not None:
+            self._find(self._start, seq_id)
         self.position = self._start
         self._events = timeline.events(self._start, self._stop)
 
     def _end_part(self) -> None:
-        if self._last_found is not None:
-            self._report(*self._last_found)
+        if self._last_match is not None:
+            self._report(*self._last_match)
         elif self.direction > 0 or self._start <= self._timeline.first:
             self.is_done = True
         else:  # whether it begins to hold at the keyframe is known from the part before
@@ -117,11 +117,11 @@ class ConditionSearch:
         if self.direction > 0:
             self._report(position, seq_id)
         else:
-            self._last_found = position, seq_id
+            self._last_match = position, seq_id
 
     def _report(self, position: int, seq_id: int) -> None:
-        self.found = position
-        self.found_seq_id = None if seq_id == _ENGINE else seq_id
+        self.match = position
+        self.match_seq_id = None if seq_id == _ENGINE else seq_id
         self.is_done = True
 
     def _replace(self, state: EngineState) -> None:

@@ -131,8 +131,8 @@ class EventIndex:
             self._steps.append(step)
             self._kinds.append(kind)
             if kind:
-                for each in kind:
-                    self._positions[each].append(position)
+                for flag in kind:
+                    self._positions[flag].append(position)
 
     def drop_before(self, position: int) -> None:
         """Deletes all entries before `position`."""
@@ -180,22 +180,22 @@ class EventIndex:
     def next(self, kind: EventKind, position: int) -> int | None:
         """Returns the first position after `position` that has any of the kinds in `kind`."""
         with self._lock:
-            found = (
+            candidates = (
                 positions[index]
-                for positions in (self._positions[each] for each in kind)
+                for positions in (self._positions[flag] for flag in kind)
                 if (index := bisect_right(positions, position)) < len(positions)
             )
-            return min(found, default=None)
+            return min(candidates, default=None)
 
     def previous(self, kind: EventKind, position: int) -> int | None:
         """Returns the last position before `position` that has any of the kinds in `kind`."""
         with self._lock:
-            found = (
+            candidates = (
                 positions[index - 1]
-                for positions in (self._positions[each] for each in kind)
+                for positions in (self._positions[flag] for flag in kind)
                 if (index := bisect_left(positions, position)) > 0
             )
-            return max(found, default=None)
+            return max(candidates, default=None)
 
     def next_step(self, position: int) -> int | None:
         """Returns the last position of the next step, or `None` at the end."""

@@ -122,7 +122,9 @@ def check_columns(header: EventsHeader) -> None:
         ValueError: They do not.
     """
     columns = header.columns
-    lengths = {len(each) for each in (columns.sizes, columns.times, columns.steps, columns.kinds)}
+    lengths = {
+        len(column) for column in (columns.sizes, columns.times, columns.steps, columns.kinds)
+    }
     if len(lengths) != 1 or lengths == {0}:
         raise ValueError("the columns of a batch differ in length")
     if not -(2**63) <= columns.number <= 2**63 - len(columns.sizes):

@@ -152,8 +152,8 @@ def decode_finished(data: bytes) -> list[FinishedRequest]:
     Raises:
         WireError: The bytes are something else.
     """
-    found = codec.decode(data, list[FinishedRequest], max_elements=MAX_STATE_ELEMENTS)
-    for entry in found:
+    requests = codec.decode(data, list[FinishedRequest], max_elements=MAX_STATE_ELEMENTS)
+    for entry in requests:
         request, sequences = entry.request, entry.sequences
         ids = [sequence.seq_id for sequence in sequences]
         belong = all(sequence.request_id == request.request_id for sequence in sequences)
@@ -161,7 +161,7 @@ def decode_finished(data: bytes) -> list[FinishedRequest]:
             raise WireError(f"finished request {request.request_id!r} is malformed")
         if request.seq_ids != ids or len(set(ids)) != len(ids) or not belong:
             raise WireError(f"the sequences of finished request {request.request_id!r} differ")
-    return found
+    return requests
 
 
 def _without_finished(state: EngineState, finished: Container[str]) -> EngineState:
@@ -194,7 +194,9 @@ def _check(state: EngineState) -> None:
     if owners:
         raise WireError(f"keyframe: sequence {next(iter(owners))} is missing")
     finished = [
-        each.request_id for each in state.requests.values() if each.finish_reason is not None
+        request.request_id
+        for request in state.requests.values()
+        if request.finish_reason is not None
     ]
     if sorted(finished) != sorted(state.finished):
         raise WireError("keyframe: the list of finished requests does not fit the requests")

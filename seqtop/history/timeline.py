@@ -205,9 +205,9 @@ class Timeline(ABC):
         return state
 
     def _finished_request(self, number: int) -> FinishedRequest:
-        found = self._decoded.get(number)
-        if found is not None:
-            return found
+        decoded = self._decoded.get(number)
+        if decoded is not None:
+            return decoded
         group = bisect_right(self._finished, number, key=attrgetter("first")) - 1
         if group < 0 or number >= self._finished[group].first + self._finished[group].count:
             raise WireError(f"finished request {number} is not recorded")

@@ -322,8 +322,8 @@ class SeqtopApp(BaseApp):
 
             def find(timeline: Timeline, position: int) -> int | None:
                 nonlocal message
-                found, message = wanted.find(timeline, position)
-                return found
+                target, message = wanted.find(timeline, position)
+                return target
 
             self._go(find, "")
             if message:
@@ -375,10 +375,10 @@ class SeqtopApp(BaseApp):
         checker = self.start_checking()
         with self.ui.lock:
             find = checker.next if direction > 0 else checker.previous
-            found = find(self.ui.time_travel.position)
-            if found:
-                self.ui.go_to_finding(found[0], sentence(found))
-        if found:
+            findings = find(self.ui.time_travel.position)
+            if findings:
+                self.ui.go_to_finding(findings[0], sentence(findings))
+        if findings:
             self.draw()
             return
         so_far = " so far; checking continues" if checker.is_behind else ""

@@ -28,10 +28,10 @@ def by_steps(count: int) -> Seek:
         move = timeline.index.next_step if count > 0 else timeline.index.previous_step
         reached = None
         for _ in range(abs(count)):
-            found = move(position)
-            if found is None:
+            following = move(position)
+            if following is None:
                 break
-            reached = position = found
+            reached = position = following
         return reached
 
     return seek
@@ -62,10 +62,10 @@ def to_preemption_of(request_id: str, direction: int) -> Seek:
     def seek(timeline: Timeline, position: int) -> int | None:
         move = timeline.index.next if direction > 0 else timeline.index.previous
         for _ in range(_MAX_PREEMPTIONS):
-            found = move(EventKind.PREEMPTION, position)
-            if found is None:
+            following = move(EventKind.PREEMPTION, position)
+            if following is None:
                 return None
-            position = found
+            position = following
             with contextlib.suppress(RecordingError):
                 if request_id in describe_moment(timeline, position)[1]:
                     return position
@@ -98,9 +98,9 @@ def to_next(positions: Iterable[int], direction: int) -> Seek:
 
     def seek(timeline: Timeline, position: int) -> int | None:
         beyond = (
-            each
-            for each in positions
-            if each >= timeline.first and (each - position) * direction > 0
+            candidate
+            for candidate in positions
+            if candidate >= timeline.first and (candidate - position) * direction > 0
         )
         return choose(beyond, default=None)
 
@@ -135,8 +135,8 @@ def to_time(time: float, direction: int = 0) -> Seek:
 
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, _ = bounds(timeline)
-        found = timeline.index.at_time(time) if time >= begin else timeline.first
-        return _at_another_step(timeline, position, found, direction) if direction else found
+        target = timeline.index.at_time(time) if time >= begin else timeline.first
+        return _at_another_step(timeline, position, target, direction) if direction else target
 
     return seek
 
@@ -147,22 +147,22 @@ def by_share(share: float) -> Seek:
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, end = bounds(timeline)
         wanted = max(timeline.index[position].time, begin) + share * (end - begin)
-        found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
-        return _at_another_step(timeline, position, found, 1 if share > 0 else -1)
+        target = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
+        return _at_another_step(timeline, position, target, 1 if share > 0 else -1)
 
     return seek
 
 
-def _at_another_step(timeline: Timeline, position: int, found: int, direction: int) -> int | None:
-    """Returns `found`, or the end of the next step in that direction if it is at no other step.
+def _at_another_step(timeline: Timeline, position: int, target: int, direction: int) -> int | None:
+    """Returns `target`, or the end of the next step in that direction if it is at no other step.
 
     A step lasts until the next one, and has positions of its own for what arrives in between.
     """
-    is_beyond = (found - position) * direction > 0
-    if is_beyond and timeline.index[found].step != timeline.index[position].step:
-        return found
+    is_beyond = (target - position) * direction > 0
+    if is_beyond and timeline.index[target].step != timeline.index[position].step:
+        return target
     next_step = by_steps(direction)(timeline, position)
-    return found if next_step is None and is_beyond else next_step
+    return target if next_step is None and is_beyond else next_step
 
 
 def bounds(timeline: Timeline) -> tuple[float, float]:
@@ -188,7 +188,9 @@ def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, s
             return "Ended", {event.request_id: ""}
         if isinstance(event, Step):
             if event.preemptions:
-                return "Preempted", {each.request_id: _cost(each) for each in event.preemptions}
+                return "Preempted", {
+                    preemption.request_id: _cost(preemption) for preemption in event.preemptions
+                }
             swapped = len(block_moves(event).swapped_in)
             return ("Swapped in", {fmt.plural(swapped, "block"): ""}) if swapped else ("", {})
     return "", {}

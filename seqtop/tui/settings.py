@@ -262,7 +262,7 @@ def _read_file(path: Path) -> bytes:
 def _checked(path: Path, values: dict[str, Any]) -> tuple[Settings, list[str]]:
     """Returns the valid settings of `values`, and a sentence for each of the others."""
     known = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    found: dict[str, object] = {}
+    valid: dict[str, object] = {}
     problems: list[str] = []
     for key, value in values.items():
         if key not in known:
@@ -276,8 +276,8 @@ def _checked(path: Path, values: dict[str, Any]) -> tuple[Settings, list[str]]:
             reason = str(error)
             problems.append(f"{path}: {key}: {reason[:1].lower()}{reason[1:].rstrip('.')}.")
         else:
-            found[key] = converted
-    return Settings(**found), problems  # type: ignore[arg-type]
+            valid[key] = converted
+    return Settings(**valid), problems  # type: ignore[arg-type]
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:

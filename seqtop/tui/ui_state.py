@@ -392,13 +392,13 @@ class UiState:
         self.condition_search = None
         where = "after" if search.direction > 0 else "before"
         nothing = f"Nothing matches {self.condition} {where} this moment."
-        if search.found is None:
+        if search.match is None:
             travel.key_message = search.error or nothing
             return
-        travel.go(seek.to_position(search.found), nothing)
+        travel.go(seek.to_position(search.match), nothing)
         travel.seek_message = f"{self.condition} begins here. {travel.seek_message}".rstrip()
         found = travel.state.sequences.get(
-            -1 if search.found_seq_id is None else search.found_seq_id
+            -1 if search.match_seq_id is None else search.match_seq_id
         )
         if found is not None:
             self.pending_selection = found.request_id

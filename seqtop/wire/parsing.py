@@ -21,7 +21,7 @@ class UnknownEventError(WireError):
     """An event of a name that this version of seqtop does not know."""
 
 
-class UpdateOutline(Message):
+class UpdateOutline(Message, gc=False):
     """The first fields of a `SequenceUpdate`."""
 
     seq_id: int

@@ -39,17 +39,17 @@ def recorded(seed: int, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def search(timeline: Timeline, text: str, position: int, direction: int) -> ConditionSearch:
-    found = ConditionSearch(timeline, parse_condition(text), position, direction)
-    while found.advance(0.0):
+    finished = ConditionSearch(timeline, parse_condition(text), position, direction)
+    while finished.advance(0.0):
         pass
-    assert not found.error
-    return found
+    assert not finished.error
+    return finished
 
 
 def beginnings(timeline: Timeline, text: str) -> list[int]:
     """The positions at which the condition begins to hold, by evaluating each."""
     before: set[int] = set()
-    found = []
+    positions = []
     for position in range(timeline.first, timeline.last + 1):
         state, condition = timeline.at(position), parse_condition(text)
         matching = {-1}
@@ -57,9 +57,9 @@ def beginnings(timeline: Timeline, text: str) -> list[int]:
             matching = {seq_id for seq_id in state.sequences if condition.matches(state, seq_id)}
         now = matching if condition.holds_for_engine(state) else set()
         if now - before:
-            found.append(position)
+            positions.append(position)
         before = now
-    return found
+    return positions
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,17 +68,17 @@ def test_it_finds_where_a_condition_begins_to_hold(
 ) -> None:
     history = recorded(seed, monkeypatch)
     rng = random.Random(seed)
-    num_found = 0
+    num_matches = 0
     for text in CONDITIONS:
         expected = beginnings(history, text)
-        num_found += len(expected)
+        num_matches += len(expected)
         places = [history.first, history.last, *rng.choices(range(history.last), k=6)]
         for position in places:
-            after = min((each for each in expected if each > position), default=None)
-            before = max((each for each in expected if each < position), default=None)
-            assert search(history, text, position, 1).found == after, (text, position)
-            assert search(history, text, position, -1).found == before, (text, position)
-    assert num_found > 20
+            after = min((match for match in expected if match > position), default=None)
+            before = max((match for match in expected if match < position), default=None)
+            assert search(history, text, position, 1).match == after, (text, position)
+            assert search(history, text, position, -1).match == before, (text, position)
+    assert num_matches > 20
 
 
 def known_run() -> tuple[MemoryStore, Script]:
@@ -112,11 +112,11 @@ def test_a_run_whose_answer_is_known(text: str, steps: list[int]) -> None:
     history, _ = known_run()
 
     def walk(position: int, direction: int) -> list[int]:
-        found = []
-        while (at := search(history, text, position, direction).found) is not None:
-            found.append(history.index[at].step)
+        steps = []
+        while (at := search(history, text, position, direction).match) is not None:
+            steps.append(history.index[at].step)
             position = at
-        return found
+        return steps
 
     assert walk(history.first, 1) == steps
     assert walk(history.last + 1, -1) == steps[::-1]
@@ -124,9 +124,9 @@ def test_a_run_whose_answer_is_known(text: str, steps: list[int]) -> None:
 
 def test_the_sequence_that_begins_to_match_is_named() -> None:
     history, script = known_run()
-    found = search(history, "status:preempt", history.first, 1)
-    assert found.found_seq_id == script.actors["victim"].seq_ids[0]
-    assert search(history, "kv>95%", history.first, 1).found_seq_id is None
+    finished = search(history, "status:preempt", history.first, 1)
+    assert finished.match_seq_id == script.actors["victim"].seq_ids[0]
+    assert search(history, "kv>95%", history.first, 1).match_seq_id is None
 
 
 def test_it_works_in_slices() -> None:
@@ -137,4 +137,4 @@ def test_it_works_in_slices() -> None:
     while searching.advance(0.0):
         num_slices += 1
     assert num_slices > history.last - history.first
-    assert (searching.found, searching.is_done) == (None, True)
+    assert (searching.match, searching.is_done) == (None, True)

@@ -54,7 +54,7 @@ def test_gap_and_restart_are_copied(tmp_path: Path) -> None:
     writer = save(store, tmp_path / "copy.seqtop")
     with FileStore(writer.path) as copy:
         assert copy.gaps == store.gaps
-        assert [each.num_missed for each in copy.gaps] == [7, 10]
+        assert [gap.num_missed for gap in copy.gaps] == [7, 10]
         assert_same(copy.at(copy.last), other)
 
 

@@ -35,7 +35,7 @@ def scan(history: MemoryStore) -> Iterator[tuple[int, EventKind]]:
     ],
 )
 def test_next_and_previous_of_a_kind(long: MemoryStore, kind: EventKind) -> None:
-    places = [position for position, found in scan(long) if found & kind]
+    places = [position for position, of_event in scan(long) if of_event & kind]
     assert len(places) > 20
     for position in range(0, long.last + 1, 7):
         after = [place for place in places if place > position]
@@ -59,13 +59,13 @@ def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) ->
     for position, event in long.events(0, long.last):
         ends[event.step if isinstance(event, Step) else max(ends, default=-1)] = position
     position, forward = long.first, []
-    while (found := long.index.next_step(position)) is not None:
-        position = found
+    while (following := long.index.next_step(position)) is not None:
+        position = following
         forward.append(position)
     assert forward == [place for step, place in ends.items() if step >= 0]
     backward = [position]
-    while (found := long.index.previous_step(position)) is not None:
-        position = found
+    while (following := long.index.previous_step(position)) is not None:
+        position = following
         backward.append(position)
     assert backward[::-1] == list(ends.values())
 

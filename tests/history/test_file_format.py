@@ -78,8 +78,8 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     position, number, sizes, times, steps, kinds = columns
     assert (position, number, content) == (1, 0, b"".join(script))
     count = len(script)
-    assert [chr(each.code) for each in (sizes, times, steps, kinds)] == ["i", "d", "q", "b"]
-    assert list(struct.unpack(f"<{count}i", sizes.data)) == [len(each) for each in script]
+    assert [chr(column.code) for column in (sizes, times, steps, kinds)] == ["i", "d", "q", "b"]
+    assert list(struct.unpack(f"<{count}i", sizes.data)) == [len(payload) for payload in script]
     assert struct.unpack(f"<{count}d", times.data)[-1] == state.time
     assert struct.unpack(f"<{count}q", steps.data)[-1] == state.step
     assert kinds.data.count(1) == len(state.finished) > 0
@@ -95,8 +95,8 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     unfinished, requests, _ = msgspec.msgpack.decode(content)
     numbers = iter(struct.unpack(f"<{len(state.requests)}i", requests.data))
     names = iter(unfinished["requests"])
-    found = [finished[each] if each >= 0 else next(names) for each in numbers]
-    assert found == list(state.requests)
+    restored = [finished[n] if n >= 0 else next(names) for n in numbers]
+    assert restored == list(state.requests)
 
     index_offset, checksum, signature = struct.unpack("<QI8s", data[-20:])
     assert (index_offset, signature) == (offset, b"sqtindex")
@@ -114,8 +114,8 @@ def columns(
 ) -> file_format.EventsHeader:
     kinds = Ints.of([kind] * length)
     times, steps = Floats("d", [1.0] * length), Ints.of([0] * length)
-    found = EventColumns(position, number, Ints.of(sizes), times, steps, kinds)
-    return file_format.EventsHeader(size=9, length=7, columns=found)
+    columns = EventColumns(position, number, Ints.of(sizes), times, steps, kinds)
+    return file_format.EventsHeader(size=9, length=7, columns=columns)
 
 
 def test_columns_must_fit_together() -> None:

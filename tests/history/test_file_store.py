@@ -94,16 +94,16 @@ def test_index_is_that_of_a_store_in_memory(recorded: Path) -> None:
         for position in range(recording.last + 1):
             assert recording.index[position] == history.index[position]
         kind, position = EventKind.PREEMPTION, -1
-        while (found := recording.index.next(kind, position)) is not None:
-            assert history.index.next(kind, position) == found
-            position = found
+        while (following := recording.index.next(kind, position)) is not None:
+            assert history.index.next(kind, position) == following
+            position = following
         assert position > 0
 
 
 def test_payloads_are_the_bytes_that_were_received(recorded: Path) -> None:
     with FileStore(recorded) as recording:
-        found = [codec.encode(event) for _, event in recording.events(0, 150)]
-    assert found == SCRIPT[:150]
+        payloads = [codec.encode(event) for _, event in recording.events(0, 150)]
+    assert payloads == SCRIPT[:150]
 
 
 def test_cut_file_keeps_complete_frames_and_reports_the_rest(
@@ -142,7 +142,7 @@ def test_damaged_index_is_rebuilt(recorded: Path, tmp_path: Path) -> None:
 
 def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -> None:
     data = bytearray(recorded.read_bytes())
-    batches = [each for each in frames_of(recorded) if isinstance(each.header, EventsHeader)]
+    batches = [frame for frame in frames_of(recorded) if isinstance(frame.header, EventsHeader)]
     offset, header = batches[6]
     position = header.columns.position
     data[offset + 20] ^= 0x10

@@ -74,7 +74,7 @@ def test_numbers_and_times_beyond_the_columns_can_be_read_again(tmp_path: Path) 
             writer.append(number, codec.encode(event), event, state)
     with FileStore(path) as recording:
         assert recording.damage is None
-        assert [recording.index[each].number for each in (1, 2, 3)] == [2**63 - 1] * 3
+        assert [recording.index[position].number for position in (1, 2, 3)] == [2**63 - 1] * 3
         assert recording.index[3].step == 2**63 - 1
         assert len(list(recording.events(0, 3))) == 3
 

@@ -21,7 +21,7 @@ SHORT = encoded(2, 120)
 
 def restored(encoded_keyframes: list[keyframe.EncodedKeyframe]) -> list[EngineState]:
     """The states of consecutive keyframes of one timeline."""
-    finished = [each for frame in encoded_keyframes for each in frame.finished]
+    finished = [request for frame in encoded_keyframes for request in frame.finished]
     return [keyframe.restore(frame.data, finished.__getitem__) for frame in encoded_keyframes]
 
 
@@ -32,8 +32,8 @@ def test_a_finished_request_is_stored_once() -> None:
     assert len(first.finished) == len(state.finished) > 2
     assert (first.first_finished, first.lowest_finished) == (0, 0)
     assert (second.finished, second.lowest_finished) == ([], 0)
-    for found in restored([first, second]):
-        assert_same(found, state)
+    for copy in restored([first, second]):
+        assert_same(copy, state)
 
 
 def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_it() -> None:
@@ -44,10 +44,10 @@ def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_i
     state.requests[name] = deepcopy(state.requests[name])
     state.requests[name].num_preemptions += 7
     second = encoder.encode(state)
-    assert [each.request.request_id for each in second.finished] == state.finished[1:]
-    found = restored([first, second])
-    assert_same(found[0], before)
-    assert_same(found[1], state)
+    assert [finished.request.request_id for finished in second.finished] == state.finished[1:]
+    copies = restored([first, second])
+    assert_same(copies[0], before)
+    assert_same(copies[1], state)
 
 
 def test_requests_that_finished_in_another_order_keep_it() -> None:
@@ -73,16 +73,16 @@ def test_requests_that_finished_in_another_order_keep_it() -> None:
 )
 def test_keyframe_that_contradicts_itself_is_refused(damage: Callable[[Any], object]) -> None:
     state = fed(SHORT)
-    found = keyframe.KeyframeEncoder().encode(state)
-    stored = dict(enumerate(found.finished))
+    encoded_frame = keyframe.KeyframeEncoder().encode(state)
+    stored = dict(enumerate(encoded_frame.finished))
 
     def finished(number: int) -> keyframe.FinishedRequest:
         if number not in stored:
             raise WireError("not stored")
         return stored[number]
 
-    assert_same(keyframe.restore(found.data, finished), state)
-    frame = codec.decode(found.data, keyframe.Keyframe)
+    assert_same(keyframe.restore(encoded_frame.data, finished), state)
+    frame = codec.decode(encoded_frame.data, keyframe.Keyframe)
     damage(frame)
     with pytest.raises(WireError):
         keyframe.restore(codec.encode(frame), finished)

@@ -81,8 +81,8 @@ def test_session_is_recorded_across_a_gap_and_a_restart(endpoint: str, tmp_path:
     with FileStore(path) as recording:
         assert recording.damage is None
         assert_contains(recording, copier.states)
-        found = [list(recording.at(position).requests) for position in (3, 4, 7)]
-        assert found == [["req-1"], ["req-1", "req-2", "req-3", "req-4"], ["req-9"]]
+        requests = [list(recording.at(position).requests) for position in (3, 4, 7)]
+        assert requests == [["req-1"], ["req-1", "req-2", "req-3", "req-4"], ["req-9"]]
     assert recorder.num_gaps == 2
     assert recorder.num_steps == 4
     assert recorder.num_messages == 5

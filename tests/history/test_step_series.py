@@ -33,7 +33,7 @@ def a_step(number: int, start: float, end: float, **figures: Any) -> Step:
 
 def stored(*events: Step | EngineInfo, **limits: int) -> MemoryStore:
     store = MemoryStore(**limits)
-    append(store, [codec.encode(each) for each in (engine_info(), *events)], EngineState())
+    append(store, [codec.encode(event) for event in (engine_info(), *events)], EngineState())
     return store
 
 
@@ -131,9 +131,9 @@ def test_a_growing_store_is_read_on_and_what_it_drops_is_dropped() -> None:
     assert store.index[store.first].time <= series.start < series.end
     late = read(store)
     begin = late.start + 0.5 * (late.end - late.start)
-    found, wanted = late.between(begin, late.end), series.between(begin, series.end)
-    assert found.sums == pytest.approx(wanted.sums)
-    assert found.gauges == wanted.gauges
+    figures, wanted = late.between(begin, late.end), series.between(begin, series.end)
+    assert figures.sums == pytest.approx(wanted.sums)
+    assert figures.gauges == wanted.gauges
 
 
 def test_figures_that_no_engine_has_do_no_harm() -> None:

@@ -152,9 +152,9 @@ def test_cursor_moves_anywhere_and_returns_what_changed() -> None:
 
 
 def test_events_come_back_as_they_were(long: MemoryStore, long_script: list[bytes]) -> None:
-    found = list(long.events(500, 700))
-    assert [position for position, _ in found] == list(range(501, 701))
-    assert [codec.encode(event) for _, event in found] == long_script[500:700]
+    events = list(long.events(500, 700))
+    assert [position for position, _ in events] == list(range(501, 701))
+    assert [codec.encode(event) for _, event in events] == long_script[500:700]
     assert list(long.events(700, 700)) == []
 
 

@@ -42,10 +42,10 @@ def append(
     return state
 
 
-def assert_same(found: EngineState, wanted: EngineState) -> None:
+def assert_same(state: EngineState, wanted: EngineState) -> None:
     for field in msgspec.structs.fields(EngineState):
-        assert getattr(found, field.name) == getattr(wanted, field.name), field.name
-    assert list(found.requests) == list(wanted.requests)  # in order of arrival
+        assert getattr(state, field.name) == getattr(wanted, field.name), field.name
+    assert list(state.requests) == list(wanted.requests)  # in order of arrival
 
 
 def record_script(path: Path) -> None:

@@ -46,9 +46,9 @@ def test_a_step_that_lasts_for_columns_is_left_at_once() -> None:
     step, middle = history.index[history.last].step, engine.time - 2.0
     assert history.index[history.index.at_time(middle)].step == step
     for back in (seek.to_time(middle, -1), seek.by_share(-0.4)):
-        found = back(history, history.last)
-        assert found is not None
-        assert history.index[found].step == step - 1
+        target = back(history, history.last)
+        assert target is not None
+        assert history.index[target].step == step - 1
     forward = seek.to_time(middle, 1)(history, history.index.at_step(step - 1))
     assert forward is not None
     assert history.index[forward].step == step

@@ -63,21 +63,21 @@ def step_of(count: int) -> int:
 
 
 def places(direction: int, count: int, *, preemption: bool) -> list[int]:
-    """How many events there are up to each preemption or end, seen from `count` events on."""
-    found = [
+    """The numbers of events up to the preemptions or ends, seen from `count` events on."""
+    positions = [
         index
         for index, event in enumerate(events(), 1)
         if (isinstance(event, Step) and event.preemptions if preemption
             else isinstance(event, RequestFinished))
     ]  # fmt: skip
     if direction > 0:
-        return [place for place in found if place > count]
-    return [place for place in reversed(found) if place < count]
+        return [place for place in positions if place > count]
+    return [place for place in reversed(positions) if place < count]
 
 
 @pytest.fixture
 def recorded() -> ScriptedSource:
-    """A source that has told of `PAYLOADS` and remembers them."""
+    """A source with all events of `PAYLOADS` in its history."""
     return ScriptedSource(*events())
 
 
@@ -188,12 +188,12 @@ def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
             assert_shows(either, place)
             event = parsing.event(PAYLOADS[place - 1])
             whom = event.preemptions[0] if preemption else event
-            told = f"Ended here: {whom.request_id}."
+            expected = f"Ended here: {whom.request_id}."
             if preemption:
                 lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
                 cost = "swapped out" if whom.mode == "swap" else lost
-                told = f"Preempted here: {whom.request_id} ({cost})."
-            assert told in " ".join(screen(either).split())
+                expected = f"Preempted here: {whom.request_id} ({cost})."
+            assert expected in " ".join(screen(either).split())
             assert either.ui.selection is not None
             assert either.ui.selection[0].request_id == whom.request_id
         await pilot.press(on)
@@ -356,7 +356,7 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         app.draw()
         await pilot.pause()
 
-        async def told(key: str) -> str:
+        async def text_after(key: str) -> str:
             await pilot.press(key)
             await pilot.pause()
             return " ".join(screen(app).split())
@@ -365,20 +365,22 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         text = " ".join(screen(app).split())
         assert "The engine was restarted at 00:00:00;" in text
         assert "running; ← shows its last step." in text
-        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in await told("left")
+        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in await text_after(
+            "left"
+        )
         assert_shows(app, len(PAYLOADS))
         now = RESTART_SECONDS + 1
-        assert "restart" not in await told("L")
-        assert "restart" not in await told("left")
-        assert "The engine was restarted here." in await told("left")
-        earlier = await told("left")
+        assert "restart" not in await text_after("L")
+        assert "restart" not in await text_after("left")
+        assert "The engine was restarted here." in await text_after("left")
+        earlier = await text_after("left")
         assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in earlier
         assert "The engine was restarted in between." in earlier
         assert_shows(app, len(PAYLOADS))
-        assert "restart" not in await told("left")
+        assert "restart" not in await text_after("left")
         await pilot.press("space", "space", "left")
-        assert "The engine was restarted in between." in await told("0")
-        assert "restart" not in await told("right")
+        assert "The engine was restarted in between." in await text_after("0")
+        assert "restart" not in await text_after("right")
 
     play(app, act, (160, 30))
 

@@ -176,7 +176,7 @@ def _time(ui: UiState) -> Line:
     names = [(part, round(100 * shares[part])) for part in (executing, "host", "idle")]
     names.append(("other", max(100 - sum(number for _, number in names), 0)))
     spans: Line = (("time ", "dim"),)
-    for name, number in [names[0], *(each for each in names[1:] if each[1])]:
+    for name, number in [names[0], *(share for share in names[1:] if share[1])]:
         spans = (*spans, (f"{name} ", "dim"), (f"{number}% ", "strong"))
     return (*spans[:-1], (spans[-1][0].rstrip(), "strong"))
 

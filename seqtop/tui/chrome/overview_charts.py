@@ -201,20 +201,22 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             self._cached.clear()
             self._cached_cell = window.cell
         leftmost = round(window.start / window.cell)
-        found: list[Interval | None] = []
+        values: list[Interval | None] = []
         last = min(series.end, extent.last)
         for column in range(window.width):
             start = window.start + column * window.cell
             end = start + window.cell
             if end <= extent.first or start >= last:
-                found.append(None)
+                values.append(None)
             elif (known := self._cached.get(leftmost + column)) is not None:
-                found.append(known)
+                values.append(known)
             elif end <= last:
-                found.append(self._cached.setdefault(leftmost + column, series.between(start, end)))
+                values.append(
+                    self._cached.setdefault(leftmost + column, series.between(start, end))
+                )
             else:  # the newest column is not complete
-                found.append(series.between(last - window.cell, last))
-        return found
+                values.append(series.between(last - window.cell, last))
+        return values
 
     def _chart_lines(
         self,
@@ -238,8 +240,8 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
 
     def _axis(self, gutter: int, cursor: int | None) -> list[Line]:
         window = self._window
-        found = ticks(window)
-        ruler = {tick.column: ("┬", "dim") for tick in found}
+        marks = ticks(window)
+        ruler = {tick.column: ("┬", "dim") for tick in marks}
         if cursor is not None:
             ruler[cursor] = ("▲", "accent")
         line = [ruler.get(column, ("─", "track")) for column in range(window.width)]
@@ -249,7 +251,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             (
                 (" ", PLAIN),
                 *fitted(((scale, "dim"),), gutter),
-                (labels(found, window.width), PLAIN),
+                (labels(marks, window.width), PLAIN),
             ),
         ]
 
@@ -296,7 +298,7 @@ def _column_chart(of: Callable[[Interval], float | None], style: str) -> Callabl
     """Returns the drawing of a figure in one style, scaled to its largest value."""
 
     def draw(values: Values, height: int, _: UiState) -> list[Line]:
-        figures = [None if each is None else of(each) for each in values]
+        figures = [None if interval is None else of(interval) for interval in values]
         return [((line, style),) for line in column_chart(figures, height, _top(figures))]
 
     return draw
@@ -304,13 +306,13 @@ def _column_chart(of: Callable[[Interval], float | None], style: str) -> Callabl
 
 def _top_text(of: Callable[[Interval], float | None]) -> Callable[[Values, UiState], str]:
     def text(values: Values, _: UiState) -> str:
-        return fmt.count(_top([None if each is None else of(each) for each in values]))
+        return fmt.count(_top([None if interval is None else of(interval) for interval in values]))
 
     return text
 
 
 def _top(figures: Iterable[float | None]) -> float:
-    return round_top(max((each for each in figures if each is not None), default=0.0))
+    return round_top(max((figure for figure in figures if figure is not None), default=0.0))
 
 
 def _rate(name: str) -> Callable[[Interval], float]:
@@ -348,12 +350,14 @@ def _num_blocks(ui: UiState) -> float:
 def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
     """Draws used blocks from below, cached ones above them, and leaves free ones blank."""
     total = _num_blocks(ui)
-    used = [each.gauges.get("used") if each else None for each in values]
+    used = [interval.gauges.get("used") if interval else None for interval in values]
     both = [
-        each.gauges["used"] + each.gauges["cached"] if each and "used" in each.gauges else None
-        for each in values
+        interval.gauges["used"] + interval.gauges["cached"]
+        if interval and "used" in interval.gauges
+        else None
+        for interval in values
     ]
-    ends = [column_height(each, height, total) for each in both]
+    ends = [column_height(number, height, total) for number in both]
     lines: list[Line] = []
     for number, text in enumerate(column_chart(used, height, total)):
         below = (height - 1 - number) * 8
@@ -378,8 +382,8 @@ def _kv_figure(_: Interval, ui: UiState) -> StyledText:
 
 def _draw_preemptions(values: Values, _: int, __: UiState) -> list[Line]:
     pieces: list[StyledText] = []
-    for each in values:
-        number = round(each.sums["preemptions"]) if each else 0
+    for interval in values:
+        number = round(interval.sums["preemptions"]) if interval else 0
         glyph = " " if not number else "↺" if number == 1 else str(number) if number < 10 else "+"
         pieces.append((glyph, "preempted"))
     return [merged(pieces)]
@@ -392,8 +396,8 @@ def _preemption_figure(_: Interval, ui: UiState) -> StyledText:
 
 def _draw_time(values: Values, height: int, _: UiState) -> list[Line]:
     signs = [TIME_SIGNS[part] for part in TIME_PARTS]
-    columns = [[] if each is None else list(each.shares().values()) for each in values]
-    columns = [each or [0.0] * len(TIME_PARTS) for each in columns]
+    nothing = [0.0] * len(TIME_PARTS)
+    columns = [list(interval.shares().values()) if interval else nothing for interval in values]
     return [merged(line) for line in stacked_chart(columns, signs, height)]
 
 

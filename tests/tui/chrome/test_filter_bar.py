@@ -152,12 +152,12 @@ def test_a_selection_that_the_filter_hides_is_named_and_comes_back(app: SeqtopAp
         await pilot.press("down", "down")
         chosen = app.ui.selected
         assert chosen is not None
-        found = app.ui.sequence(chosen)
-        assert found is not None
+        hidden = app.ui.sequence(chosen)
+        assert hidden is not None
         await pilot.press("slash", *"status:wait", "enter")
         await pilot.pause()
         assert app.ui.selected != chosen
-        assert f"{found[0].request_id} is hidden" in screen(app)
+        assert f"{hidden[0].request_id} is hidden" in screen(app)
         await pilot.press("escape")
         await pilot.pause()
         assert app.ui.selected == chosen

@@ -38,10 +38,10 @@ def test_a_recording_has_a_length_and_a_speed() -> None:
     assert notice_text(ui, "←/→").endswith("space pauses.")
 
 
-@pytest.mark.parametrize("name", [each.TAB.name for each in SCREENS])
+@pytest.mark.parametrize("name", [tabbed.TAB.name for tabbed in SCREENS])
 def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(str([each.TAB.name for each in SCREENS].index(name) + 1), "p")
+        await pilot.press(str([tabbed.TAB.name for tabbed in SCREENS].index(name) + 1), "p")
         await pilot.pause()
         text = screen(live)
         assert "step 34 " in text.splitlines()[1]

@@ -10,7 +10,7 @@ from tests.support.piloting import SCREENS, play, screen
 
 def titles(app: SeqtopApp) -> list[str]:
     """The words on the line of tabs."""
-    return [f"{key} {each.TAB.title}" for key, each in enumerate(SCREENS, start=1)]
+    return [f"{key} {tabbed.TAB.title}" for key, tabbed in enumerate(SCREENS, start=1)]
 
 
 def test_each_screen_has_a_number(app: SeqtopApp) -> None:

@@ -56,6 +56,6 @@ def _text_test(text: str, *, is_negated: bool) -> EngineFilter:
         info, connection = ui.newest.info, ui.source.connection
         names = (info.engine_id, info.model) if info else ()
         texts = (*names, connection.endpoint, connection.state.name)
-        return any(text in each.casefold() for each in texts) is not is_negated
+        return any(text in candidate.casefold() for candidate in texts) is not is_negated
 
     return test

@@ -153,8 +153,8 @@ class FleetScreen(TabbedScreen):
         if not live:  # sums of nothing, beside rows with figures of recordings
             return engines_and_live
         counts = [ui.newest.num_by_status for ui in live]
-        running = sum(each[SequenceStatus.RUNNING] for each in counts)
-        waiting = sum(each[SequenceStatus.WAITING] for each in counts)
+        running = sum(by_status[SequenceStatus.RUNNING] for by_status in counts)
+        waiting = sum(by_status[SequenceStatus.WAITING] for by_status in counts)
         rates = [rate for ui in live if (rate := cells.output_rate(ui)) is not None]
         return (
             *engines_and_live,

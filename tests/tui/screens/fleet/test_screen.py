@@ -133,7 +133,7 @@ def test_engines_are_sorted(fleet: SeqtopApp) -> None:
         waiting = [
             ui.source.state.num_by_status[SequenceStatus.WAITING] for ui in fleet.engines.all
         ]
-        assert [waiting[each] for each in rows.page(0, 10)] == sorted(waiting, reverse=True)
+        assert [waiting[row] for row in rows.page(0, 10)] == sorted(waiting, reverse=True)
         await pilot.press(*["s", "f6"] * 3)
         assert list(rows.page(0, 10)) == given
 
