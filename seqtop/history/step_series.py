@@ -22,7 +22,7 @@ from seqtop.wire.parsing import StepOutline, step_outline
 
 MAX_ROWS = 50_000
 """The largest number of rows: 6 MB."""
-MAX_EVENTS = 1_000
+MAX_EVENTS = 500
 """The most events that one `update` reads."""
 MAX_BYTES = 4 * 2**20
 """The bytes of events after which an `update` ends: about ten milliseconds."""
@@ -251,8 +251,8 @@ class StepSeries:
         return row, (time - start) / (self._times[row + 1] - start)
 
 
-def _value(column: array[float], place: tuple[int, float]) -> float:
-    row, way = place
+def _value(column: array[float], location: tuple[int, float]) -> float:
+    row, way = location
     return column[row] + way * (column[row + 1] - column[row]) if way else column[row]
 
 

@@ -72,8 +72,8 @@ def test_it_finds_where_a_condition_begins_to_hold(
     for text in CONDITIONS:
         expected = beginnings(history, text)
         num_matches += len(expected)
-        places = [history.first, history.last, *rng.choices(range(history.last), k=6)]
-        for position in places:
+        starts = [history.first, history.last, *rng.choices(range(history.last), k=6)]
+        for position in starts:
             after = min((match for match in expected if match > position), default=None)
             before = max((match for match in expected if match < position), default=None)
             assert search(history, text, position, 1).match == after, (text, position)

@@ -35,11 +35,11 @@ def scan(history: MemoryStore) -> Iterator[tuple[int, EventKind]]:
     ],
 )
 def test_next_and_previous_of_a_kind(long: MemoryStore, kind: EventKind) -> None:
-    places = [position for position, of_event in scan(long) if of_event & kind]
-    assert len(places) > 20
+    positions = [position for position, of_event in scan(long) if of_event & kind]
+    assert len(positions) > 20
     for position in range(0, long.last + 1, 7):
-        after = [place for place in places if place > position]
-        before = [place for place in places if place < position]
+        after = [later for later in positions if later > position]
+        before = [earlier for earlier in positions if earlier < position]
         assert long.index.next(kind, position) == (after[0] if after else None)
         assert long.index.previous(kind, position) == (before[-1] if before else None)
 
@@ -62,7 +62,7 @@ def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) ->
     while (following := long.index.next_step(position)) is not None:
         position = following
         forward.append(position)
-    assert forward == [place for step, place in ends.items() if step >= 0]
+    assert forward == [position for step, position in ends.items() if step >= 0]
     backward = [position]
     while (following := long.index.previous_step(position)) is not None:
         position = following

@@ -163,12 +163,12 @@ def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -
 def test_flipped_bytes_raise_nothing_but_recording_errors(
     recorded: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
-    spoilt = bytearray(recorded.read_bytes())
-    places = st.integers(0, len(spoilt) - 1)
-    for place in data.draw(st.lists(places, min_size=1, max_size=4)):
-        spoilt[place] ^= data.draw(st.integers(1, 255))
+    damaged = bytearray(recorded.read_bytes())
+    offsets = st.integers(0, len(damaged) - 1)
+    for offset in data.draw(st.lists(offsets, min_size=1, max_size=4)):
+        damaged[offset] ^= data.draw(st.integers(1, 255))
     path = tmp_path / "flipped.seqtop"
-    path.write_bytes(spoilt)
+    path.write_bytes(damaged)
     with suppress(RecordingError), FileStore(path) as recording:
         for position in [*range(0, recording.last + 1, 40), recording.last]:
             with suppress(RecordingError):
@@ -188,13 +188,13 @@ def test_malformed_content_with_valid_checksums_raises_nothing_else(
     """Valid frames with malformed states and events, as a hostile writer would make them."""
     whole = recorded.read_bytes()
     located = frames_of(recorded)
-    spoilt = data.draw(st.integers(0, len(located) - 1))
+    damaged = data.draw(st.integers(0, len(located) - 1))
     frames = [file_format.FILE_HEADER]
     for number, (offset, header) in enumerate(located):
         content = bytearray(zstandard.decompress(whole[offset : offset + header.size]))
-        if number == spoilt:
-            for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=6)):
-                content[place] = data.draw(st.integers(0, 255))
+        if number == damaged:
+            for offset in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=6)):
+                content[offset] = data.draw(st.integers(0, 255))
         frames.append(frame(header, zstandard.compress(bytes(content))))
     path = tmp_path / "hostile.seqtop"
     path.write_bytes(b"".join(frames))

@@ -18,19 +18,19 @@ def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        places = list(dict(found(app)))
+        positions = list(dict(found(app)))
         for screen_key in ("1", "2"):
             await pilot.press(screen_key, "L")
-            for place in reversed(places):
+            for position in reversed(positions):
                 await pilot.press("v")
-                assert app.ui.time_travel.position == place
+                assert app.ui.time_travel.position == position
                 assert app.ui.paused
             await pilot.press("v")
-            assert app.ui.time_travel.position == places[0]
+            assert app.ui.time_travel.position == positions[0]
             assert "No failed check before this moment: 41 steps checked." in notices(app)
-            for place in places[1:]:
+            for position in positions[1:]:
                 await pilot.press("V")
-                assert app.ui.time_travel.position == place
+                assert app.ui.time_travel.position == position
             await pilot.pause()
             last = app.ui.checker.found()[-1] if app.ui.checker else None
             assert last is not None

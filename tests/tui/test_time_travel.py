@@ -62,7 +62,7 @@ def step_of(count: int) -> int:
     return bisect_left(STEPS, count) - 1
 
 
-def places(direction: int, count: int, *, preemption: bool) -> list[int]:
+def event_positions(direction: int, count: int, *, preemption: bool) -> list[int]:
     """The numbers of events up to the preemptions or ends, seen from `count` events on."""
     positions = [
         index
@@ -71,8 +71,8 @@ def places(direction: int, count: int, *, preemption: bool) -> list[int]:
             else isinstance(event, RequestFinished))
     ]  # fmt: skip
     if direction > 0:
-        return [place for place in positions if place > count]
-    return [place for place in reversed(positions) if place < count]
+        return [position for position in positions if position > count]
+    return [position for position in reversed(positions) if position < count]
 
 
 @pytest.fixture
@@ -179,14 +179,14 @@ def test_step_keys(either: SeqtopApp) -> None:
 @pytest.mark.parametrize(("back", "on", "preemption"), [("p", "P", True), ("e", "E", False)])
 def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        before = places(-1, len(PAYLOADS), preemption=preemption)
+        before = event_positions(-1, len(PAYLOADS), preemption=preemption)
         assert len(before) > 3
         # The newest moment may itself be of the kind: one jumps away from it, not to it.
-        for place in before[:3]:
+        for position in before[:3]:
             await pilot.press(back)
             await pilot.pause()
-            assert_shows(either, place)
-            event = parsing.event(PAYLOADS[place - 1])
+            assert_shows(either, position)
+            event = parsing.event(PAYLOADS[position - 1])
             whom = event.preemptions[0] if preemption else event
             expected = f"Ended here: {whom.request_id}."
             if preemption:
