@@ -52,10 +52,13 @@ class AttentionKernels:
             ``[T, kv_heads, head_dim]`` each. Also gets ``[prompts + 1]`` int32, the index of each
             prompt's first token, then ``T``; and the length of the longest. None if `paged` has to
             do its work.
+        has_whole_tiles: Whether a tile has all queries of its sequence. Such kernels look at the
+            contents of the tiles, so that steps with them cannot be captured.
     """
 
     paged: Callable[[Tensor, Tensor, QueryTiles, int | None], Tensor]
     prompts: Callable[[Tensor, Tensor, Tensor, Tensor, int, int | None], Tensor] | None
+    has_whole_tiles: bool = False
 
 
 class Platform(ABC):
