@@ -6,13 +6,16 @@ of all heads, each with its value beside it.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from engine_stub.platforms import host_zeros, platform_of, to_device
 
 # Blocks on their way to or from the host are copied to a buffer, at most this many at a time.
 _SWAPPED_AT_ONCE = 64
-# The most rows of a tile: each query has one for each query head that shares a key head.
+# The most rows of a tile, where tiles are not whole: each query has one for each query head that
+# shares a key head.
 _MOST_TILE_ROWS = 64
 
 
@@ -24,15 +27,11 @@ class PagedKVCache:
         scratch_block: The last block, which belongs to no table: padding rows write to it.
         host_pool: ``[num_cpu_blocks, layers, block_size, kv_heads, 2 * head_dim]`` in host memory,
             pinned if the device needs that.
-        block_rows: For each layer a view of the pool, a row per block:
-            ``[num_blocks + 1, block_size * kv_heads * 2 * head_dim]``.
         slot_rows: For each layer a view of the pool, a row per slot:
             ``[(num_blocks + 1) * block_size, kv_heads, 2 * head_dim]``.
         windows: For each layer, how many tokens back a query sees, its own token included; None
             for all.
-        kernels: The attention kernels; None to gather blocks.
-        tile_size: The most queries of a tile for `kernels`.
-        workspace: The memory that blocks are gathered to; made by the first step that gathers.
+        kernels: The attention kernels.
     """
 
     def __init__(
@@ -51,16 +50,19 @@ class PagedKVCache:
     ) -> None:
         self.windows = windows or (None,) * num_layers
         self.kernels = platform_of(device).attention_kernels(dtype, head_dim)
-        self.tile_size = max(_MOST_TILE_ROWS // heads_per_kv, 1)
+        self._tile_size = max(_MOST_TILE_ROWS // heads_per_kv, 1)
         self.block_size = block_size
         self.scratch_block = num_blocks
         shape = (num_layers, num_blocks + 1, block_size, num_kv_heads, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
         host_shape = (num_cpu_blocks, num_layers, *shape[2:])
         self.host_pool = host_zeros(host_shape, dtype, device)
-        self.block_rows = list(self.pool.flatten(2).unbind(0))
         self.slot_rows = list(self.pool.flatten(1, 2).unbind(0))
-        self.workspace = self.pool.new_empty(0)
+
+    @property
+    def tile_size(self) -> int:
+        """The most queries of a tile for `kernels`."""
+        return sys.maxsize if self.kernels.has_whole_tiles else self._tile_size
 
     @staticmethod
     def bytes_per_block(

@@ -7,7 +7,8 @@ from time import perf_counter
 
 import torch
 
-from engine_stub.platforms.interface import Computation, Platform
+from engine_stub.platforms.interface import AttentionKernels, Computation, Platform
+from engine_stub.platforms.torch_attention import TorchAttention
 
 
 class CpuPlatform(Platform):
@@ -28,8 +29,8 @@ class CpuPlatform(Platform):
     def activate(self, device: torch.device) -> None:
         pass
 
-    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> None:
-        return None
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels:
+        return TorchAttention().kernels
 
     def synchronize(self, device: torch.device) -> None:
         pass

@@ -90,8 +90,8 @@ class Platform(ABC):
         """Prepares this process for running on `device`."""
 
     @abstractmethod
-    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels | None:
-        """Returns the kernels for attention; None to compute it by torch's operators.
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels:
+        """Returns the kernels for the attention of one pool.
 
         Raises:
             ValueError: The kernels are not installed.

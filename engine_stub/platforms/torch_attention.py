@@ -31,10 +31,12 @@ class _Segment:
     Attributes:
         start: Index of the first query.
         end: Index after the last query.
-        blocks: ``[tiles, blocks]``, the numbers of the blocks to read.
+        blocks: ``[tiles * blocks]``, the numbers of the blocks to read.
         positions: ``[tiles, 1, queries, 1]``, each query's index in its sequence.
-        gathered: ``[tiles * blocks, block_size * kv_heads * 2 * head_dim]``, the memory to copy the
+        gathered: ``[tiles * blocks, block_size, kv_heads, 2 * head_dim]``, the memory to copy the
             blocks to.
+        keys: ``[tiles, kv_heads, blocks * block_size, head_dim]``, a view of `gathered`.
+        values: Likewise.
         masks: For each window of a layer, ``[tiles, 1, queries of a key head, keys]``: 0 where a
             query sees a key and minus infinity elsewhere.
     """
@@ -44,6 +46,8 @@ class _Segment:
     blocks: Tensor
     positions: Tensor
     gathered: Tensor
+    keys: Tensor
+    values: Tensor
     masks: dict[int | None, Tensor] = field(default_factory=dict)
 
 
@@ -68,23 +72,17 @@ class TorchAttention:
         if tiles is not self._tiles:
             self._tiles = tiles
             self._segments = self._make_segments(pool, tiles)
-        rows = pool.flatten(1)
-        kv_heads = pool.shape[2]
-        times = q.shape[1] // kv_heads
         outputs = []
         for segment in self._segments:
-            torch.index_select(rows, 0, segment.blocks.view(-1), out=segment.gathered)
-            num_seqs = len(segment.blocks)
-            heads = segment.gathered.view(num_seqs, -1, *pool.shape[2:]).transpose(1, 2)
-            keys, values = heads.chunk(2, dim=-1)
+            torch.index_select(pool, 0, segment.blocks, out=segment.gathered)
             mask = segment.masks.get(window)
             if mask is None:
-                mask = _mask(segment.positions, keys.shape[2], window, pool.dtype)
+                mask = _mask(segment.positions, segment.keys.shape[2], window, pool.dtype)
                 if mask.shape[2] > 1:
-                    mask = mask.repeat(1, 1, times, 1)
+                    mask = mask.repeat(1, 1, q.shape[1] // pool.shape[2], 1)
                 segment.masks[window] = mask
-            own = q[segment.start : segment.end]
-            outputs.append(_attend(own, num_seqs, keys, values, mask))
+            own = q if len(self._segments) == 1 else q[segment.start : segment.end]
+            outputs.append(_attend(own, segment.keys, segment.values, mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def prompts(
@@ -112,11 +110,11 @@ class TorchAttention:
             else:
                 mask = self._prompt_masks.get((length, window))
                 if mask is None:
-                    positions = torch.arange(length)[None, None, :, None]
+                    positions = torch.arange(length, device=q.device)[None, None, :, None]
                     mask = _mask(positions, length, window, q.dtype)
                     mask = mask.repeat(1, 1, q.shape[1] // k.shape[1], 1)
                     self._prompt_masks[length, window] = mask
-                outputs.append(_attend(q[own], num_seqs, keys, values, mask))
+                outputs.append(_attend(q[own], keys, values, mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _make_segments(self, pool: Tensor, tiles: QueryTiles) -> list[_Segment]:
@@ -131,13 +129,24 @@ class TorchAttention:
         for start, end in _runs(counts, tables, _GATHERED_BYTES // bytes_per_block):
             own = tables[start:end]
             width = max(map(len, own))
-            blocks = torch.tensor([blocks + [0] * (width - len(blocks)) for blocks in own])
-            num_blocks = blocks.numel()
-            if len(self._workspace) < num_blocks:
-                self._workspace = pool.new_empty(num_blocks, pool[0].numel())
+            padded = [block for blocks in own for block in blocks + [0] * (width - len(blocks))]
+            if len(self._workspace) < len(padded):
+                self._workspace = pool.new_empty(len(padded), *pool.shape[1:])
+            gathered = self._workspace[: len(padded)]
+            heads = gathered.view(end - start, -1, *pool.shape[2:]).transpose(1, 2)
+            keys, values = heads.chunk(2, dim=-1)
             first, last = firsts[start], firsts[end - 1] + counts[end - 1]
-            queries = tiles.positions[first:last].view(end - start, 1, -1, 1)
-            segments.append(_Segment(first, last, blocks, queries, self._workspace[:num_blocks]))
+            segments.append(
+                _Segment(
+                    start=first,
+                    end=last,
+                    blocks=torch.tensor(padded, device=pool.device),
+                    positions=tiles.positions[first:last].view(end - start, 1, -1, 1),
+                    gathered=gathered,
+                    keys=keys,
+                    values=values,
+                )
+            )
         return segments
 
 
@@ -166,20 +175,22 @@ def _runs(
 
 def _mask(positions: Tensor, num_keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
     """Returns 0 where a query at one of `positions` sees a key, else minus infinity."""
-    keys = torch.arange(num_keys)
+    keys = torch.arange(num_keys, device=positions.device)
     unseen = keys > positions
     if window is not None:
         unseen |= keys <= positions - window
-    return torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
+    return torch.zeros(unseen.shape, dtype=dtype, device=keys.device).masked_fill_(
+        unseen, -torch.inf
+    )
 
 
-def _attend(q: Tensor, num_seqs: int, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Computes attention of ``q [T, heads, head_dim]`` under a mask.
 
     The query heads that share a key head become that head's queries, so that no key is copied.
     """
-    queries = _by_sequence(q, num_seqs)
-    grouped = queries.reshape(num_seqs, keys.shape[1], -1, q.shape[-1])
+    queries = _by_sequence(q, len(keys))
+    grouped = queries.reshape(len(keys), keys.shape[1], -1, q.shape[-1])
     out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
     return out.reshape(queries.shape).transpose(1, 2).flatten(0, 1)
 

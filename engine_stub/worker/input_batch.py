@@ -1,9 +1,9 @@
 """The inputs of a step for the model: the tokens of all sequences, laid out one after another.
 
-The order keeps the number of attention calls small: new sequences of equal length side by side,
-then chunks of prompts whose beginnings are in the pool, then decodes by their number of tokens
-(more than one with a draft) and by the length of their block tables. Attention kernels need no
-segments of equal lengths: they get all inputs in one copy (`StepInputs`).
+The order keeps the number of attention calls small on a CPU, where each takes neighbours with
+equally many queries: new sequences of equal length side by side, then chunks of prompts whose
+beginnings are in the pool, then decodes by their number of tokens (more than one with a draft) and
+by the length of their block tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ from itertools import chain
 
 from torch import Tensor
 
-from engine_stub.model_executor.attention import (
-    AttentionSegment,
-    PagedAttention,
-    attention_contexts,
-)
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import AttentionFn
 from engine_stub.platforms import to_device
@@ -27,12 +22,6 @@ from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
 from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs
 from engine_stub.worker.step_inputs import BatchRow, StepInputs
 from seqtop.sequence import SequenceGroupMetadata
-
-# In a segment of decodes, the longest table has at most this times the blocks of the shortest.
-_MOST_PADDING = 2
-# The most bytes of keys and values that a segment gathers. They should still be in the processor's
-# cache when they are read.
-_SEGMENT_BYTES = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +96,20 @@ def prepare_batch(
 
     device = cache.pool.device
     graph = None
-    if cache.kernels is None:
-        positions = to_device(inputs.positions, device)
-        segments = _prompt_segments([*fresh.values()], chunks, positions, cache)
-        for rows in decodes.values():
-            start = segments[-1].end if segments else 0
-            segments += _decode_segments(rows, start, positions, cache)
-        attend: AttentionFn = PagedAttention(cache, to_device(inputs.slots, device), segments)
-        input_ids = to_device(inputs.input_ids, device)
-    else:
-        prompts = [*chain(*fresh.values())]
-        if graphs is not None and not prompts and not chunks and len(decodes) == 1:
-            ((num_queries, rows),) = decodes.items()
-            graph = graphs.fitting(len(rows), num_queries)
-        tiled = [*chunks, *chain(*decodes.values())]
-        if cache.kernels.prompts is None:
-            prompts, tiled = [], prompts + tiled
-        # The kernel is compiled for two sizes: that of decodes, and that of anything else.
-        has_chunks = bool(chunks) or (bool(fresh) and not prompts)
-        most_queries = cache.tile_size if has_chunks else max(decodes, default=1)
-        inputs.add_tiles(prompts, tiled, min(cache.tile_size, most_queries))
-        on_device = graph.load(inputs) if graph else inputs.to_device(cache)
-        input_ids, positions, attend = on_device
-        num_tokens = len(inputs.input_ids)
-        input_ids, positions = input_ids[:num_tokens], positions[:num_tokens]
+    prompts = [*chain(*fresh.values())]
+    if graphs is not None and not prompts and not chunks and len(decodes) == 1:
+        ((num_queries, rows),) = decodes.items()
+        graph = graphs.fitting(len(rows), num_queries)
+    tiled = [*chunks, *chain(*decodes.values())]
+    if cache.kernels.prompts is None:
+        prompts, tiled = [], prompts + tiled
+    # CUDA's kernel is compiled for two sizes: that of decodes, and that of anything else.
+    has_chunks = bool(chunks) or (bool(fresh) and not prompts)
+    most_queries = cache.tile_size if has_chunks else max(decodes, default=1)
+    inputs.add_tiles(prompts, tiled, min(cache.tile_size, most_queries))
+    input_ids, positions, attend = graph.load(inputs) if graph else inputs.to_device(cache)
+    num_tokens = len(inputs.input_ids)
+    input_ids, positions = input_ids[:num_tokens], positions[:num_tokens]
     return InputBatch(
         input_ids=input_ids,
         positions=positions,
@@ -174,57 +153,3 @@ def _rows(
                 end=end,
                 draft=draft,
             )
-
-
-def _prompt_segments(
-    fresh: list[list[BatchRow]], chunks: list[BatchRow], positions: Tensor, cache: PagedKVCache
-) -> list[AttentionSegment]:
-    """Returns the segments of a step's prompts, laid out in the order of the arguments."""
-    segments: list[AttentionSegment] = []
-    start = 0
-    for rows in fresh:
-        end = start + len(rows) * rows[0].end
-        segments.append(AttentionSegment(start, end, len(rows), None))
-        start = end
-    for row in chunks:
-        end = start + row.end - row.start
-        own_positions = positions[None, start:end]
-        (context,) = attention_contexts(cache, [row.block_table], own_positions, [1])
-        segments.append(AttentionSegment(start, end, 1, context))
-        start = end
-    return segments
-
-
-def _decode_segments(
-    rows: list[BatchRow], start: int, positions: Tensor, cache: PagedKVCache
-) -> list[AttentionSegment]:
-    """Returns the segments of decodes of equally many tokens, from the step's token `start` on."""
-    segments: list[AttentionSegment] = []
-    tables = [row.block_table for row in rows]
-    sizes = _segment_sizes(tables, cache)
-    num_queries = rows[0].end - rows[0].start
-    own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
-    contexts = attention_contexts(cache, tables, own_positions, sizes)
-    for size, context in zip(sizes, contexts, strict=True):
-        end = start + size * num_queries
-        segments.append(AttentionSegment(start, end, size, context))
-        start = end
-    return segments
-
-
-def _segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
-    """Returns the number of decodes in each segment, for tables in order of length."""
-    most_blocks = _SEGMENT_BYTES // cache.pool[0, 0].nbytes
-    sizes: list[int] = []
-    shortest = 0
-    for table in tables:
-        if (
-            sizes
-            and (sizes[-1] + 1) * len(table) <= most_blocks
-            and len(table) <= _MOST_PADDING * shortest
-        ):
-            sizes[-1] += 1
-        else:
-            sizes.append(1)
-            shortest = len(table)
-    return sizes

@@ -114,11 +114,11 @@ class StepInputs:
         return device_inputs(cache, packed, *sizes, self.prompt_lengths)
 
 
-class KernelAttention:
-    """The attention of one step by the kernels of a device; see `PagedAttention`.
+class PagedAttention:
+    """The attention of one step, which the decoder calls once per layer.
 
     Args:
-        cache: The pool, with kernels; the step's keys and values are written to it.
+        cache: The pool, with its kernels; the step's keys and values are written to it.
         slots: ``[T]``, the row of `PagedKVCache.slot_rows` for each token's keys and values.
         tiles: All tokens but those of `prompt_lengths`, counted from the first of them.
         prompt_lengths: The lengths of the prompts at the beginning, for the kernel for prompts.
@@ -130,22 +130,30 @@ class KernelAttention:
         self.cache = cache
         self.slots = slots
         self.tiles = tiles
-        self._prompt_lengths = prompt_lengths
+        self.prompt_lengths = prompt_lengths
         if prompt_lengths:
             starts = [*accumulate(prompt_lengths, initial=0)]
             self._prompt_starts = to_device(starts, cache.pool.device, torch.int32)
 
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
-        """Writes the step's keys and values, then attends; see `PagedAttention.__call__`."""
+        """Writes the step's keys and values, then attends.
+
+        Args:
+            layer_idx: The layer's position in the cache.
+            q: Queries, ``[T, heads, head_dim]``.
+            kv: Keys and values, ``[T, kv_heads, 2 * head_dim]``.
+
+        Returns:
+            ``[T, heads, head_dim]``.
+        """
         cache, kernels, window = self.cache, self.cache.kernels, self.cache.windows[layer_idx]
-        assert kernels is not None
         cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
         outputs = []
-        first_tiled = sum(self._prompt_lengths)
-        if self._prompt_lengths:
+        first_tiled = sum(self.prompt_lengths)
+        if self.prompt_lengths:
             assert kernels.prompts is not None
             k, v = kv[:first_tiled].chunk(2, dim=-1)
-            prompts = self._prompt_starts, max(self._prompt_lengths)
+            prompts = self._prompt_starts, max(self.prompt_lengths)
             outputs.append(kernels.prompts(q[:first_tiled], k, v, *prompts, window))
         if len(self.tiles.first_tokens):
             pool = cache.pool[layer_idx]
@@ -153,7 +161,7 @@ class KernelAttention:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-DeviceInputs: TypeAlias = tuple[Tensor, Tensor, KernelAttention]
+DeviceInputs: TypeAlias = tuple[Tensor, Tensor, PagedAttention]
 """The tokens of a step, their positions, and its attention."""
 
 
@@ -171,4 +179,4 @@ def device_inputs(
     input_ids, positions, slots, first_tokens, num_queries, table_starts, block_tables = parts
     tiled = positions[sum(prompt_lengths) :]
     tiles = QueryTiles(tile_size, first_tokens, num_queries, table_starts, tiled, block_tables)
-    return input_ids, positions, KernelAttention(cache, slots, tiles, prompt_lengths)
+    return input_ids, positions, PagedAttention(cache, slots, tiles, prompt_lengths)

@@ -94,7 +94,7 @@ class Worker:
         """Allocates the KV pool, and the pool in host memory to swap to."""
         self.cache = self._cache(num_gpu_blocks, num_cpu_blocks)
         graphs = None
-        if self.cache.kernels is not None and not self.config.enforce_eager:
+        if not self.cache.kernels.has_whole_tiles and not self.config.enforce_eager:
             graphs = DecodeGraphs(
                 self.model,
                 self.cache,

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.attention import PagedAttention
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms.interface import AttentionKernels
+from engine_stub.platforms.torch_attention import TorchAttention
 from engine_stub.worker.input_batch import prepare_batch
-from engine_stub.worker.step_inputs import KernelAttention
+from engine_stub.worker.step_inputs import PagedAttention
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 from tests.engine_stub.platforms.test_cuda import PROMPTS
 from tests.support.attention_kernels import PAGED_ONLY
@@ -95,18 +95,18 @@ class Case:
         )
         self.cache.pool.copy_(normal(*self.cache.pool.shape))
 
-    def attend(self, kernels: AttentionKernels | None) -> Tensor:
-        """The attention that the engine would compute, with these kernels or by gathering."""
+    def attend(self, kernels: AttentionKernels) -> Tensor:
+        """The attention that the engine would compute with these kernels."""
         self.cache.kernels = kernels
         batch = prepare_batch(self.groups, self.cache, {})
-        assert isinstance(batch.attend, PagedAttention if kernels is None else KernelAttention)
+        assert isinstance(batch.attend, PagedAttention)
         return batch.attend(0, self.q, self.kv)
 
     def attend_plainly(self) -> Tensor:
         """The same in 64 bits, by the formula."""
         self.cache.kernels = PAGED_ONLY
         batch = prepare_batch(self.groups, self.cache, {})
-        assert isinstance(batch.attend, KernelAttention)
+        assert isinstance(batch.attend, PagedAttention)
         tiles = batch.attend.tiles
         self.cache.slot_rows[0].index_copy_(0, batch.attend.slots, self.kv)
         out = torch.zeros_like(self.q, dtype=torch.float64)
@@ -145,7 +145,9 @@ def test_random_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
             return f"{shown}: {text}"
 
         attended = case.attend(KERNELS)
-        torch.testing.assert_close(attended, case.attend(None), **limits, msg=name)
+        torch.testing.assert_close(
+            attended, case.attend(TorchAttention().kernels), **limits, msg=name
+        )
         torch.testing.assert_close(attended.double(), case.attend_plainly(), **limits, msg=name)
 
 

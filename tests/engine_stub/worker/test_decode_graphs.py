@@ -10,15 +10,11 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.attention import (
-    AttentionSegment,
-    PagedAttention,
-    attention_contexts,
-)
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms.interface import AttentionKernels
+from engine_stub.platforms.torch_attention import TorchAttention
 from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs, batch_sizes
 from engine_stub.worker.step_inputs import StepInputs
 from engine_stub.worker.worker import Worker
@@ -126,21 +122,14 @@ def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
         assert torch.equal(changed, expected)
 
         cache.pool.copy_(before)
-        segments = []
+        cache.kernels = TorchAttention().kernels
+        alone = []
         for row, table in enumerate(tables):
-            position = torch.tensor([[positions[row]]])
-            (context,) = attention_contexts(cache, [table], position, [1])
-            # Each has to be read before the next one's is gathered to the same memory.
-            segments.append((row, AttentionSegment(0, 1, 1, context)))
-        alone = [
-            model(
-                torch.tensor([input_ids[row]]),
-                torch.tensor([positions[row]]),
-                PagedAttention(cache, torch.tensor([slots[row]]), [segment]),
-                received and IntermediateTensors({"hidden_states": hidden[row : row + 1]}),
-            )
-            for row, segment in segments
-        ]
+            own = step_inputs([input_ids[row]], [positions[row]], [slots[row]], [table])
+            tensors = None
+            if received is not None:
+                tensors = IntermediateTensors({"hidden_states": hidden[row : row + 1]})
+            alone.append(model(*own.to_device(cache), tensors))
         assert torch.allclose(output, torch.cat(alone), atol=1e-5)
         assert torch.allclose(written, cache.pool[0].flatten(0, 1)[slots], atol=1e-5)
 

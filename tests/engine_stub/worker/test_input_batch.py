@@ -2,17 +2,17 @@
 
 import torch
 
-from engine_stub.model_executor.attention import AttentionSegment, PagedAttention
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
+from engine_stub.worker.step_inputs import PagedAttention
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
 BLOCK_SIZE = 4
 
 
-def make_cache(head_dim: int = 8) -> PagedKVCache:
+def make_cache() -> PagedKVCache:
     cpu = torch.device("cpu")
-    return PagedKVCache(2, 4096, 2, BLOCK_SIZE, head_dim, device=cpu, dtype=torch.float32)
+    return PagedKVCache(2, 4096, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32)
 
 
 def group(seq_id: int, length: int, computed: int, chunk: int) -> SequenceGroupMetadata:
@@ -30,25 +30,18 @@ def group(seq_id: int, length: int, computed: int, chunk: int) -> SequenceGroupM
     )
 
 
-def segments_of(batch: InputBatch) -> list[AttentionSegment]:
-    attend = batch.attend
-    assert isinstance(attend, PagedAttention)
-    return attend.segments
+def attention_of(batch: InputBatch) -> PagedAttention:
+    assert isinstance(batch.attend, PagedAttention)
+    return batch.attend
 
 
-def segments(batch: InputBatch) -> list[tuple[int, int, bool]]:
-    """Tokens, sequences, and whether anything is read from the pool."""
-    return [
-        (segment.end - segment.start, segment.num_seqs, segment.context is not None)
-        for segment in segments_of(batch)
-    ]
-
-
-def test_new_prompts_of_equal_length_share_a_segment() -> None:
+def test_new_prompts_of_equal_length_are_side_by_side() -> None:
     batch = prepare_batch(
         [group(0, 5, 0, 5), group(1, 7, 0, 7), group(2, 5, 0, 5)], make_cache(), {}
     )
-    assert segments(batch) == [(10, 2, False), (7, 1, False)]
+    attention = attention_of(batch)
+    assert attention.prompt_lengths == [5, 5, 7]
+    assert len(attention.tiles.first_tokens) == 0
     assert batch.input_ids.tolist() == [*range(5), *range(200, 205), *range(100, 107)]
     assert batch.positions.tolist() == [*range(5), *range(5), *range(7)]
     assert [row.group_index for row in batch.sampling_rows] == [0, 2, 1]
@@ -57,24 +50,21 @@ def test_new_prompts_of_equal_length_share_a_segment() -> None:
 
 def test_a_chunk_reads_the_pool_and_does_not_sample_before_its_end() -> None:
     batch = prepare_batch([group(0, 20, 8, 6), group(1, 9, 8, 1)], make_cache(), {})
-    assert segments(batch) == [(6, 1, True), (1, 1, True)]
+    attention = attention_of(batch)
+    assert attention.prompt_lengths == []
+    assert attention.tiles.first_tokens.tolist() == [0, 6]
+    assert attention.tiles.num_queries.tolist() == [6, 1]
     assert [row.group_index for row in batch.sampling_rows] == [1]
     # Only the blocks up to the chunk's end are read: 14 tokens, 4 blocks.
-    assert segments_of(batch)[0].context.blocks.tolist() == [0, 1, 2, 3]
+    assert attention.tiles.table_starts.tolist() == [0, 4]
+    assert attention.tiles.block_tables.tolist() == [0, 1, 2, 3, 500, 501, 502]
 
 
-def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
+def test_decodes_are_in_the_order_of_their_tables_lengths() -> None:
     lengths = [200, 9, 17, 60, 33, 10]
     groups = [group(index, length, length - 1, 1) for index, length in enumerate(lengths)]
     batch = prepare_batch(groups, make_cache(), {})
     assert [row.group_index for row in batch.sampling_rows] == [1, 5, 2, 4, 3, 0]
-    assert segments(batch) == [(3, 3, True), (2, 2, True), (1, 1, True)]
-    for segment in segments_of(batch):
-        assert segment.context.keys.shape[0] == segment.num_seqs
-
-
-def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
-    # 100 tokens, 2 heads of 512 numbers, keys and values: 800 KiB a sequence.
-    groups = [group(index, 100, 99, 1) for index in range(5)]
-    batch = prepare_batch(groups, make_cache(head_dim=512), {})
-    assert [segment.num_seqs for segment in segments_of(batch)] == [2, 2, 1]
+    tiles = attention_of(batch).tiles
+    assert tiles.num_queries.tolist() == [1] * 6
+    assert tiles.table_starts.tolist() == [0, 3, 6, 11, 20, 35]
