@@ -28,12 +28,12 @@ def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
         assert isinstance(app.screen, ChecksScreen)
         await checked(app, pilot)
         text = words(app)
-        assert f"{len(RULES)} rules 41 steps 9 findings" in text
-        assert f"budget 7 block-leak 2 the other {len(RULES) - 2} hold" in text
+        assert f"{len(RULES)} rules 41 steps 10 findings" in text
+        assert f"budget 8 block-leak 2 the other {len(RULES) - 2} hold" in text
         assert "18 blocks are in use, the block tables name 16." in text
         await pilot.press("1")
         await pilot.pause()
-        assert "checks: 9" in words(app)
+        assert "checks: 10" in words(app)
 
     play(app, act, (100, 24))
 
@@ -110,7 +110,7 @@ def test_a_recording_is_checked_from_end_to_end() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        assert "41 steps 9 findings" in words(app)
+        assert "41 steps 10 findings" in words(app)
         await pilot.press("V")
         assert app.ui.time_travel.position == found(app)[0][0]
 
