@@ -27,7 +27,7 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 
 TITLE = "Late join"
 MAX_MS = 600.0

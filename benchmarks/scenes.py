@@ -14,8 +14,8 @@ from seqtop.sequence import (
     SequenceStage,
     SequenceStatus,
 )
+from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import members
-from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     EngineInfo,
     Event,

@@ -38,7 +38,7 @@ from seqtop.sequence import (
 )
 from seqtop.sequence.parallel import parent_request_id
 from seqtop.wire import messages
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,

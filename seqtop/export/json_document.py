@@ -13,7 +13,7 @@ from seqtop.live.connection import Connection
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.waits import wait_until
 from seqtop.text.sanitize import safe_json
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.snapshot import WaitTimes
 
 

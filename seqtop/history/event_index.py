@@ -112,7 +112,7 @@ class EventIndex:
         """Adds the next entry.
 
         A time, step or number that would run backwards is replaced by the one before it, because
-        a bisection needs sorted columns.
+        a bisection needs sorted arrays.
         """
         with self._lock:
             if self._numbers:
@@ -138,8 +138,8 @@ class EventIndex:
         """Deletes all entries before `position`."""
         with self._lock:
             count = position - self._first
-            for column in (self._numbers, self._times, self._steps, self._kinds):
-                del column[:count]
+            for numbers in (self._numbers, self._times, self._steps, self._kinds):
+                del numbers[:count]
             for positions in self._positions.values():
                 del positions[: bisect_left(positions, position)]
             # The event at the first position can no longer be read: it is not a recorded step.
@@ -217,13 +217,13 @@ class EventIndex:
             return self._first + index - 1 if index else None
 
     def _run_bounds(self, near: int | None) -> tuple[int, int]:
-        """Returns the column indices of the run of the engine that has position `near`."""
+        """Returns the array indices of the run of the engine that has position `near`."""
         restarts = self._positions[EventKind.RESTART]
         run = bisect_right(restarts, self.last if near is None else near)
         start = restarts[run - 1] - self._first if run else 0
         stop = restarts[run] - self._first if run < len(restarts) else len(self._numbers)
         return start, stop
 
-    def _last_not_above(self, column: Sequence[float], value: float, start: int, stop: int) -> int:
-        index = bisect_right(column, value, start, stop) - 1
+    def _last_not_above(self, numbers: Sequence[float], value: float, start: int, stop: int) -> int:
+        index = bisect_right(numbers, value, start, stop) - 1
         return self._first + max(index, start)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 import zstandard
 
-from seqtop.history.segments import EventColumns
+from seqtop.history.segments import EventArrays
 from seqtop.wire import codec
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS, check_elements, count_elements
 from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
@@ -69,7 +69,7 @@ class FrameHeader(msgspec.Struct, array_like=True, kw_only=True):
 class EventsHeader(FrameHeader, kw_only=True, tag="events"):
     """Describes a frame that contains the joined payloads of consecutive messages."""
 
-    columns: EventColumns
+    arrays: EventArrays
 
 
 class FinishedHeader(FrameHeader, kw_only=True, tag="finished"):
@@ -115,21 +115,19 @@ def check_size(header: AnyHeader) -> None:
         raise ValueError(f"a frame of {max(header.size, header.length):,} bytes is too large")
 
 
-def check_columns(header: EventsHeader) -> None:
-    """Checks that the columns of a header fit together and fit the content.
+def check_arrays(header: EventsHeader) -> None:
+    """Checks that the arrays of a header fit together and fit the content.
 
     Raises:
         ValueError: They do not.
     """
-    columns = header.columns
-    lengths = {
-        len(column) for column in (columns.sizes, columns.times, columns.steps, columns.kinds)
-    }
+    arrays = header.arrays
+    lengths = {len(numbers) for numbers in (arrays.sizes, arrays.times, arrays.steps, arrays.kinds)}
     if len(lengths) != 1 or lengths == {0}:
-        raise ValueError("the columns of a batch differ in length")
-    if not -(2**63) <= columns.number <= 2**63 - len(columns.sizes):
+        raise ValueError("the arrays of a batch differ in length")
+    if not -(2**63) <= arrays.number <= 2**63 - len(arrays.sizes):
         raise ValueError("the numbers of a batch are too large")
-    if min(columns.sizes) < 0 or sum(columns.sizes) != header.length:
+    if min(arrays.sizes) < 0 or sum(arrays.sizes) != header.length:
         raise ValueError("the sizes of a batch do not add up to its length")
 
 

@@ -211,15 +211,15 @@ class FileStore(Timeline):
                 self._add_keyframe(header, data)
 
     def _add_events(self, header: EventsHeader, data: CompressedData) -> None:
-        columns = header.columns
-        if not self._segments or columns.position != self.last + 1:
+        arrays = header.arrays
+        if not self._segments or arrays.position != self.last + 1:
             raise ValueError("events are missing")
-        file_format.check_columns(header)
-        rows = zip(columns.times, columns.steps, columns.kinds, strict=True)
-        for number, (time, step, kind) in enumerate(rows, columns.number):
+        file_format.check_arrays(header)
+        rows = zip(arrays.times, arrays.steps, arrays.kinds, strict=True)
+        for number, (time, step, kind) in enumerate(rows, arrays.number):
             kind &= _EVENT_KINDS
             self.index.append(number, time, step, EventKind(kind) if kind else ORDINARY)
-        batch = CompressedBatch(columns.position, columns.sizes, data)
+        batch = CompressedBatch(arrays.position, arrays.sizes, data)
         self._segments[-1].batches.append(batch)
 
     def _add_keyframe(self, header: KeyframeHeader, data: CompressedData) -> None:

@@ -18,7 +18,7 @@ from seqtop.history.file_format import (
     KeyframeHeader,
 )
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, encode_finished
-from seqtop.history.segments import EventColumns, Gap, SegmentBuilder
+from seqtop.history.segments import EventArrays, Gap, SegmentBuilder
 from seqtop.history.timeline import RecordingError
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
@@ -104,9 +104,9 @@ class FileWriter:
             self.num_steps += 1
         self._last_step = entry.step
 
-    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+    def store_batch(self, batch: EventArrays, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
-        self._write_frame(EventsHeader(size=0, length=0, columns=batch), payloads)
+        self._write_frame(EventsHeader(size=0, length=0, arrays=batch), payloads)
 
     def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
         """Stores finished requests, numbered from `first`."""

@@ -17,7 +17,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire import codec
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.errors import WireError
 

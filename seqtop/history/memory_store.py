@@ -10,7 +10,7 @@ import zstandard
 
 from seqtop.history.event_index import IndexEntry
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, encode_finished
-from seqtop.history.segments import EventColumns, Gap, SegmentBuilder
+from seqtop.history.segments import EventArrays, Gap, SegmentBuilder
 from seqtop.history.timeline import (
     CompressedBatch,
     CompressedData,
@@ -80,7 +80,7 @@ class MemoryStore(Timeline):
         """Stores the index entry of the next position."""
         self.index.append(*entry)
 
-    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+    def store_batch(self, batch: EventArrays, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
         stored = CompressedBatch(batch.position, batch.sizes, self._store(payloads))
         self._segments[-1].batches.append(stored)

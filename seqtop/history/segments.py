@@ -17,7 +17,7 @@ from seqtop.history.event_index import ORDINARY, EventKind, IndexEntry, kind_of
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, KeyframeEncoder
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
 
@@ -53,8 +53,8 @@ class Gap(msgspec.Struct, array_like=True, frozen=True):
         return f"{self.num_missed:,} {noun} missing"
 
 
-class EventColumns(msgspec.Struct, array_like=True):
-    """Consecutive events, one element for each in every column."""
+class EventArrays(msgspec.Struct, array_like=True):
+    """Consecutive events, one element for each in every array."""
 
     position: int
     """Position of the first event."""
@@ -76,7 +76,7 @@ class SegmentSink(Protocol):
     def store_entry(self, entry: IndexEntry) -> None:
         """Stores the index entry of the next position."""
 
-    def store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
+    def store_batch(self, batch: EventArrays, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
 
     def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
@@ -96,7 +96,7 @@ class SegmentBuilder:
     """
 
     def __init__(self, sink: SegmentSink) -> None:
-        self.batch: EventColumns | None = None
+        self.batch: EventArrays | None = None
         """The events that are not stored yet."""
         self.batch_payloads = bytearray()
         """The payloads of `batch`, joined."""
@@ -139,7 +139,7 @@ class SegmentBuilder:
         self._position += 1
         self._number = number
         if self.batch is None:
-            self.batch = EventColumns(self._position, number)
+            self.batch = EventArrays(self._position, number)
         entry = self._entry(state, kind_of(event))
         batch = self.batch
         batch.sizes.append(len(payload))

@@ -23,7 +23,7 @@ from seqtop.history.segments import Gap
 from seqtop.process import garbage_collection
 from seqtop.state import EngineState
 from seqtop.wire import parsing
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
 

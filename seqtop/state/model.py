@@ -2,7 +2,7 @@
 
 Everything here is a msgspec struct. So a state can be encoded whole (a snapshot) and compared field
 by field, and hundreds of thousands of sequences do not burden the garbage collector. Values that
-exist once per token are in columns (`seqtop.wire.columns`), which are copied whole.
+exist once per token are in arrays (`seqtop.wire.arrays`), which are copied whole.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from seqtop.sequence import (
 )
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import (
     EngineInfo,
     MissCause,

@@ -28,8 +28,8 @@ from seqtop.state.sequence_updates import (
     set_status,
     update_sequence,
 )
+from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import block_moves
-from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,

@@ -3,7 +3,7 @@
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import waits
 from seqtop.state.model import EngineData, RequestState, SequenceState
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from seqtop.wire.snapshot import Span
 

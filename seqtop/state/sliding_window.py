@@ -29,7 +29,7 @@ class Figures(NamedTuple):
 class Samples:
     """The newest `max_samples` samples: times in epoch seconds, and values in seconds.
 
-    Times and values are in two columns, because pairs would be a hundred thousand objects a second
+    Times and values are in two queues, because pairs would be a hundred thousand objects a second
     for the garbage collector.
     """
 

@@ -25,7 +25,7 @@ from seqtop.state.sequence_updates import (
     update_sequence,
 )
 from seqtop.state.waits import begin_wait, end_wait
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import CachedBlocks, RequestArrived, SequenceUpdate
 from seqtop.wire.snapshot import (

@@ -3,7 +3,7 @@
 The format is MessagePack, laid out by the struct definitions in `seqtop.sequence`. In addition:
 
 - An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
-- A column of a state is the extension described in `seqtop.wire.columns`.
+- An array of numbers (`Ints`, `Floats`) is the extension described in `seqtop.wire.arrays`.
 - A tensor is the extension described in `seqtop.wire.tensors`. vLLM sends nil instead of a tensor;
   this encoder sends the tensor. Nil from vLLM decodes to None.
 - Empty multimodal inputs are nil, as with every plain prompt.
@@ -26,8 +26,8 @@ import msgspec
 from seqtop.sequence.inputs import MultiModalKwargs
 from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
-from seqtop.wire import columns
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire import arrays
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.element_count import MAX_ELEMENTS, check_elements
 from seqtop.wire.error_location import describe_error, locate_failure, name_of
 from seqtop.wire.errors import WireError
@@ -104,7 +104,7 @@ def _encoding_error(obj: Any, error: Exception) -> WireError:
 def _encode_other(obj: Any) -> Any:
     if isinstance(obj, array):
         if isinstance(obj, Ints | Floats):
-            return columns.pack(obj)
+            return arrays.pack(obj)
         return _token_bytes(obj)
     if isinstance(obj, Tensor):
         return pack_tensor(obj)
@@ -124,7 +124,7 @@ def _decode_other(expected: type, obj: Any) -> Any:
     if type(obj) is expected:
         return obj
     if expected is Ints or expected is Floats:
-        return columns.column(expected, obj)
+        return arrays.as_array(expected, obj)
     if expected is array:
         return _token_array(obj)
     if expected is MultiModalKwargs and isinstance(obj, dict):
@@ -135,8 +135,8 @@ def _decode_other(expected: type, obj: Any) -> Any:
 
 
 def _decode_extension(code: int, data: memoryview) -> Any:
-    if code in columns.CODES:
-        return columns.unpack(code, data)
+    if code in arrays.CODES:
+        return arrays.unpack(code, data)
     if code == TENSOR_CODE:
         return unpack_tensor(data)
     raise ValueError(f"unknown extension type {code}")

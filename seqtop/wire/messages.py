@@ -22,7 +22,7 @@ from seqtop.sequence import (
 )
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 
 PROTOCOL_VERSION = 3
 """The only version that is sent and decoded. The topic of each message has it."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 import msgspec
 
 from seqtop.sequence.privacy import Privacy
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo
 

@@ -13,7 +13,7 @@ import msgspec
 from seqtop.sequence import Logprob
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import (
     Accepted,
     CachedBlocks,

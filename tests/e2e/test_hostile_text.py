@@ -22,7 +22,7 @@ from seqtop.text import sanitize
 from seqtop.transport.publisher import Publisher
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import Refused, RequestArrived, RequestFinished, SequenceUpdate
 from tests.support.hand_driven import HandDrivenEngine, engine_info, step
 from tests.support.piloting import play, screen

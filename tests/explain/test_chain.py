@@ -11,7 +11,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
 from seqtop.state.freeze import freeze
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     Heartbeat,
     RequestArrived,

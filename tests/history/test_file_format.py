@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from seqtop.history import FileWriter, file_format
-from seqtop.history.segments import EventColumns
+from seqtop.history.segments import EventArrays
 from seqtop.state import EngineState
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from tests.support.recordings import append, encoded
 
 SCRIPT = encoded(11, 220)
@@ -74,11 +74,11 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     _, requests, max_finished = msgspec.msgpack.decode(content)
     assert (requests.code, requests.data, max_finished) == (ord("i"), b"", 1_000)
 
-    _, _, [columns], content = frames[1]
-    position, number, sizes, times, steps, kinds = columns
+    _, _, [arrays], content = frames[1]
+    position, number, sizes, times, steps, kinds = arrays
     assert (position, number, content) == (1, 0, b"".join(script))
     count = len(script)
-    assert [chr(column.code) for column in (sizes, times, steps, kinds)] == ["i", "d", "q", "b"]
+    assert [chr(numbers.code) for numbers in (sizes, times, steps, kinds)] == ["i", "d", "q", "b"]
     assert list(struct.unpack(f"<{count}i", sizes.data)) == [len(payload) for payload in script]
     assert struct.unpack(f"<{count}d", times.data)[-1] == state.time
     assert struct.unpack(f"<{count}q", steps.data)[-1] == state.step
@@ -109,33 +109,33 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     ]
 
 
-def columns(
+def events_header(
     *, position: int = 1, number: int = 0, sizes: list[int], length: int = 2, kind: int = 0
 ) -> file_format.EventsHeader:
     kinds = Ints.of([kind] * length)
     times, steps = Floats("d", [1.0] * length), Ints.of([0] * length)
-    columns = EventColumns(position, number, Ints.of(sizes), times, steps, kinds)
-    return file_format.EventsHeader(size=9, length=7, columns=columns)
+    arrays = EventArrays(position, number, Ints.of(sizes), times, steps, kinds)
+    return file_format.EventsHeader(size=9, length=7, arrays=arrays)
 
 
-def test_columns_must_fit_together() -> None:
-    file_format.check_columns(columns(sizes=[3, 4]))
-    file_format.check_columns(columns(sizes=[3, 4], number=2**63 - 2))
+def test_arrays_must_fit_together() -> None:
+    file_format.check_arrays(events_header(sizes=[3, 4]))
+    file_format.check_arrays(events_header(sizes=[3, 4], number=2**63 - 2))
     for wrong in (
-        columns(sizes=[], length=0),
-        columns(sizes=[7]),
-        columns(sizes=[3, 5]),
-        columns(sizes=[-1, 8]),
-        columns(sizes=[3, 4], number=2**63 - 1),
-        columns(sizes=[3, 4], number=-(2**63) - 1),
+        events_header(sizes=[], length=0),
+        events_header(sizes=[7]),
+        events_header(sizes=[3, 5]),
+        events_header(sizes=[-1, 8]),
+        events_header(sizes=[3, 4], number=2**63 - 1),
+        events_header(sizes=[3, 4], number=-(2**63) - 1),
     ):
         with pytest.raises(ValueError, match="of a batch"):
-            file_format.check_columns(wrong)
+            file_format.check_arrays(wrong)
 
 
 def test_damaged_headers_are_refused() -> None:
-    packed = file_format.pack_header(columns(sizes=[3, 4]))[file_format.SKIPPABLE.size :]
-    assert file_format.unpack_header(packed) == columns(sizes=[3, 4])
+    packed = file_format.pack_header(events_header(sizes=[3, 4]))[file_format.SKIPPABLE.size :]
+    assert file_format.unpack_header(packed) == events_header(sizes=[3, 4])
     for index in range(len(packed)):
         damaged = packed[:index] + bytes([packed[index] ^ 1]) + packed[index + 1 :]
         with pytest.raises(ValueError, match="a header is damaged"):

@@ -18,7 +18,7 @@ from seqtop.history.file_format import EventsHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import Heartbeat
 from tests.support.recordings import (
     MAX_FINISHED,
@@ -144,7 +144,7 @@ def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -
     data = bytearray(recorded.read_bytes())
     batches = [frame for frame in frames_of(recorded) if isinstance(frame.header, EventsHeader)]
     offset, header = batches[6]
-    position = header.columns.position
+    position = header.arrays.position
     data[offset + 20] ^= 0x10
     path = tmp_path / "flipped.seqtop"
     path.write_bytes(data)
@@ -265,7 +265,7 @@ def test_bomb_is_not_expanded(tmp_path: Path) -> None:
 
 
 def keyframe_of(elements: bytes) -> bytes:
-    """Returns the content of a keyframe with an array in place of its column of requests."""
+    """Returns the content of a keyframe with a list in place of its array of requests."""
     count = len(elements).to_bytes(4, "big")
     return b"\x93" + codec.encode(EngineState()) + b"\xdd" + count + elements + b"\x05"
 
@@ -326,11 +326,11 @@ def test_extreme_numbers_are_read_by_every_command(
         )  # fmt: skip
         frames.append(frame(header, zstandard.compress(content)))
         event = codec.encode(Heartbeat(time=clock, step=step))
-        columns = segments.EventColumns(
+        arrays = segments.EventArrays(
             position + 1, number, Ints("i", [len(event)]), Floats("d", [clock]), Ints("q", [step]),
             Ints("b", [7]),
         )  # fmt: skip
-        events = EventsHeader(size=0, length=len(event), columns=columns)
+        events = EventsHeader(size=0, length=len(event), arrays=arrays)
         frames.append(frame(events, zstandard.compress(event)))
     path.write_bytes(b"".join(frames))
     with FileStore(path) as recording:

@@ -11,7 +11,7 @@ import pytest
 from seqtop.history import keyframe
 from seqtop.state import EngineState, RequestState, Span
 from seqtop.wire import codec
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from tests.support.recordings import assert_same, encoded, fed
 from tests.support.reducer_events import finish, metrics, prefilled

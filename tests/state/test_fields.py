@@ -21,7 +21,7 @@ from seqtop.state.fields import (
     wait_word,
 )
 from seqtop.state.wait_causes import BEHIND
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import WaitReason
 from seqtop.wire.snapshot import WaitTimes
 

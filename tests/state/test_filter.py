@@ -20,7 +20,7 @@ from seqtop.state.filter import (
     quantity,
     share,
 )
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 
 NOW = 110.0
 

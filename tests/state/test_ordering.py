@@ -12,7 +12,7 @@ from seqtop.state.fields import COLUMNS, FIELDS, Field
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.sort_key import sort_key
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from tests.support.sequence_states import add, ids
 
 STATUSES = list(SequenceStatus)

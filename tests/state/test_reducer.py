@@ -14,7 +14,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
 from seqtop.state.waits import wait_until
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineStopped,

@@ -12,7 +12,7 @@ from seqtop.state.model import CachedBlock
 from seqtop.state.snapshot import SnapshotLoader, carry_finished, take
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     CachedBlocks,

@@ -10,7 +10,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.tree import RequestTrees, TreePosition, paths, tree_positions
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 
 
 def request(

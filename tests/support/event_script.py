@@ -25,7 +25,7 @@ from seqtop.sequence import (
     SequenceStage,
     SequenceStatus,
 )
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,

@@ -25,7 +25,7 @@ from seqtop.history import FileStore, FileWriter, RecordingError, file_format, s
 from seqtop.history.file_format import AnyHeader, EventsHeader, FinishedHeader, FrameLocation
 from seqtop.state import EngineState
 from seqtop.wire import codec
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from tests.support.event_script import EventScript
 from tests.support.fuzz import Feed, require_reason
@@ -121,12 +121,12 @@ class _Recordings:
     def _changed_content(self, header: AnyHeader, content: bytes) -> Frame:
         header = copy.deepcopy(header)
         if isinstance(header, EventsHeader):
-            sizes = header.columns.sizes
+            sizes = header.arrays.sizes
             at = self._choose.randrange(len(sizes))
             start = sum(sizes[:at])
             payload = self._changed_payload(content[start : start + sizes[at]])
             content = content[:start] + payload + content[start + sizes[at] :]
-            header.columns.sizes = Ints("q", [*sizes[:at], len(payload), *sizes[at + 1 :]])
+            header.arrays.sizes = Ints("q", [*sizes[:at], len(payload), *sizes[at + 1 :]])
         else:
             content = self._changed_payload(content)
             if isinstance(header, FinishedHeader) and self._choose.random() < 0.8:

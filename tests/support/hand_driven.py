@@ -12,7 +12,7 @@ from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike, Sequ
 from seqtop.state import EngineState, snapshot
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     EngineInfo,
     Event,

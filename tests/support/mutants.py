@@ -18,8 +18,8 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.wire import codec, parsing
+from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import members
-from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     Event,
     Preemption,

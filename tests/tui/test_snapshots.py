@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
-from seqtop.wire.columns import Floats
+from seqtop.wire.arrays import Floats
 from tests.support.checks_screen import KEY as CHECKS
 from tests.support.piloting import checked
 from tests.support.scripted import ScriptedSource, scene

@@ -23,7 +23,7 @@ from seqtop.sequence import (
 from seqtop.sequence.privacy import Privacy
 from seqtop.state import EngineState, snapshot
 from seqtop.wire import codec
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     Event,

@@ -27,7 +27,7 @@ from seqtop.adapters.vllm.request import Names, Request, sampling_params, shorte
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     CudaGraph,
     EngineInfo,

@@ -11,7 +11,7 @@ from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 
 _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternatives"
 

@@ -9,7 +9,7 @@ from seqtop.tui.screens.blocks.block_details import holdings
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import parsing
-from seqtop.wire.columns import Ints
+from seqtop.wire.arrays import Ints
 from tests.support.block_screen import pool, sequence, table
 from tests.support.piloting import play, screen
 from tests.support.recordings import encoded

@@ -13,7 +13,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.tokens import Tokens, token_line
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate, Step
 from tests.support.piloting import play, screen
 from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource

@@ -1,4 +1,4 @@
-"""Columns of numbers: nothing is lost in them, their bytes are told, and nothing malformed is."""
+"""Arrays of numbers: they lose nothing, their bytes are specified, malformed ones are refused."""
 
 import copy
 import math
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from seqtop.sequence import SequenceData
 from seqtop.state import EngineState, SequenceState, snapshot
 from seqtop.state.model import RequestState
-from seqtop.wire import codec, columns, parsing
-from seqtop.wire.columns import Floats, Ints
+from seqtop.wire import arrays, codec, parsing
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import RequestArrived, SequenceUpdate
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
@@ -26,27 +26,27 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 @given(st.sampled_from("bhiq"), st.lists(st.lists(st.integers(-300, 300) | INT64)))
 def test_integers_are_kept_whatever_their_size(code: str, parts: list[list[int]]) -> None:
-    column = Ints(code)
+    numbers = Ints(code)
     for part in parts:
-        column = column.plus(part)
-    assert column == [value for part in parts for value in part]
-    assert decoded(column) == column
+        numbers = numbers.plus(part)
+    assert numbers == [value for part in parts for value in part]
+    assert decoded(numbers) == numbers
 
 
 @given(st.lists(st.lists(st.floats(width=32, allow_nan=False) | st.floats(allow_nan=False))))
 def test_floats_are_kept_to_the_bit(parts: list[list[float]]) -> None:
-    column = Floats("f")
+    numbers = Floats("f")
     for part in parts:
-        column = column.plus(part)
-    assert column == [value for part in parts for value in part]
-    assert decoded(column) == column
+        numbers = numbers.plus(part)
+    assert numbers == [value for part in parts for value in part]
+    assert decoded(numbers) == numbers
 
 
-def decoded(column: Ints | Floats) -> object:
-    return codec.decode(codec.encode(column), type(column))
+def decoded(numbers: Ints | Floats) -> object:
+    return codec.decode(codec.encode(numbers), type(numbers))
 
 
-def test_columns_are_as_narrow_as_what_is_in_them() -> None:
+def test_arrays_are_as_narrow_as_what_is_in_them() -> None:
     assert Ints("b").plus([127, -128]).typecode == "b"
     assert Ints("b").plus([128]).typecode == "h"
     assert Ints.of([2**31 - 1]).typecode == "i"
@@ -68,13 +68,13 @@ def test_the_same_numbers_are_equal_and_others_are_not() -> None:
     assert Floats.of([0.5]) != "0.5"
 
 
-@pytest.mark.parametrize("column", [Ints.of([1]), Ints("b").plus([1]), Floats.of([0.1])])
-def test_copies_are_columns_of_their_own(column: Ints | Floats) -> None:
-    for taken in (column.copy(), copy.copy(column), copy.deepcopy(column)):
-        assert type(taken) is type(column)
-        assert (taken.typecode, taken) == (column.typecode, column)
+@pytest.mark.parametrize("numbers", [Ints.of([1]), Ints("b").plus([1]), Floats.of([0.1])])
+def test_copies_are_arrays_of_their_own(numbers: Ints | Floats) -> None:
+    for taken in (numbers.copy(), copy.copy(numbers), copy.deepcopy(numbers)):
+        assert type(taken) is type(numbers)
+        assert (taken.typecode, taken) == (numbers.typecode, numbers)
         taken.append(2)
-        assert len(column) == 1
+        assert len(numbers) == 1
 
 
 def test_the_bytes_are_what_the_protocol_says() -> None:
@@ -86,29 +86,29 @@ def test_the_bytes_are_what_the_protocol_says() -> None:
 
 def test_machines_of_the_other_byte_order_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     other = "big" if sys.byteorder == "little" else "little"
-    column = Ints.of([1, -2])
-    column.byteswap()  # as it lies in the memory of such a machine
-    monkeypatch.setattr(columns, "_IS_BIG", other == "big")
-    encoded = codec.encode(column)
+    numbers = Ints.of([1, -2])
+    numbers.byteswap()  # as it lies in the memory of such a machine
+    monkeypatch.setattr(arrays, "_IS_BIG", other == "big")
+    encoded = codec.encode(numbers)
     assert encoded == b"\xd7i" + struct.pack(">2i" if other == "little" else "<2i", 1, -2)
-    assert codec.decode(encoded, Ints).tobytes() == column.tobytes()
+    assert codec.decode(encoded, Ints).tobytes() == numbers.tobytes()
 
 
 @pytest.mark.parametrize(
     ("field", "sent", "said"),
     [
         ("output_token_ids", msgspec.msgpack.Ext(ord("i"), b"1234567"), "7 bytes"),
-        ("output_token_ids", msgspec.msgpack.Ext(ord("d"), bytes(8)), "column of ints"),
-        ("output_token_ids", bytes(8), "column of ints"),
+        ("output_token_ids", msgspec.msgpack.Ext(ord("d"), bytes(8)), "array of ints"),
+        ("output_token_ids", bytes(8), "array of ints"),
         ("output_token_ids", ["1"], "integer"),
         ("output_token_ids", [1.5], "integer"),
-        ("output_logprobs", msgspec.msgpack.Ext(ord("q"), bytes(8)), "column of floats"),
+        ("output_logprobs", msgspec.msgpack.Ext(ord("q"), bytes(8)), "array of floats"),
         ("output_logprobs", [None], "real number"),
-        ("text_lengths", {}, "column of ints"),
-        ("text_lengths", None, "column of ints"),
+        ("text_lengths", {}, "array of ints"),
+        ("text_lengths", None, "array of ints"),
     ],
 )
-def test_what_is_no_column_is_refused_by_the_name_of_its_field(
+def test_what_is_no_array_is_refused_by_the_name_of_its_field(
     field: str, sent: object, said: str
 ) -> None:
     state = {"sequences": {7: {"seq_id": 7, "request_id": "a", field: sent}}}
@@ -117,12 +117,12 @@ def test_what_is_no_column_is_refused_by_the_name_of_its_field(
 
 
 @pytest.mark.parametrize("field", ["output_token_ids", "output_logprobs"])
-def test_what_is_no_column_of_a_snapshot_is_refused_by_the_name_of_its_field(field: str) -> None:
+def test_what_is_no_array_of_a_snapshot_is_refused_by_the_name_of_its_field(field: str) -> None:
     sequence = SequenceSnapshot(update=SequenceUpdate(seq_id=7), **{field: {}})  # type: ignore[arg-type]
     whole = snapshot.take(EngineState())
     arrival = RequestArrived(request_id="a", arrival_time=0.0, seq_ids=[7], num_prompt_tokens=1)
     whole.requests = [RequestSnapshot(arrival=arrival, sequences=[sequence])]
-    with pytest.raises(WireError, match=rf"{field}: .*column of"):
+    with pytest.raises(WireError, match=rf"{field}: .*array of"):
         parsing.reply(codec.encode(whole))
 
 
@@ -131,13 +131,13 @@ def test_an_unknown_extension_is_refused() -> None:
         codec.decode(msgspec.msgpack.encode(msgspec.msgpack.Ext(99, b"")), Ints)
 
 
-def test_token_ids_of_vllms_own_types_are_no_columns() -> None:
+def test_token_ids_of_vllms_own_types_are_no_arrays() -> None:
     sent = codec.encode(SequenceData.from_seqs([1, 2])).replace(b"\xc4\x10", b"\xd8i")
     with pytest.raises(WireError):
         codec.decode(sent, SequenceData)
 
 
-def test_lists_are_columns_too() -> None:
+def test_lists_are_arrays_too() -> None:
     """As engines send them that have none."""
     sequence = codec.decode(
         msgspec.msgpack.encode(
@@ -152,7 +152,7 @@ def test_lists_are_columns_too() -> None:
 
 
 def test_snapshots_in_lists_are_the_same_snapshots() -> None:
-    """As engines send them that have no columns."""
+    """As engines send them that have no arrays."""
     state, events = EngineState(), list(EventScript(11, 150))
     for event in events[:100]:
         state.apply(event)
@@ -181,7 +181,7 @@ def test_joining_makes_no_object_for_each_token() -> None:
     load(few)  # what is made once is made
     (few_blocks, few_bytes), (many_blocks, many_bytes) = loading(few), loading(many)
     assert many_blocks - few_blocks < 1_000, "objects that stay, of 400,000 tokens more"
-    # Columns of 4, 4, 4 and 1 bytes for each, and little beside them at any time.
+    # Arrays of 4, 4, 4 and 1 bytes for each, and little beside them at any time.
     assert many_bytes - few_bytes < 20 * 19_800 * 13 * 1.2
 
 

@@ -1,12 +1,12 @@
-"""Columns: arrays of machine numbers with the same bytes in memory and on the wire.
+"""Arrays of machine numbers with the same bytes in memory and on the wire.
 
 A state has three numbers for each token. In lists, ten thousand sequences would be millions of
-Python objects, which a late viewer would have to create one by one. Columns are copied as a whole.
+Python objects, which a late viewer would have to create one by one. Arrays are copied as a whole.
 
-A column is as narrow as its numbers allow, without loss: an integer that does not fit makes it
+An array is as narrow as its numbers allow, without loss: an integer that does not fit makes it
 wider, and so does a float that single precision, in which models compute, cannot represent.
 
-On the wire a column is a MessagePack extension. Its type code is the ASCII letter of such numbers
+On the wire an array is a MessagePack extension. Its type code is the ASCII letter of such numbers
 in Python's `array` and `struct` modules. Its data are the numbers, little-endian.
 """
 
@@ -37,11 +37,11 @@ class Ints(_IntArray):
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Ints:
-        """Creates a column with 4 bytes per value, or more if a value requires it."""
+        """Creates an array with 4 bytes per value, or more if a value requires it."""
         return cls("i").plus(values)
 
     def plus(self, values: Sequence[int]) -> Ints:
-        """Appends values; returns this column, or a new one if it has to be wider.
+        """Appends values; returns this array, or a new one if it has to be wider.
 
         Values that do not fit into 8 bytes are limited to the nearest one that does.
         """
@@ -57,7 +57,7 @@ class Ints(_IntArray):
         return self.plus([max(_SMALLEST, min(value, _LARGEST)) for value in values])
 
     def copy(self) -> Ints:
-        """Returns a copy of the column."""
+        """Returns a copy of the array."""
         return Ints(self.typecode, self)
 
     def __copy__(self) -> Ints:
@@ -67,7 +67,7 @@ class Ints(_IntArray):
         return self.copy()
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether a column of any width, or a list, has the same numbers."""
+        """Returns whether an array of any width, or a list, has the same numbers."""
         return self.tolist() == other if isinstance(other, list) else super().__eq__(other)
 
 
@@ -78,11 +78,11 @@ class Floats(_FloatArray):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Floats:
-        """Creates a column, in single precision if that represents all values exactly."""
+        """Creates an array, in single precision if that represents all values exactly."""
         return cls("f").plus(values)
 
     def plus(self, values: Sequence[float]) -> Floats:
-        """Appends values; returns this column, or a new one if it has to be wider."""
+        """Appends values; returns this array, or a new one if it has to be wider."""
         length = len(self)
         self.extend(values)
         if self.typecode == "d" or self[length:].tolist() == list(values):
@@ -91,7 +91,7 @@ class Floats(_FloatArray):
         return Floats("d", self).plus(values)
 
     def copy(self) -> Floats:
-        """Returns a copy of the column."""
+        """Returns a copy of the array."""
         return Floats(self.typecode, self)
 
     def __copy__(self) -> Floats:
@@ -101,7 +101,7 @@ class Floats(_FloatArray):
         return self.copy()
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether a column of any width, or a list, has the same numbers."""
+        """Returns whether an array of any width, or a list, has the same numbers."""
         return self.tolist() == other if isinstance(other, list) else super().__eq__(other)
 
 
@@ -110,35 +110,35 @@ _EMPTY: Final[dict[int, Callable[[], Ints | Floats]]] = {
     **{ord(code): partial(Floats, code) for code in "fd"},
 }
 CODES: Final = frozenset(_EMPTY)
-"""The extension types of columns."""
+"""The extension types of arrays."""
 
 _IS_BIG: Final = sys.byteorder == "big"
 
 
-def pack(column: Ints | Floats) -> Ext:
-    """Encodes a column as an extension."""
-    code = ord(column.typecode)
+def pack(numbers: Ints | Floats) -> Ext:
+    """Encodes an array as an extension."""
+    code = ord(numbers.typecode)
     if not _IS_BIG:
-        return Ext(code, memoryview(column))
-    swapped = column.copy()
+        return Ext(code, memoryview(numbers))
+    swapped = numbers.copy()
     swapped.byteswap()
     return Ext(code, swapped.tobytes())
 
 
 def unpack(code: int, data: memoryview) -> Ints | Floats | Ext:
     """Decodes an extension of a code in `CODES`; returns it unchanged if it is malformed."""
-    column = _EMPTY[code]()
+    numbers = _EMPTY[code]()
     try:
-        column.frombytes(data)
+        numbers.frombytes(data)
     except ValueError:  # the length is not a multiple of the item size
-        return Ext(code, bytes(data))  # `column` then refuses it, and the error names the field
+        return Ext(code, bytes(data))  # `as_array` then refuses it, and the error names the field
     if _IS_BIG:
-        column.byteswap()
-    return column
+        numbers.byteswap()
+    return numbers
 
 
-def column(kind: type[Ints] | type[Floats], obj: Any) -> Ints | Floats:
-    """Converts a decoded column or list of numbers to a column of a kind.
+def as_array(kind: type[Ints] | type[Floats], obj: Any) -> Ints | Floats:
+    """Converts a decoded array or list of numbers to an array of a kind.
 
     Raises:
         TypeError: `obj` is neither.
@@ -151,4 +151,4 @@ def column(kind: type[Ints] | type[Floats], obj: Any) -> Ints | Floats:
         size, code = memoryview(obj.data).nbytes, chr(obj.code)
         raise TypeError(f"{size} bytes are not a whole number of items of type {code!r}")
     received = type(obj).__name__.lower()
-    raise TypeError(f"expected a column of {kind.__name__.lower()}, got {received}")
+    raise TypeError(f"expected an array of {kind.__name__.lower()}, got {received}")
