@@ -21,7 +21,7 @@ from textual.widgets import DataTable
 from benchmarks import ready_lines, running, terminal
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle
 from benchmarks.scenes import Crowd, ScriptedSource
-from seqtop.state.fields import COLUMNS
+from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
 from seqtop.tui.app import SeqtopApp
 
 TITLE = "Paint, all cells changing"
@@ -53,8 +53,8 @@ class TableApp(App[None]):
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
-        for column in COLUMNS:
-            table.add_column(column.title, key=column.key)
+        for key in DEFAULT_COLUMNS:
+            table.add_column(FIELDS[key].title, key=key)
         for number, row in enumerate(self._rows):
             table.add_row(*row, key=str(number))
 
@@ -62,8 +62,8 @@ class TableApp(App[None]):
         """Changes every cell of the first rows."""
         table = self.query_one(DataTable)
         for row in range(min(num_rows, len(self._rows))):
-            for index, column in enumerate(COLUMNS):
-                table.update_cell(str(row), column.key, f"{round_ * 7 + index + row:>7}")
+            for index, key in enumerate(DEFAULT_COLUMNS):
+                table.update_cell(str(row), key, f"{round_ * 7 + index + row:>7}")
 
 
 def measure(*, tiny: bool = False) -> Findings:
@@ -157,7 +157,9 @@ async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
 
 
 async def _peer(size: int, rounds: int) -> dict[str, list[float]]:
-    table = [[f"{number + index:>7}" for index in range(len(COLUMNS))] for number in range(size)]
+    table = [
+        [f"{number + index:>7}" for index in range(len(DEFAULT_COLUMNS))] for number in range(size)
+    ]
     app = TableApp(table)
     found: dict[str, list[float]] = {}
     turn = itertools.count(1)

@@ -6,13 +6,14 @@ Lengths are tokens unless a field says blocks. Durations are seconds.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.wait_causes import BEHIND, CAUSES, OWN_TURN, cause_in_words
 from seqtop.text import format as fmt
-from seqtop.text.column_layout import UNLIMITED, Column
+from seqtop.text.column_layout import UNLIMITED, Column, fit
 
 Value: TypeAlias = float | str | None
 Getter: TypeAlias = Callable[[RequestState, SequenceState, float], Value]
@@ -483,5 +484,19 @@ _ALL = (
 )
 FIELDS = {field.key: field for field in _ALL}
 """All fields by key, in the order of their columns."""
-COLUMNS = tuple(field for field in _ALL if field.is_default)
-"""The columns of the sequence table until the user chooses others."""
+DEFAULT_COLUMNS = tuple(field.key for field in _ALL if field.is_default)
+"""The keys of the columns of the sequence table until the user chooses others."""
+
+
+@lru_cache(maxsize=64)
+def arrange(
+    width: int, keys: tuple[str, ...] = DEFAULT_COLUMNS, sort_key: str = ""
+) -> tuple[Field, ...]:
+    """Returns those of the columns `keys` that fit into `width` cells, one cell apart.
+
+    The column that the rows are sorted by stays, and is added if it is not one of `keys`.
+    """
+    if sort_key and sort_key not in keys:
+        at = keys.index("text") if "text" in keys else len(keys)
+        keys = (*keys[:at], sort_key, *keys[at:])
+    return fit([FIELDS[key] for key in keys], width, keep=(sort_key,))

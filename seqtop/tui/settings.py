@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from textual.message import Message
@@ -21,19 +21,21 @@ from textual.theme import BUILTIN_THEMES
 from seqtop.checks import thresholds
 from seqtop.checks.thresholds import ThresholdError, Thresholds
 from seqtop.state import slo
-from seqtop.state.fields import FIELDS
+from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
 from seqtop.state.filter import FilterError, parse
 from seqtop.state.ordering import Sort
 from seqtop.state.slo import Slo, SloError
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import theme
-from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 THEMES = (theme.DARK.name, theme.LIGHT.name, *BUILTIN_THEMES)
 _MAX_BYTES = 2**20
 """The most bytes of a file that are read."""
 _MAX_PROBLEMS = 3
 """The most problems that are listed; further ones are counted."""
+
+Marking: TypeAlias = Literal["plain", "borders", "likelihood"]
+"""The property of tokens that the text of a sequence shows."""
 
 
 class SettingsError(ValueError):
@@ -91,8 +93,8 @@ def parse_columns(text: str | Iterable[str]) -> tuple[str, ...]:
     keys = tuple(word.strip() for word in (text.split(",") if isinstance(text, str) else text))
     keys = tuple(key for key in keys if key)
     for key in keys:
-        if key not in COLUMN_KEYS:
-            raise SettingsError(f"no column {key!r}{_suggestion(key, COLUMN_KEYS)}")
+        if key not in FIELDS:
+            raise SettingsError(f"no column {key!r}{_suggestion(key, FIELDS)}")
         if keys.count(key) > 1:
             raise SettingsError(f"the column {key} is named twice")
     if not keys:

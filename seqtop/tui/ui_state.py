@@ -17,6 +17,7 @@ from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
+from seqtop.state.fields import DEFAULT_COLUMNS
 from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.freeze import freeze
 from seqtop.state.latency import Latencies, Measured
@@ -24,9 +25,14 @@ from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui import seek
 from seqtop.tui.recording_control import RecordingControl
-from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
-from seqtop.tui.screens.sequences.token_marks import Marking
-from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort, parse_thresholds
+from seqtop.tui.settings import (
+    DEFAULTS,
+    Marking,
+    Settings,
+    parse_slo,
+    parse_sort,
+    parse_thresholds,
+)
 from seqtop.tui.source import Engine, Source
 from seqtop.tui.time_travel import TimeTravel
 

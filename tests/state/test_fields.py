@@ -8,7 +8,7 @@ import pytest
 from seqtop.sequence import RequestMetrics, SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
-    COLUMNS,
+    DEFAULT_COLUMNS,
     FIELDS,
     PREEMPTED,
     is_stalled,
@@ -231,4 +231,4 @@ def test_a_column_is_a_field_and_has_a_help_text(key: str) -> None:
     field = FIELDS[key]
     assert field.key == key
     assert field.help
-    assert (field in COLUMNS) == field.is_default
+    assert (key in DEFAULT_COLUMNS) == field.is_default

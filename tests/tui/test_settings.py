@@ -8,10 +8,9 @@ import pytest
 from textual.pilot import Pilot
 
 from seqtop.cli import main
-from seqtop.state.fields import FIELDS
+from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import (
     SavedState,

@@ -7,9 +7,8 @@ from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from seqtop.state.fields import FIELDS
+from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS, arrange
 from seqtop.tui.dialogs.dialog import Dialog
-from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS, arrange
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):
@@ -85,8 +84,8 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
 
     def _list(self, highlighted: int) -> None:
         """Updates the list, with the cursor on row `highlighted`."""
-        shown = {each.key for each in arrange(self._width, tuple(self._chosen), self._sort_key)}
-        others = [key for key in COLUMN_KEYS if key not in self._chosen]
+        shown = {column.key for column in arrange(self._width, tuple(self._chosen), self._sort_key)}
+        others = [key for key in FIELDS if key not in self._chosen]
         options = self._options
         options.clear_options()
         options.add_options(

@@ -20,6 +20,8 @@ CONTROLS = frozenset({"submit", "abort"})
 """Actions that send a command to the engine."""
 REPEATS = frozenset({"repeat_seek(-1)", "repeat_seek(1)"})
 """Actions that repeat a search for a condition."""
+_TABLE = "sequences"
+"""The name of the tab with the sequence table."""
 
 
 class EngineScreen(TabbedScreen):
@@ -95,6 +97,10 @@ class EngineScreen(TabbedScreen):
             self.ui.time_travel.go(wanted, otherwise)
             self.ui.update()
             self.show(self.ui.take_changes())
+
+    def open_table(self) -> None:
+        """Switches to the screen with the sequence table."""
+        self.app.switch_mode(_TABLE)
 
     def on_screen_resume(self) -> None:
         self.show_all()

@@ -10,7 +10,6 @@ from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.time_axis import TimeWindow
 from seqtop.tui.rendering.viewport import Extent, Mode, Viewport
-from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.ui_state import UiState
 
@@ -66,7 +65,7 @@ class ViewportScreen(EngineScreen):
         self._change(lambda: self.viewport.follow(view.extent, view.window.width))
 
     def action_open(self) -> None:
-        self.app.switch_mode(sequences.TAB.name)
+        self.open_table()
 
     def _change(self, change: Callable[[], None]) -> None:
         with self.ui.lock:

@@ -11,10 +11,10 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import bar, row
 from seqtop.tui.rendering.owner_marks import SELECTED, owner_mark
+from seqtop.tui.rendering.sequence_label import glyph
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
 from seqtop.tui.screens.blocks.cells import CACHED, mark
-from seqtop.tui.screens.sequences.cells import glyph
 
 MOST_NAMES = 200
 """The most owners that are listed; further ones are counted."""

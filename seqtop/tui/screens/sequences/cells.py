@@ -1,6 +1,5 @@
 """The columns and the cells of the sequence table, as pure functions."""
 
-import re
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import TypeAlias
@@ -10,9 +9,7 @@ from rich.cells import set_cell_size
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
-    COLUMNS,
     FIELDS,
-    PREEMPTED,
     Field,
     is_stalled,
     queue_time,
@@ -25,52 +22,17 @@ from seqtop.state.fields import (
 )
 from seqtop.state.tree import TreePosition
 from seqtop.text import format as fmt
-from seqtop.text.column_layout import fit
 from seqtop.text.sanitize import MAX_LINE, is_narrow, safe_line, safe_text
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
+from seqtop.tui.rendering.sequence_label import glyph, shortened
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, plain, text_width
 
 Cell: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 """Draws a cell for a request, one of its sequences, the time (epoch seconds) and a width."""
 
-GLYPHS = {
-    "running": ("●", "running"),
-    "prefill": ("◐", "prefill"),
-    "waiting": ("○", "waiting"),
-    PREEMPTED: ("↺", "preempted"),
-    "swapped": ("⇄", "swapped"),
-    "stop": ("✓", "finished"),
-    "length": ("┤", "finished"),
-    "abort": ("✗", "aborted"),
-    "ignored": ("⊘", "aborted"),
-}
-"""The sign and the style of each status word, and of a running sequence in its prefill."""
-
-
-_NUMBER = re.compile(r"/?[0-9]+$")
-"""The number of a sibling: `/2`, or the end of `_parallel_sample_2`."""
 LATE = "!"
 UNFOLDED, FOLDED = "▾", "▸"
 _GAP = (" ", PLAIN)
-
-
-DEFAULT_COLUMNS = tuple(column.key for column in COLUMNS)
-COLUMN_KEYS = tuple(FIELDS)
-"""The keys of all columns."""
-
-
-@lru_cache(maxsize=64)
-def arrange(
-    width: int, keys: tuple[str, ...] = DEFAULT_COLUMNS, sort_key: str = ""
-) -> tuple[Field, ...]:
-    """Returns those of the columns `keys` that fit into `width` cells, one cell apart.
-
-    The column that the rows are sorted by stays, and is added if it is not one of `keys`.
-    """
-    if sort_key and sort_key not in keys:
-        at = keys.index("text") if "text" in keys else len(keys)
-        keys = (*keys[:at], sort_key, *keys[at:])
-    return fit([FIELDS[key] for key in keys], width, keep=(sort_key,))
 
 
 def row(
@@ -153,13 +115,6 @@ def column_at(columns: tuple[Field, ...], x: int) -> str | None:
     return None
 
 
-def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
-    """Returns the sign of a sequence's status and its style."""
-    if stage(sequence) == SequenceStage.PREFILL:
-        return GLYPHS["prefill"]
-    return GLYPHS[status_word(request, sequence)]
-
-
 def _style(sequence: SequenceState) -> str:
     """Returns the style of a row: finished sequences are dim."""
     return "finished" if SequenceStatus.is_finished(sequence.status) else PLAIN
@@ -194,13 +149,6 @@ def _branch(r: RequestState, s: SequenceState, position: TreePosition, width: in
         name = shortened(name, room)
     line = ((rails, "dim"), (sign, "accent"), (name, _style(s) or "strong"), (more, "accent"))
     return fitted(tuple(span for span in line if span[0]), width)
-
-
-def shortened(name: str, room: int) -> str:
-    """Returns a name without its middle: its beginning, and the number at its end."""
-    number = _NUMBER.search(name)
-    end = number[0][-(room // 2) :] if number and room > 1 else ""
-    return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end
 
 
 def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:

@@ -15,10 +15,10 @@ from seqtop.text.sanitize import safe_line
 from seqtop.tui.finding_sentences import sequence_sentence
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.sequence_label import glyph
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
-from seqtop.tui.screens.sequences.cells import glyph
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline

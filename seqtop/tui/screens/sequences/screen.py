@@ -20,10 +20,10 @@ from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, Detail
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
-from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
 from seqtop.tui.settings import SettingsChanged, sort_text

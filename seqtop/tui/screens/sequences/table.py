@@ -9,16 +9,16 @@ from textual.message import Message
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.fields import Field
+from seqtop.state.fields import Field, arrange
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.columns import ColumnTitles
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
+from seqtop.tui.screens.empty_hint import EmptyHint
+from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import cells
-from seqtop.tui.screens.sequences.empty_hint import EmptyHint
-from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
 
 WARN_TITLE = "Warn"
@@ -169,4 +169,4 @@ def _warn_width(ui: UiState) -> int:
 
 
 def _columns_of(ui: UiState, width: int) -> tuple[Field, ...]:
-    return cells.arrange(width - _warn_width(ui), ui.columns, ui.view.sort.key)
+    return arrange(width - _warn_width(ui), ui.columns, ui.view.sort.key)

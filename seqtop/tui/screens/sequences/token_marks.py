@@ -5,12 +5,10 @@ Likelihood is underlined and bold too, for readers and terminals without colours
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from seqtop.tui.rendering.style import PLAIN, StyledText
-
-Marking: TypeAlias = Literal["plain", "borders", "likelihood"]
-"""The kinds of marks."""
+from seqtop.tui.settings import Marking
 
 BORDER: StyledText = ("│", "track")
 UNSURE, UNLIKELY = 0.5, 0.1

@@ -5,7 +5,8 @@ from bisect import bisect_right
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrap
-from seqtop.tui.screens.sequences.token_marks import BORDER, Marking, TokenMarks
+from seqtop.tui.screens.sequences.token_marks import BORDER, TokenMarks
+from seqtop.tui.settings import Marking
 
 
 class Transcript:

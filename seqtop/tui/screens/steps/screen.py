@@ -7,7 +7,6 @@ from textual.widget import Widget
 
 from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.steps import TAB
 from seqtop.tui.screens.steps.detail import StepDetail
@@ -91,7 +90,7 @@ class StepsScreen(EngineScreen):
                 self.ui.pending_selection = None  # this selection is newer
             self.show(self.ui.take_changes())
         if member is not None:
-            self.app.switch_mode(sequences.TAB.name)
+            self.open_table()
 
     def _place(self) -> None:
         wanted = self._detail_wanted

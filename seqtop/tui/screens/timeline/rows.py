@@ -14,11 +14,11 @@ from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
+from seqtop.tui.rendering.sequence_label import GLYPHS, glyph, shortened
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.rendering.viewport import Extent, Viewport
-from seqtop.tui.screens.sequences.cells import GLYPHS, glyph, shortened
-from seqtop.tui.screens.sequences.rows import SequenceRows
+from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
 
 POSITION_MARK: StyledText = ("│", "accent")

@@ -10,7 +10,7 @@ from seqtop.tui.chrome.overview_charts import RATE_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.screens.sequences.empty_hint import EmptyHint
+from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
 from seqtop.tui.screens.viewport_screen import ViewportScreen

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import RequestMetrics
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
+from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS, arrange
 from seqtop.state.tree import TreePosition
+from seqtop.tui.rendering.sequence_label import GLYPHS
 from seqtop.tui.rendering.style import STYLES, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
 from tests.support.scripted import ScriptedSource
@@ -18,7 +19,7 @@ from tests.support.strategies import REQUESTS, SEQUENCES
 def test_any_row_fills_its_width_exactly(
     request: RequestState, sequence: SequenceState, now: float, width: int
 ) -> None:
-    columns = cells.arrange(width)
+    columns = arrange(width)
     line = cells.row(columns, request, sequence, now)
     assert line_width(line) == sum(column.width for column in columns) + len(columns) - 1
     assert plain(line).isprintable()
@@ -27,37 +28,37 @@ def test_any_row_fills_its_width_exactly(
 
 def test_columns_fill_the_width_and_keep_what_matters() -> None:
     for width in range(30, 260):
-        columns = cells.arrange(width)
+        columns = arrange(width)
         keys = [column.key for column in columns]
         assert {"request", "status", "computed", "out", "text"} <= set(keys), width
-        assert keys == [column.key for column in COLUMNS if column.key in keys], width
+        assert keys == [key for key in DEFAULT_COLUMNS if key in keys], width
         if width >= 60:
             assert sum(column.width for column in columns) + len(columns) - 1 == width
             assert columns[-1].width >= 14, width
-        narrower = {column.key for column in cells.arrange(width - 1)}
+        narrower = {column.key for column in arrange(width - 1)}
         assert set(keys) >= narrower or width <= 60, width
 
 
 def test_at_80_columns_the_essential_is_there() -> None:
-    keys = [column.key for column in cells.arrange(78)]
+    keys = [column.key for column in arrange(78)]
     assert keys == [
         "request", "status", "computed", "out", "blocks", "ttft", "preempt", "text"
     ]  # fmt: skip
-    assert len(cells.arrange(198)) == len(COLUMNS)
+    assert len(arrange(198)) == len(DEFAULT_COLUMNS)
 
 
 @pytest.mark.parametrize("width", [38, 78, 118])
 def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
     for key in FIELDS:
-        shown = [column.key for column in cells.arrange(width, sort_key=key)]
+        shown = [column.key for column in arrange(width, sort_key=key)]
         assert key in shown
         assert shown[-1] == "text" or "text" not in shown
-        others = [each for each in shown if each != key]
-        assert others == [each.key for each in COLUMNS if each.key in others]
+        others = [name for name in shown if name != key]
+        assert others == [name for name in DEFAULT_COLUMNS if name in others]
 
 
 def test_a_cell_belongs_to_its_column() -> None:
-    columns = cells.arrange(100)
+    columns = arrange(100)
     found = [cells.column_at(columns, x) for x in range(100)]
     assert [key for index, key in enumerate(found) if index == 0 or found[index - 1] != key] == [
         column.key for column in columns
@@ -68,8 +69,8 @@ def test_a_cell_belongs_to_its_column() -> None:
 
 def test_each_status_has_a_sign_of_its_own() -> None:
     words = {*STATUS_WORDS.values(), PREEMPTED}
-    assert words <= cells.GLYPHS.keys()
-    signs = [sign for sign, _ in cells.GLYPHS.values()]
+    assert words <= GLYPHS.keys()
+    signs = [sign for sign, _ in GLYPHS.values()]
     assert len(set(signs)) == len(signs)
 
 
@@ -77,7 +78,7 @@ def texts(source: ScriptedSource, name: str, width: int = 198) -> dict[str, str]
     """Each column's text in the row of a request."""
     request = source.state.requests[name]
     sequence = source.state.sequences[request.seq_ids[0]]
-    columns = cells.arrange(width)
+    columns = arrange(width)
     found = {}
     for column in columns:
         line = cells.row((column,), request, sequence, source.state.time)
@@ -122,13 +123,10 @@ def test_sequences_of_one_request_are_told_apart(source: ScriptedSource) -> None
 
 
 def test_whatever_a_filter_can_name_can_be_a_column() -> None:
-    assert set(cells.COLUMN_KEYS) == set(FIELDS)
     request = RequestState(
         "req-1", RequestMetrics(1.0, 1.0, None, None, None), [1], prompt="Tell me\x1b[2J a story"
     )
-    line = cells.row(
-        cells.arrange(60, ("id", "prompt_text")), request, SequenceState(1, "req-1"), 2.0
-    )
+    line = cells.row(arrange(60, ("id", "prompt_text")), request, SequenceState(1, "req-1"), 2.0)
     assert plain(line) == "req-1            Tell me␛[2J a story     "
 
 

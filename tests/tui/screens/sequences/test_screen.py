@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from seqtop.history.playback import Playback
 from seqtop.live.connection import ConnectionState, ControlError
-from seqtop.state.fields import COLUMNS
+from seqtop.state.fields import DEFAULT_COLUMNS
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.detail import Detail
@@ -40,7 +40,7 @@ def test_both_panes_leave_the_table_its_rows(
 
 def test_sort(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        keys = ["", *(column.key for column in COLUMNS)]
+        keys = ["", *DEFAULT_COLUMNS]
         for index in range(1, len(keys) + 1):
             await pilot.press("greater_than_sign")
             assert app.ui.view.sort.key == keys[index % len(keys)]

@@ -7,8 +7,9 @@ from textual.pilot import Pilot
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import line_width, plain
-from seqtop.tui.screens.sequences.token_marks import Marking, TokenMarks
+from seqtop.tui.screens.sequences.token_marks import TokenMarks
 from seqtop.tui.screens.sequences.transcript import Transcript
+from seqtop.tui.settings import Marking
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource
 

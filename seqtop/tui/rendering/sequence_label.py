@@ -1,0 +1,40 @@
+"""The sign of a sequence's status and its name in few cells, the same on all screens."""
+
+import re
+
+from rich.cells import set_cell_size
+
+from seqtop.sequence import SequenceStage
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.fields import PREEMPTED, stage, status_word
+from seqtop.tui.rendering.bars import ELLIPSIS
+
+GLYPHS = {
+    "running": ("●", "running"),
+    "prefill": ("◐", "prefill"),
+    "waiting": ("○", "waiting"),
+    PREEMPTED: ("↺", "preempted"),
+    "swapped": ("⇄", "swapped"),
+    "stop": ("✓", "finished"),
+    "length": ("┤", "finished"),
+    "abort": ("✗", "aborted"),
+    "ignored": ("⊘", "aborted"),
+}
+"""The sign and the style of each status word, and of a running sequence in its prefill."""
+
+_NUMBER = re.compile(r"/?[0-9]+$")
+"""The number of a sibling: `/2`, or the end of `_parallel_sample_2`."""
+
+
+def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
+    """Returns the sign of a sequence's status and its style."""
+    if stage(sequence) == SequenceStage.PREFILL:
+        return GLYPHS["prefill"]
+    return GLYPHS[status_word(request, sequence)]
+
+
+def shortened(name: str, room: int) -> str:
+    """Returns a name without its middle: its beginning, and the number at its end."""
+    number = _NUMBER.search(name)
+    end = number[0][-(room // 2) :] if number and room > 1 else ""
+    return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end
