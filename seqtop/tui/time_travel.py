@@ -163,6 +163,7 @@ class TimeTravel:
             Whether it could be read. If not, the position is the one where reading ended.
         """
         before, touched = self.state, None
+        was_newest = before is self.newest  # so it is in a recording, while an engine goes on
         try:
             if self._cursor is None:
                 self._cursor = Cursor(self._timeline, position)
@@ -175,7 +176,7 @@ class TimeTravel:
             self.state, self._position = self._cursor.state, self._cursor.position
         change = StateChange(self.state, touched)
         self._add_touched(change)
-        if self.playback is not None:
+        if was_newest:
             self._notify(change)
         return touched is not None
 
