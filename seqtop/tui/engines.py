@@ -14,7 +14,7 @@ class Engines:
         self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
     ) -> None:
         self.all = [UiState(source, clock, settings) for source in sources]
-        self.shown = 0
+        self.shown_index = 0
         """Index of the engine on display."""
 
     def __len__(self) -> int:
@@ -23,7 +23,7 @@ class Engines:
     @property
     def ui(self) -> UiState:
         """The engine on display."""
-        return self.all[self.shown]
+        return self.all[self.shown_index]
 
     def read_steps(self) -> None:
         """Reads some of the new steps of each engine that is not on display."""

@@ -10,5 +10,5 @@ def test_each_engine_has_a_state_of_its_own_and_one_is_shown() -> None:
     engines = Engines(sources, lambda: 0.0, Settings())
     assert len(engines) == 3
     assert [ui.source for ui in engines.all] == sources
-    engines.shown = 2
+    engines.shown_index = 2
     assert engines.ui.source is sources[2]

@@ -43,14 +43,14 @@ class FleetRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        shown = self._engines.shown
+        shown = self._engines.shown_index
         return self._rows.index(shown) if shown in self._rows else None
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return self._rows[start:stop]
 
     def is_selected(self, key: int) -> bool:
-        return key == self._engines.shown
+        return key == self._engines.shown_index
 
     def line(self, key: int) -> Line:
         ui = self._engines.all[key]
@@ -58,7 +58,7 @@ class FleetRows(ListView):
             return cells.row(cells.arrange(self.text_width - MARGIN), ui)
 
     def select(self, key: int) -> None:
-        self._engines.shown = key
+        self._engines.shown_index = key
         self.reveal(self._rows.index(key))
         self.refresh_changed()
         self.post_message(self.Moved())

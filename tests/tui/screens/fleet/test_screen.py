@@ -147,7 +147,7 @@ def test_engines_are_filtered(fleet: SeqtopApp) -> None:
         await until(pilot, lambda: "1 of 3" in screen(fleet))
         assert list(rows.page(0, 10)) == [2]
         await pilot.press("enter", "down")
-        assert fleet.engines.shown == 2
+        assert fleet.engines.shown_index == 2
         await pilot.press("f4", *" kv>>")
         await until(pilot, lambda: "Not applied" in screen(fleet))
         await pilot.press("escape")

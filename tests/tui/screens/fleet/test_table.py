@@ -30,7 +30,7 @@ def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: Seqtop
         rows = fleet.screen.query_one(FleetRows)
         assert (rows.num_rows, rows.cursor_row) == (3, 0)
         await pilot.click(FleetRows, offset=(5, 2))
-        assert fleet.engines.shown == 2
+        assert fleet.engines.shown_index == 2
         assert (rows.cursor_row, rows.is_selected(2), rows.is_selected(0)) == (2, True, False)
         await pilot.pause()
         assert "─tcp://10.0.0.7:5557" in screen(fleet)
@@ -41,7 +41,7 @@ def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: Seqtop
         assert (rows.num_rows, rows.cursor_row) == (2, None)
         assert [list(rows.page(0, 9)), list(rows.page(1, 2))] == [[0, 1], [1]]
         await pilot.press("down")
-        assert fleet.engines.shown == 0
+        assert fleet.engines.shown_index == 0
 
     play(fleet, act, (120, 24))
 
@@ -53,7 +53,7 @@ def test_the_cursor_stays_in_sight(sources: list[ScriptedSource]) -> None:
         rows = fleet.screen.query_one(FleetRows)
         await pilot.press("G")
         await pilot.pause()
-        assert fleet.engines.shown == 29
+        assert fleet.engines.shown_index == 29
         assert rows.visible_keys()[-1] == 29
         await pilot.press("g")
         await pilot.pause()
