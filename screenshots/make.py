@@ -217,8 +217,8 @@ async def draw() -> None:
                 break
             if number == _MAX_TICKS:
                 raise SystemExit(f"{SELECTED} never resumed after a preemption: choose another")
-        app.ui.selected = run.source.state.requests[SELECTED].seq_ids[0]
-        app.ui.is_user_selection = True
+        app.ui.cursor.seq_id = run.source.state.requests[SELECTED].seq_ids[0]
+        app.ui.cursor.set_by_user = True
         for width, height in SIZES:
             await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
         for name, keys in SCREENS:
@@ -227,7 +227,7 @@ async def draw() -> None:
         await pilot.press("escape", "T")
         await picture(pilot, run, "light", SCREEN_SIZE)
         await pilot.press("T")
-        app.ui.detail_wanted = True
+        app.ui.preferences.detail_wanted = True
         await moving_picture(pilot, run, number)
 
 
@@ -253,7 +253,7 @@ async def draw_checks() -> None:
         app.ui.update()
     async with app.run_test(size=SCREEN_SIZE) as pilot:
         await pilot.press("5")
-        while app.ui.checker is None or app.ui.checker.is_behind:
+        while app.ui.checks.checker is None or app.ui.checks.checker.is_behind:
             await pilot.pause(0.1)
         await picture(pilot, run, "checks", SCREEN_SIZE)
 

@@ -20,6 +20,8 @@ from textual.widget import AwaitMount
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.live.connection import ConnectionState, ControlError
+from seqtop.state import EngineState
+from seqtop.state.freeze import freeze
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -29,6 +31,7 @@ from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
 from seqtop.tui.finding_sentences import sentence
 from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
+from seqtop.tui.navigation import go_to_finding, jump
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -141,6 +144,8 @@ class SeqtopApp(BaseApp):
         self.exit_message: str | None = None
         """A sentence to print after the app has ended."""
         self._check_threads: list[CheckThread] = []
+        self._marked_states: dict[int, EngineState] = {}
+        """By engine, a copy of the state at the moment that the user has marked to compare."""
         self._refresher = Refresher(lambda: self.call_next(self.draw))
         for ui in self.engines.all:
             ui.request_frame = partial(self._wake, ui)
@@ -192,7 +197,7 @@ class SeqtopApp(BaseApp):
 
     def on_key(self, event: events.Key) -> None:
         with self.ui.lock:
-            if self.ui.cancel_search() and event.key == "escape":
+            if self.ui.condition_finder.cancel() and event.key == "escape":
                 event.prevent_default()  # it only ends the search
                 self.ui.time_travel.key_message = ""
                 self._refresher.wake()
@@ -220,7 +225,7 @@ class SeqtopApp(BaseApp):
 
     def _tick(self) -> None:
         """Updates times by this machine's clock, and the figures of the engines not on display."""
-        if self.ui.ages_by_itself:
+        if self.ui.source.connection.state is ConnectionState.LOST:
             self._refresher.wake()
         if len(self.engines) > 1:
             from seqtop.tui.screens.fleet.screen import FleetScreen
@@ -287,7 +292,7 @@ class SeqtopApp(BaseApp):
         end = "newest moment so far" if count > 0 else "oldest moment in the history"
         steps = seek.by_steps(count)
         with self.ui.lock:
-            if count == -1 and self.ui.recent_restart is not None and not self.ui.paused:
+            if count == -1 and self.ui.restarts.recent is not None and not self.ui.paused:
                 steps = seek.before_restart
         self._go(steps, f"This is the {end}.")
 
@@ -295,7 +300,8 @@ class SeqtopApp(BaseApp):
         what = {"preemption": "preemption", "finish": "request's end", "swap": "swap"}[kind]
         where = "after" if direction > 0 else "before"
         with self.ui.lock:
-            self.ui.jump(
+            jump(
+                self.ui,
                 seek.to_kind(EventKind[kind.upper()], direction),
                 f"No {what} {where} this moment in the history.",
             )
@@ -339,27 +345,27 @@ class SeqtopApp(BaseApp):
 
         def go(condition: str | None) -> None:
             if condition is not None:
-                self.ui.condition = condition
+                self.ui.condition_finder.condition = condition
                 # From the newest moment there is no way but back.
                 self.action_repeat_seek(1 if self.ui.paused else -1)
 
-        self.push_screen(ConditionPrompt(self.ui.condition), go)
+        self.push_screen(ConditionPrompt(self.ui.condition_finder.condition), go)
 
     def action_repeat_seek(self, direction: int) -> None:
-        if not self.ui.condition:
+        if not self.ui.condition_finder.condition:
             self.action_seek_condition()
             return
         with self.ui.lock:
-            self.ui.search_condition(direction)
+            self.ui.condition_finder.start(direction)
         self.draw()
 
     def start_checking(self) -> BackgroundChecker:
         """Checks the history from now on."""
-        checker = self.ui.checker
+        checker = self.ui.checks.checker
         if checker is None:
             from seqtop.checks.background import CheckThread
 
-            checker = self.ui.start_checking()
+            checker = self.ui.checks.start()
             self._check_threads.append(CheckThread(checker, self.ui.request_frame))
             self._check_threads[-1].start()
         return checker
@@ -369,7 +375,7 @@ class SeqtopApp(BaseApp):
 
     def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
         with self.ui.lock:
-            self.ui.go_to_finding(message.found, sentence([message.found]))
+            go_to_finding(self.ui, message.found, sentence([message.found]))
         self.draw()
         self.switch_mode(sequences.TAB.name)
 
@@ -379,7 +385,7 @@ class SeqtopApp(BaseApp):
             find = checker.next if direction > 0 else checker.previous
             findings = find(self.ui.time_travel.position)
             if findings:
-                self.ui.go_to_finding(findings[0], sentence(findings))
+                go_to_finding(self.ui, findings[0], sentence(findings))
         if findings:
             self.draw()
             return
@@ -395,7 +401,7 @@ class SeqtopApp(BaseApp):
             if block is None:
                 return
             with self.ui.lock:
-                self.ui.block = max(0, min(block, num_blocks - 1))
+                self.ui.blocks.block = max(0, min(block, num_blocks - 1))
             if not 0 <= block < num_blocks:
                 last = fmt.count(num_blocks - 1)
                 self._show_notice(
@@ -418,7 +424,7 @@ class SeqtopApp(BaseApp):
 
     def action_mark_moment(self) -> None:
         with self.ui.lock:
-            self.ui.mark_moment()
+            self._marked_states[self.engines.shown] = freeze(self.ui.state)
             step = self.ui.state.step
         where = f"step {fmt.count(step)}" if step >= 0 else "the moment before the first step"
         self._show_notice(f"A is {where}. Go to another moment and press B to compare.")
@@ -428,7 +434,7 @@ class SeqtopApp(BaseApp):
         from seqtop.tui.dialogs.comparison import ComparisonDialog
 
         with self.ui.lock:
-            marked = self.ui.marked_state
+            marked = self._marked_states.get(self.engines.shown)
             lines = [] if marked is None else describe(compare(marked, self.ui.state))
         if not lines:
             self._show_notice("Mark a first moment with A, then compare another with B.")
@@ -497,7 +503,7 @@ class SeqtopApp(BaseApp):
             except ControlError as error:
                 self._show_notice(f"Not submitted: {error}.", severity="error")
             else:
-                self.ui.pending_selection = request_id
+                self.ui.cursor.pending = request_id
                 self._show_notice(f"Submitted as {request_id}.")
                 self._refresher.wake()  # it may have arrived before the answer
 

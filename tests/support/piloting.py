@@ -47,7 +47,9 @@ def burst(app: App[int], keys: str) -> None:
 
 async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
     """Wait until all that is on record has been checked, which was asked for, and is shown."""
-    await until(pilot, lambda: app.ui.checker is not None and not app.ui.checker.is_behind)
+    await until(
+        pilot, lambda: app.ui.checks.checker is not None and not app.ui.checks.checker.is_behind
+    )
     app.draw()
     await pilot.pause()
 

@@ -69,7 +69,7 @@ def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
     app = Hasty(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: app.ui.view.index(app.ui.selected) == 2)
+        await until(pilot, lambda: app.ui.view.index(app.ui.cursor.seq_id) == 2)
 
     play(app, act)
 

@@ -36,7 +36,7 @@ def on(app: SeqtopApp, screen: type) -> bool:
 
 
 def row(app: SeqtopApp) -> int | None:
-    return app.ui.view.index(app.ui.selected)
+    return app.ui.view.index(app.ui.cursor.seq_id)
 
 
 def scripted(app: SeqtopApp) -> ScriptedSource:
@@ -46,18 +46,20 @@ def scripted(app: SeqtopApp) -> ScriptedSource:
 
 CASES: dict[str, Callable[[SeqtopApp], object]] = {
     # sort
-    "sq\rb17\r": lambda app: app.ui.block == 17 and on(app, BlocksScreen),
+    "sq\rb17\r": lambda app: app.ui.blocks.block == 17 and on(app, BlocksScreen),
     "so\rr/req\r↓↓": lambda app: (
         (app.ui.view.sort, row(app), app.ui.view.filter.source)
         == (Sort("out", descending=False), 2, "req")
     ),
     # columns
-    "c↓ \rsw\r": lambda app: len(app.ui.columns) > 1 and app.ui.view.sort.key == "waited",
+    "c↓ \rsw\r": lambda app: (
+        len(app.ui.preferences.columns) > 1 and app.ui.view.sort.key == "waited"
+    ),
     # blocks
     "b1234\rcb\x1b1/b": lambda app: typed(app) == "b" and on(app, SequencesScreen),
     # moments
     ":x\x1b/:\x1b:12\rb1\x7f8\r3": lambda app: (
-        (app.ui.state.step, app.ui.block) == (12, 8) and on(app, TimelineScreen)
+        (app.ui.state.step, app.ui.blocks.block) == (12, 8) and on(app, TimelineScreen)
     ),
     # copying
     "yry\x1b↓": lambda app: app.clipboard in app.ui.state.requests and row(app) == 1,

@@ -22,10 +22,10 @@ from seqtop.text import format as fmt
 from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
+from seqtop.tui.restarts import RESTART_SECONDS
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.time_travel import TimeTravel
-from seqtop.tui.ui_state import RESTART_SECONDS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support.event_script import EventScript

@@ -45,7 +45,7 @@ def test_what_the_state_drops_leaves_the_table() -> None:
             app.draw()
             await pilot.pause()
         assert len(app.ui.view) == len(source.state.sequences) == 2
-        assert app.ui.selected in source.state.sequences
+        assert app.ui.cursor.seq_id in source.state.sequences
         assert "6 finished" in screen(app)
 
     play(app, act)

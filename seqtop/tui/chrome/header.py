@@ -43,7 +43,7 @@ def badges(ui: UiState) -> Line:
     recording = _recording(ui)
     text, style = BADGES[ui.source.connection.state]
     if ui.source.connection.state is ConnectionState.LOST:
-        text += f" {fmt.growing(float(int(ui.silence)))}"
+        text += f" {fmt.growing(float(int(ui.message_clock.silence)))}"
     if not ui.paused:
         return (*recording, (f" {text} ", style))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
@@ -241,7 +241,7 @@ def cache(ui: UiState, width: int) -> Line:
 
 def _findings(ui: UiState) -> Line:
     """Returns the numbers of errors and warnings that the checks have found, if any."""
-    checker = ui.checker
+    checker = ui.checks.checker
     if checker is None or not checker.num_findings:
         return ()
     errors, warnings = checker.num_errors, checker.num_warnings

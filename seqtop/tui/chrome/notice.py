@@ -74,16 +74,16 @@ def notice_text(ui: UiState, step_keys: str) -> str:
 
 def _search_text(ui: UiState) -> str:
     """Describes the search for a condition in progress."""
-    search, timeline = ui.condition_search, ui.source.history
+    search, timeline = ui.condition_finder.search, ui.source.history
     if search is None:
         return ""
     step = max(timeline.index[max(search.position, timeline.first)].step, 0)
-    return f"Searching for {ui.condition}: step {step:,}; Esc cancels."
+    return f"Searching for {ui.condition_finder.condition}: step {step:,}; Esc cancels."
 
 
 def _restart_text(ui: UiState, step_keys: str) -> str:
     """Describes a recent restart of the engine, and the key to its last step before."""
-    restart = ui.recent_restart
+    restart = ui.restarts.recent
     if restart is None:
         return ""
     clock = time.strftime("%H:%M:%S", time.localtime(restart.time))

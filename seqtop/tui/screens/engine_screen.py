@@ -74,9 +74,12 @@ class EngineScreen(TabbedScreen):
         self.update(changes)
 
     def _update_footer(self) -> None:
-        hidden = frozenset() if self.ui.may_be_controlled else CONTROLS
+        info = self.ui.newest.info
+        # Unless the engine has said that it does not, it may accept commands.
+        may_control = self.ui.engine is not None and (info is None or info.control)
+        hidden = frozenset() if may_control else CONTROLS
         self._footer.update_keys(
-            hidden if self.ui.condition else hidden | REPEATS,
+            hidden if self.ui.condition_finder.condition else hidden | REPEATS,
             "Resume" if self.ui.paused else "Pause",
         )
 

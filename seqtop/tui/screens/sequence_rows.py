@@ -35,17 +35,17 @@ class SequenceRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        return self.view.index(self._ui.selected)
+        return self.view.index(self._ui.cursor.seq_id)
 
     @property
     def cursor_mark(self) -> str:
-        return FOLLOWED_MARK if self._ui.following else CURSOR_MARK
+        return FOLLOWED_MARK if self._ui.cursor.is_followed else CURSOR_MARK
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return self.view.page(start, stop)
 
     def is_selected(self, key: int) -> bool:
-        return key == self._ui.selected
+        return key == self._ui.cursor.seq_id
 
     def show(self, _: Changes) -> None:
         """Draws the rows that look different. Called under the lock of `ui`."""
@@ -56,15 +56,15 @@ class SequenceRows(ListView):
     def select(self, key: int | None) -> None:
         """Puts the cursor on a sequence and scrolls to it."""
         with self._ui.lock:
-            changed = key != self._ui.selected
-            self._ui.selected = key
-            self._ui.is_user_selection = True
-            self._ui.hidden_selection = None
+            changed = key != self._ui.cursor.seq_id
+            self._ui.cursor.seq_id = key
+            self._ui.cursor.set_by_user = True
+            self._ui.cursor.hidden = None
             if changed:
-                self._ui.block = None
+                self._ui.blocks.block = None
             if (row := self.cursor_row) is not None:
                 self._cursor = row
-                self.reveal(row, around=self._ui.scroll_target == key)
+                self.reveal(row, around=self._ui.cursor.scroll_target == key)
             self.refresh_changed()
         if changed:
             self.post_message(self.Moved())
@@ -72,7 +72,7 @@ class SequenceRows(ListView):
     def reveal_selected(self) -> None:
         """Scrolls to the selected row, if the user selected it."""
         with self._ui.lock:
-            if self._ui.is_user_selection and (row := self.cursor_row) is not None:
+            if self._ui.cursor.set_by_user and (row := self.cursor_row) is not None:
                 self.reveal(row)
 
     def action_move(self, by: int) -> None:
@@ -82,15 +82,15 @@ class SequenceRows(ListView):
 
     def _restore_selection(self) -> None:
         """Selects the sequence again that a filter has hidden, if it is shown now."""
-        ui, hidden = self._ui, self._ui.hidden_selection
+        ui, hidden = self._ui, self._ui.cursor.hidden
         if hidden is None:
             return
         if (row := self.view.index(hidden)) is not None:
-            ui.selected, ui.hidden_selection = hidden, None
+            ui.cursor.seq_id, ui.cursor.hidden = hidden, None
             self.reveal(row)
             self.post_message(self.Moved())
         elif hidden not in ui.state.sequences:
-            ui.hidden_selection = None
+            ui.cursor.hidden = None
 
     def _update_selection(self) -> None:
         """Keeps the cursor on its sequence, or on its row if the sequence is gone.
@@ -101,15 +101,17 @@ class SequenceRows(ListView):
         ui = self._ui
         self._restore_selection()
         row = self.cursor_row
-        if row is None or (row > 0 and not ui.is_user_selection):
+        if row is None or (row > 0 and not ui.cursor.set_by_user):
             last = self.num_rows - 1
-            self._cursor = max(min(self._cursor, last), 0) if ui.is_user_selection else 0
-            if ui.is_user_selection and ui.hidden_selection is None:
-                ui.hidden_selection = ui.selected if ui.selected in ui.state.sequences else None
+            self._cursor = max(min(self._cursor, last), 0) if ui.cursor.set_by_user else 0
+            if ui.cursor.set_by_user and ui.cursor.hidden is None:
+                ui.cursor.hidden = (
+                    ui.cursor.seq_id if ui.cursor.seq_id in ui.state.sequences else None
+                )
             keys = self.page(self._cursor, self._cursor + 1)
-            ui.selected = keys[0] if keys else None
+            ui.cursor.seq_id = keys[0] if keys else None
             self.post_message(self.Moved())
             return
         moved, self._cursor = row != self._cursor, row
-        if (ui.is_scroll_target_selected() and moved) or ui.following:
-            self.reveal(row, around=not ui.following)
+        if (ui.is_scroll_target_selected() and moved) or ui.cursor.is_followed:
+            self.reveal(row, around=not ui.cursor.is_followed)

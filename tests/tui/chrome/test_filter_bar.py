@@ -150,25 +150,25 @@ def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopAp
 def test_a_selection_that_the_filter_hides_is_named_and_comes_back(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("down", "down")
-        chosen = app.ui.selected
+        chosen = app.ui.cursor.seq_id
         assert chosen is not None
         hidden = app.ui.sequence(chosen)
         assert hidden is not None
         await pilot.press("slash", *"status:wait", "enter")
         await pilot.pause()
-        assert app.ui.selected != chosen
+        assert app.ui.cursor.seq_id != chosen
         assert f"{hidden[0].request_id} is hidden" in screen(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert app.ui.selected == chosen
+        assert app.ui.cursor.seq_id == chosen
         await pilot.press("slash", *"status:wait", "enter", "down")
-        other = app.ui.selected
+        other = app.ui.cursor.seq_id
         assert other is not None
         await pilot.pause()
         assert "is hidden" not in screen(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert app.ui.selected == other
+        assert app.ui.cursor.seq_id == other
 
     play(app, act)
 

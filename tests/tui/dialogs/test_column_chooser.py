@@ -26,9 +26,9 @@ def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
         options.highlighted = options.get_option_index("prio")
         await pilot.press("space", "left", "enter")
         await pilot.pause()
-        assert app.ui.columns == ("out", "request", "prio", "text")
+        assert app.ui.preferences.columns == ("out", "request", "prio", "text")
         await pilot.press("c", "r", "right", "J", "enter")
-        assert app.ui.columns[:3] == ("seq", "status", "request")
+        assert app.ui.preferences.columns[:3] == ("seq", "status", "request")
 
     play(app, act, (100, 24))
 
@@ -38,6 +38,6 @@ def test_one_column_stays(source: ScriptedSource) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("c", "space", "enter")
-        assert app.ui.columns == ("request",)
+        assert app.ui.preferences.columns == ("request",)
 
     play(app, act, (40, 10))

@@ -6,14 +6,14 @@ from textual.widgets import Input
 
 from seqtop.state.condition import parse_condition
 from seqtop.state.filter import parse
-from seqtop.tui import ui_state
+from seqtop.tui import condition_finder
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.condition_prompt import EXAMPLES, ConditionPrompt
 from tests.support.piloting import play, screen, selected, until
 
 
 async def searched(app: SeqtopApp, pilot: Pilot[int]) -> None:
-    await until(pilot, lambda: app.ui.condition_search is None)
+    await until(pilot, lambda: app.ui.condition_finder.search is None)
     app.draw()
     await pilot.pause()
 
@@ -59,7 +59,7 @@ def test_an_invalid_condition_is_refused(live: SeqtopApp) -> None:
         assert "Kv> needs a number." in screen(live)
         assert "of sequences: the filter's words" in " ".join(screen(live).split())
         await pilot.press("escape")
-        assert live.ui.condition == ""
+        assert live.ui.condition_finder.condition == ""
 
     play(live, act, (120, 30))
 
@@ -67,16 +67,16 @@ def test_an_invalid_condition_is_refused(live: SeqtopApp) -> None:
 def test_escape_ends_a_search_and_nothing_else(
     live: SeqtopApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ui_state, "READ_SECONDS", 0.0)  # one event a frame
+    monkeypatch.setattr(condition_finder, "READ_SECONDS", 0.0)  # one event a frame
 
     async def act(pilot: Pilot[int]) -> None:
         live.ui.filter_by(parse("req"))
-        live.ui.condition = "status:swapped"
+        live.ui.condition_finder.condition = "status:swapped"
         live.action_repeat_seek(-1)
         await until(pilot, lambda: "Searching for status:swapped: step" in screen(live))
-        assert live.ui.condition_search is not None
+        assert live.ui.condition_finder.search is not None
         await pilot.press("escape")
-        assert live.ui.condition_search is None
+        assert live.ui.condition_finder.search is None
         assert live.ui.view.filter.source == "req"
         assert not live.ui.paused
         await until(pilot, lambda: "Searching" not in screen(live))

@@ -63,14 +63,14 @@ def test_what_was_submitted_is_in_sight_until_it_runs(
 
         await pilot.press("G", "n", *"Hi", "enter")
         if not early:
-            await until(pilot, lambda: app.ui.pending_selection == "new-1")
+            await until(pilot, lambda: app.ui.cursor.pending == "new-1")
             script.arrive("new-1", num_prompt=4)
             app.draw()
         await until(pilot, lambda: selected(app) == "new-1")
         await until(pilot, is_in_sight)
         script.step(prefill={"new-1": 4})
         app.draw()
-        assert app.ui.view.index(app.ui.selected) == 12
+        assert app.ui.view.index(app.ui.cursor.seq_id) == 12
         await until(pilot, is_in_sight)
         script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
         app.draw()

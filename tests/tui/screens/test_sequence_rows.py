@@ -57,14 +57,14 @@ def test_the_tree_can_be_folded_and_turned_off() -> None:
         await pilot.press("z", "down", "z")  # on a child it folds the family it is in
         await pilot.pause()
         assert names(app)[:2] == ["▸beam/1 +2", "alone"]
-        assert app.ui.selected == 1
+        assert app.ui.cursor.seq_id == 1
         await pilot.press("Z")
         await pilot.pause()
         assert names(app)[:4] == whole
         await pilot.press("end", "up", "Z")
         await pilot.pause()
         assert names(app)[:2] == ["▸beam/1 +2", "alone"]
-        assert app.ui.selected == 1
+        assert app.ui.cursor.seq_id == 1
         await pilot.press("Z", "t")
         await pilot.pause()
         assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]

@@ -39,17 +39,17 @@ class BlockMap(CellMap[int]):
     @property
     def cursor(self) -> int:
         """The block under the cursor. Until one is chosen, the selected sequence's first."""
-        chosen = self._ui.block
+        chosen = self._ui.blocks.block
         if chosen is None:
-            selected = self._ui.selected
+            selected = self._ui.cursor.seq_id
             chosen = None if selected is None else self.index.first_block(selected)
         return max(0, min(chosen or 0, len(self.index) - 1))
 
     def show(self, changes: Changes) -> None:
         """Draws changes. Called under the lock of `ui`."""
         before = self.cursor
-        self.index = self._ui.block_index()
-        changed = self._ui.take_changed_blocks()
+        self.index = self._ui.blocks.index(self._ui.state)
+        changed = self._ui.blocks.take_changed()
         # Blocks leave the prefix cache without a change of owners, too.
         if changed is None or changes.touched is None or changes.ticked:
             self._lines_of_cells.clear()
@@ -75,7 +75,7 @@ class BlockMap(CellMap[int]):
 
     def go_to(self, key: int) -> None:
         with self._ui.lock:
-            self._ui.block = max(0, min(key, len(self.index) - 1))
+            self._ui.blocks.block = max(0, min(key, len(self.index) - 1))
             self.reveal()
             self.refresh_changed()
         self.post_message(self.Moved())
@@ -96,10 +96,10 @@ class BlockMap(CellMap[int]):
 
     def action_zoom(self) -> None:
         with self._ui.lock:
-            if self.block_grid.span == 1 and not self._ui.single_blocks:
+            if self.block_grid.span == 1 and not self._ui.blocks.single_blocks:
                 self.notify("Every block has a cell of its own.", timeout=2, markup=False)
                 return
-            self._ui.single_blocks = not self._ui.single_blocks
+            self._ui.blocks.single_blocks = not self._ui.blocks.single_blocks
             self._arrange()
             self.reveal()
             self.refresh_changed()
@@ -117,7 +117,7 @@ class BlockMap(CellMap[int]):
         """Lays out the grid for the sizes of the pools and of the widget."""
         num_device, num_host = self.index.num_device, self.index.num_host
         width, height = max(self.text_width - 1, 1), self.size.height
-        single = self._ui.single_blocks
+        single = self._ui.blocks.single_blocks
         self.block_grid = grid(num_device, num_host, width, height, single=single)
         self.set_height(self.block_grid.height)
 
@@ -139,7 +139,7 @@ class BlockMap(CellMap[int]):
         return self._first_held(self.block_grid.moved(key, lines))
 
     def _cells(self, y: int) -> Line:
-        drawn, selected = self.block_grid, self._ui.selected
+        drawn, selected = self.block_grid, self._ui.cursor.seq_id
         if drawn.width > 1:  # such cells show the filled slots, which change at every step
             return pool_line(drawn, self._ui.state, self.index, y, selected)
         return self._line_of_cells(y)[0]
@@ -152,7 +152,7 @@ class BlockMap(CellMap[int]):
 
     def _line_of_cells(self, y: int) -> tuple[Line, set[int]]:
         """Returns a line of cells of one column, and the owners that it shows."""
-        key = self.block_grid, self._ui.selected
+        key = self.block_grid, self._ui.cursor.seq_id
         if self._lines_for != key or len(self._lines_of_cells) > MAX_LINES:
             self._lines_of_cells.clear()
             self._lines_for = key

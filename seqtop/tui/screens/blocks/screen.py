@@ -78,7 +78,7 @@ class BlocksScreen(EngineScreen):
 
     def update(self, changes: Changes) -> None:
         if (pending := self.ui.take_pending_selection()) is not None:
-            self.ui.selected, self.ui.is_user_selection = pending, True
+            self.ui.cursor.seq_id, self.ui.cursor.set_by_user = pending, True
         self._pool.show(changes)
         self._update_details()
 
@@ -94,20 +94,20 @@ class BlocksScreen(EngineScreen):
                 writer = f"; {safe_line(known.request_id)} wrote it" if known else ""
                 self.notify(f"No sequence holds this block{writer}.", timeout=2, markup=False)
                 return
-            here = owners.index(self.ui.selected) if self.ui.selected in owners else -1
+            here = owners.index(self.ui.cursor.seq_id) if self.ui.cursor.seq_id in owners else -1
             self._select(owners[(here + 1) % len(owners)])
 
     def action_show_owner(self) -> None:
         with self.ui.lock:
-            if self.ui.selected not in self._pool.index.owners(self._pool.cursor):
+            if self.ui.cursor.seq_id not in self._pool.index.owners(self._pool.cursor):
                 self.action_next_owner()
-            if self.ui.selected not in self._pool.index.owners(self._pool.cursor):
+            if self.ui.cursor.seq_id not in self._pool.index.owners(self._pool.cursor):
                 return
         self.app.switch_mode("sequences")
 
     def action_next_block(self, by: int) -> None:
         with self.ui.lock:
-            selected = self.ui.selected
+            selected = self.ui.cursor.seq_id
             blocks = [] if selected is None else self._pool.index.blocks(selected)
             if not blocks:
                 self.notify("The selected sequence holds no blocks.", timeout=2, markup=False)
@@ -117,7 +117,7 @@ class BlocksScreen(EngineScreen):
             self._pool.go_to(blocks[here % len(blocks)])
 
     def _select(self, seq_id: int) -> None:
-        self.ui.block = self._pool.cursor  # the cursor stays on the block
+        self.ui.blocks.block = self._pool.cursor  # the cursor stays on the block
         self.ui.select(seq_id)
         self._pool.refresh_changed()
         self._update_details()
@@ -150,7 +150,11 @@ class BlocksScreen(EngineScreen):
             lines.append(names(state, owners, width))
         self._legend.set_lines([((" ", ""), *line) for line in lines])
         if self._facts.size:
-            room, cursor, selected = self._facts.text_width, self._pool.cursor, self.ui.selected
+            room, cursor, selected = (
+                self._facts.text_width,
+                self._pool.cursor,
+                self.ui.cursor.seq_id,
+            )
             about = facts(state, index, cursor, selected, room)
             if len(index):
                 about = [*cell_facts(state, index, drawn.cell(cursor), room), *about]

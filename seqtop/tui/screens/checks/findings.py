@@ -41,7 +41,7 @@ class Findings(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        number = self._ui.finding
+        number = self._ui.checks.selected
         if number is None or not self._found:
             return None
         index = bisect_left(self._found, number, key=attrgetter("number"))
@@ -58,7 +58,7 @@ class Findings(ListView):
         self._found = checker.found()
         self.set_height(len(self._found))
         if self._found:  # the cursor stays on its finding, or moves to the next one
-            self._ui.finding = self._found[self.cursor_row or 0].number
+            self._ui.checks.selected = self._found[self.cursor_row or 0].number
         self.refresh_changed()
 
     def page(self, start: int, stop: int) -> Sequence[int]:
@@ -70,11 +70,11 @@ class Findings(ListView):
         return finding_line(found.finding, self.text_width - 1, is_later=is_later)
 
     def is_selected(self, key: int) -> bool:
-        return key == self._ui.finding
+        return key == self._ui.checks.selected
 
     def select(self, key: int) -> None:
         with self._ui.lock:
-            self._ui.finding = key
+            self._ui.checks.selected = key
             if (index := self.cursor_row) is not None:
                 self.reveal(index)
             self.refresh_changed()

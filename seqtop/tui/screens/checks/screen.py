@@ -86,7 +86,7 @@ class ChecksScreen(EngineScreen):
         super().on_screen_resume()
 
     def update(self, changes: Changes) -> None:
-        checker = self.ui.checker
+        checker = self.ui.checks.checker
         width = max(self.app.size.width - 2, 1)
         has_findings = checker is not None and checker.num_findings > 0
         for widget in (self._titles, self.findings, self._about):

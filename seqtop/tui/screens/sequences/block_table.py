@@ -67,7 +67,7 @@ def shared_owners(ui: UiState, sequence: SequenceState) -> dict[int, str]:
     """
     if not _may_share(ui, sequence):
         return {}
-    index, owners = ui.block_index(), {}
+    index, owners = ui.blocks.index(ui.state), {}
     for block in sequence.block_table:
         for seq_id in index.table_owners(block):
             other = ui.state.sequences.get(seq_id)

@@ -13,6 +13,7 @@ from seqtop.state.status_sentence import status_sentence
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.finding_sentences import sequence_sentence
+from seqtop.tui.navigation import findings_about
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.sequence_label import glyph
@@ -22,6 +23,7 @@ from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
+from seqtop.tui.screens.sequences.selected_explanation import SelectedExplanation
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
@@ -53,13 +55,14 @@ class Detail(Vertical):
         self._summary_height = 0
         self._sequence_shown: int | None = None
         """The sequence that the parts are about."""
+        self.explanation = SelectedExplanation(ui)
         # In the order of TABS.
         self._parts = (
             TextPane(ui),
             BlockTablePane(ui),
             RequestTimeline(ui),
             Tokens(ui),
-            LatencyParts(ui),
+            LatencyParts(ui, self.explanation),
             RawMessages(ui),
         )
 
@@ -80,7 +83,7 @@ class Detail(Vertical):
         """Draws the changes of a changes. Called under the lock of `ui`."""
         if not self.display:
             return
-        before, self._sequence_shown = self._sequence_shown, self._ui.selected
+        before, self._sequence_shown = self._sequence_shown, self._ui.cursor.seq_id
         self._update_summary()  # the reason for waiting changes without a change of the sequence
         is_another = self._sequence_shown != before
         if (
@@ -88,7 +91,7 @@ class Detail(Vertical):
             or changes.ticked
             or is_another
             or self._sequence_shown in changes.touched
-            or (self._ui.is_explaining and self.is_shown(LATENCY))
+            or (self.explanation.is_incomplete and self.is_shown(LATENCY))
         ):
             for part in self._parts:
                 if part.display:
@@ -143,8 +146,8 @@ class Detail(Vertical):
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        request, sequence = found
-        findings = self._ui.findings_about(request.request_id, sequence.seq_id)
+        sequence = found[1]
+        findings = findings_about(self._ui, sequence)
         status = status_sentence(self._ui.state, self._ui.view, sequence)
         sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
         breaks = wrap(sentence, width)

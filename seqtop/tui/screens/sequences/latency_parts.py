@@ -14,6 +14,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.pane import ScrollablePane
+from seqtop.tui.screens.sequences.selected_explanation import SelectedExplanation
 from seqtop.tui.ui_state import UiState
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class LatencyParts(ScrollablePane):
             super().__init__()
             self.position = position
 
-    def __init__(self, ui: UiState) -> None:
+    def __init__(self, ui: UiState, explanation: SelectedExplanation) -> None:
         super().__init__(ui, id="latency-parts", title="Latency")
+        self._explanation = explanation
         self._shown: tuple[object, ...] = ()
         """The explanation, the progress, the time, the position and the width of the lines."""
         self._positions: list[int | None] = []
@@ -48,7 +50,7 @@ class LatencyParts(ScrollablePane):
     def update(self) -> None:
         if not self.outer_size:
             return
-        explanation = self._ui.explanation()
+        explanation = self._explanation.read()
         if explanation is None:
             self._shown, self._positions = (), []
             self.set_lines([])

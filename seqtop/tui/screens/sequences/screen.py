@@ -23,6 +23,7 @@ from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, Detail
+from seqtop.tui.screens.sequences.folding import fold, fold_all, toggle_tree
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
@@ -184,11 +185,11 @@ class SequencesScreen(EngineScreen):
 
     def _show_counts(self) -> None:
         """Shows the numbers of matches, and a selected sequence that the filter hides."""
-        hidden_id = self.ui.hidden_selection
+        hidden_id = self.ui.cursor.hidden
         hidden = None if hidden_id is None else self.ui.sequence(hidden_id)
         name = sequence_name(*hidden) if hidden else ""
         self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences), name)
-        self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
+        self._search.show_count(*self.ui.view.hit_place(self.ui.cursor.seq_id))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:
         sort = self.ui.view.sort
@@ -201,7 +202,7 @@ class SequencesScreen(EngineScreen):
             with self.ui.lock:
                 self.ui.view.search(self.ui.state, parse(message.source))
                 self._table.rows.show(EVERYTHING)
-                if (hit := self.ui.view.next_hit(self.ui.selected, 1, here=True)) is not None:
+                if (hit := self.ui.view.next_hit(self.ui.cursor.seq_id, 1, here=True)) is not None:
                     self._table.rows.select(hit)
             self.show_all()
         elif message.source != self.ui.view.filter.source:
@@ -229,7 +230,7 @@ class SequencesScreen(EngineScreen):
 
     def action_next_hit(self, by: int) -> None:
         with self.ui.lock:
-            hit = self.ui.view.next_hit(self.ui.selected, by)
+            hit = self.ui.view.next_hit(self.ui.cursor.seq_id, by)
             if hit is not None:
                 self._table.rows.select(hit)
                 return
@@ -241,7 +242,7 @@ class SequencesScreen(EngineScreen):
             self._search.clear()
         elif self._filter.display:
             self._filter.clear()
-        elif self.ui.detail_wanted:
+        elif self.ui.preferences.detail_wanted:
             self.action_toggle_detail()
 
     def action_choose_sort(self) -> None:
@@ -260,15 +261,17 @@ class SequencesScreen(EngineScreen):
 
         def chosen(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
-                self.ui.columns = columns
+                self.ui.preferences.columns = columns
                 self._save_settings(columns=columns)
                 self._table.titles.refresh_changed()
                 self.show_all()
 
-        self.app.push_screen(ColumnChooser(self.ui.columns, width, self.ui.view.sort.key), chosen)
+        self.app.push_screen(
+            ColumnChooser(self.ui.preferences.columns, width, self.ui.view.sort.key), chosen
+        )
 
     def action_cycle_sort(self, by: int) -> None:
-        keys = ["", *self.ui.columns]
+        keys = ["", *self.ui.preferences.columns]
         here = self.ui.view.sort.key
         at = keys.index(here) if here in keys else 0  # sorted by a hidden column
         key = keys[(at + by) % len(keys)]
@@ -280,13 +283,13 @@ class SequencesScreen(EngineScreen):
 
     def action_tree(self) -> None:
         with self.ui.lock:
-            self.ui.toggle_tree()
+            toggle_tree(self.ui)
         self._save_settings(tree=self.ui.view.tree)
         self.show_all()
 
     def action_fold(self) -> None:
         with self.ui.lock:
-            folded = self.ui.fold()
+            folded = fold(self.ui)
         if folded:
             self.show_all()
         else:
@@ -294,12 +297,12 @@ class SequencesScreen(EngineScreen):
 
     def action_fold_all(self) -> None:
         with self.ui.lock:
-            self.ui.fold_all()
+            fold_all(self.ui)
         self.show_all()
 
     def action_toggle_detail(self) -> None:
-        self.ui.detail_wanted = not self._detail.display
-        self._save_settings(detail=self.ui.detail_wanted)
+        self.ui.preferences.detail_wanted = not self._detail.display
+        self._save_settings(detail=self.ui.preferences.detail_wanted)
         self._place()
 
     def action_resize(self, by: int) -> None:
@@ -307,15 +310,15 @@ class SequencesScreen(EngineScreen):
             self.action_open_detail()
             return
         usual = USUAL_SHARE_BESIDE if self.has_class("-beside") else USUAL_SHARE
-        share = max(min((self.ui.detail_share or usual) + by, 80), 20)
-        self.ui.detail_share = share
+        share = max(min((self.ui.preferences.detail_share or usual) + by, 80), 20)
+        self.ui.preferences.detail_share = share
         self._save_settings(detail_share=share)
         self._place()
 
     def action_mark(self) -> None:
         self._keep_selected()
-        self.ui.marking = NEXT[self.ui.marking]
-        self.notify(NOTICES[self.ui.marking], timeout=2, markup=False)
+        self.ui.preferences.marking = NEXT[self.ui.preferences.marking]
+        self.notify(NOTICES[self.ui.preferences.marking], timeout=2, markup=False)
         self.show_all()
 
     def action_copy(self) -> None:
@@ -338,20 +341,20 @@ class SequencesScreen(EngineScreen):
             self.app.push_screen(CopyDialog(), chosen)
 
     def action_latency(self) -> None:
-        self.ui.latency_wanted = not self._latency.display
-        self._save_settings(latency=self.ui.latency_wanted)
+        self.ui.preferences.latency_wanted = not self._latency.display
+        self._save_settings(latency=self.ui.preferences.latency_wanted)
         self._show_latency()
         self.show_all()
 
     def _show_latency(self) -> None:
         """Shows the latencies if the user wants them, or else where there is much room."""
-        wanted, (width, height) = self.ui.latency_wanted, self.app.size
+        wanted, (width, height) = self.ui.preferences.latency_wanted, self.app.size
         has_room = width >= WIDE and height >= TALL_FOR_LATENCIES
         self._latency.display = has_room if wanted is None else wanted
 
     def action_open_detail(self) -> None:
         self._keep_selected()
-        self.ui.detail_wanted = True
+        self.ui.preferences.detail_wanted = True
         self._place()
 
     def action_turn(self, by: int) -> None:
@@ -368,7 +371,7 @@ class SequencesScreen(EngineScreen):
             self._detail.turn_to(LATENCY)
             return
         with self.ui.lock:
-            explanation = self.ui.explanation()
+            explanation = self._detail.explanation.read()
             parts = explanation.parts() if explanation is not None else []
         positions = [part.position for part in parts if part.position is not None]
         where = "after" if direction > 0 else "before"
@@ -381,14 +384,14 @@ class SequencesScreen(EngineScreen):
         self.go_to(seek.to_position(message.position), "This is the moment on display.")
 
     def action_follow(self) -> None:
-        self.ui.following = not self.ui.following
-        self._table.rows.select(self.ui.selected)
-        what = "stays visible" if self.ui.following else "may scroll away"
+        self.ui.cursor.is_followed = not self.ui.cursor.is_followed
+        self._table.rows.select(self.ui.cursor.seq_id)
+        what = "stays visible" if self.ui.cursor.is_followed else "may scroll away"
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
 
     def _keep_selected(self) -> None:
         """Keeps the cursor on its request: the user reads about it."""
-        self.ui.is_user_selection = self.ui.selected is not None
+        self.ui.cursor.set_by_user = self.ui.cursor.seq_id is not None
 
     def _save_settings(self, **changes: object) -> None:
         self.post_message(SettingsChanged(changes))
@@ -403,13 +406,13 @@ class SequencesScreen(EngineScreen):
     def _place(self) -> None:
         """Places the detail pane where there is room for it."""
         width, height = self.app.size
-        wanted = self.ui.detail_wanted
+        wanted = self.ui.preferences.detail_wanted
         if wanted is None:
             wanted = width >= WIDE or height >= TALL
         self._detail.display = wanted
         beside = width >= WIDE
         alone = wanted and not beside and height < 18
-        share, styles = self.ui.detail_share, self._detail.styles
+        share, styles = self.ui.preferences.detail_share, self._detail.styles
         styles.width = f"{share}%" if share and beside else None
         styles.height = f"{share}%" if share and not beside and not alone else None
         most = max((self._body.size.height or height) - LEAST_LIST, 1)

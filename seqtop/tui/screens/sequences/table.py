@@ -12,6 +12,7 @@ from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import Field, arrange
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
+from seqtop.tui.navigation import findings_about
 from seqtop.tui.rendering.columns import ColumnTitles
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
@@ -104,7 +105,7 @@ class Rows(SequenceRows):
 
     def update_findings(self) -> bool:
         """Makes the rows again if their numbers of findings may differ; returns whether so."""
-        checker = self._ui.checker
+        checker = self._ui.checks.checker
         now = None
         if checker is not None and checker.num_findings:
             now = checker.num_findings, self._ui.time_travel.position if self._ui.paused else -1
@@ -153,11 +154,11 @@ class Rows(SequenceRows):
 
     def _warn_cell(self, request: RequestState, sequence: SequenceState) -> Line:
         """Returns the number of findings about a sequence, in the style of the severest."""
-        found = self._ui.findings_about(request.request_id, sequence.seq_id)
+        found = findings_about(self._ui, sequence)
         if not found:
             return ((" " * _WARN_WIDTH, PLAIN),)
         is_error = any(each.finding.severity == "error" for each in found)
-        checker = self._ui.checker
+        checker = self._ui.checks.checker
         more = "+" if checker is not None and checker.is_index_full else ""
         text = f"{fmt.count(len(found))}{more}".rjust(_WARN_WIDTH - 1)
         return ((f"{text} ", "alert" if is_error else "waiting"),)
@@ -165,8 +166,8 @@ class Rows(SequenceRows):
 
 def _warn_width(ui: UiState) -> int:
     """Returns the cells of the column of findings: 0 while there are none."""
-    return _WARN_WIDTH if ui.checker is not None and ui.checker.num_findings else 0
+    return _WARN_WIDTH if ui.checks.checker is not None and ui.checks.checker.num_findings else 0
 
 
 def _columns_of(ui: UiState, width: int) -> tuple[Field, ...]:
-    return arrange(width - _warn_width(ui), ui.columns, ui.view.sort.key)
+    return arrange(width - _warn_width(ui), ui.preferences.columns, ui.view.sort.key)

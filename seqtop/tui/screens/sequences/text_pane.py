@@ -51,7 +51,7 @@ class TextPane(ScrollablePane):
 
     def _marks(self, sequence: SequenceState) -> TokenMarks | None:
         """Returns the marks of the tokens; `None` if the beginning of the text is cut off."""
-        marking = self._ui.marking
+        marking = self._ui.preferences.marking
         if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
             return None
         return TokenMarks(marking, sequence.text_lengths, sequence.output_logprobs)

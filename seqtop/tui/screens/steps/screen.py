@@ -86,8 +86,8 @@ class StepsScreen(EngineScreen):
             self.ui.update()
             member = self._detail.members.chosen if self._detail.members.has_focus else None
             if member is not None and member.seq_id in self.ui.state.sequences:
-                self.ui.selected, self.ui.is_user_selection = member.seq_id, True
-                self.ui.pending_selection = None  # this selection is newer
+                self.ui.cursor.seq_id, self.ui.cursor.set_by_user = member.seq_id, True
+                self.ui.cursor.pending = None  # this selection is newer
             self.show(self.ui.take_changes())
         if member is not None:
             self.open_table()

@@ -9,6 +9,7 @@ from seqtop.tui import seek
 from seqtop.tui.chrome.overview_charts import RATE_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
+from seqtop.tui.navigation import jump
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.timeline import TAB
@@ -97,7 +98,7 @@ class TimelineScreen(ViewportScreen):
     def action_sort(self) -> None:
         with self.ui.lock:
             self._rows.sort(by_arrival=not self._rows.by_arrival)
-            self._rows.select(self.ui.selected)
+            self._rows.select(self.ui.cursor.seq_id)
         self.show_all()
         order = "of arrival" if self._rows.by_arrival else "of the table"
         self.notify(f"Rows are in the order {order}.", timeout=2, markup=False)
@@ -109,7 +110,7 @@ class TimelineScreen(ViewportScreen):
             name = found[0].request_id
             where = "after" if direction > 0 else "before"
             failure = f"No preemption of {name} {where} this moment in the history."
-            self.ui.jump(seek.to_preemption_of(name, direction), failure)
-            self.ui.pending_selection = None  # this request stays selected
+            jump(self.ui, seek.to_preemption_of(name, direction), failure)
+            self.ui.cursor.pending = None  # this request stays selected
             self.ui.update()
             self.show(self.ui.take_changes())

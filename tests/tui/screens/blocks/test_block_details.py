@@ -45,12 +45,12 @@ def test_a_shared_block_names_its_owners_in_turn(app: SeqtopApp) -> None:
         assert "req-2  seq" in text
         for name in ("req-1", "req-2", "req-1"):
             await pilot.press("o")
-            assert app.ui.selected == sequence(app, name)
+            assert app.ui.cursor.seq_id == sequence(app, name)
             assert pool(app).cursor == block
         await pilot.press("o", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.ui.selected == sequence(app, "req-2")
+        assert app.ui.cursor.seq_id == sequence(app, "req-2")
 
     play(app, act, (80, 24))
 
@@ -60,11 +60,11 @@ def test_nobodys_block_has_no_owner_to_go_to(app: SeqtopApp) -> None:
         await pilot.press("b", *"255", "enter")
         await pilot.pause()
         assert "107 are empty and 10 are still in the prefix cache" in " ".join(screen(app).split())
-        before = app.ui.selected
+        before = app.ui.cursor.seq_id
         await pilot.press("enter", "o")
         await pilot.pause()
         assert isinstance(app.screen, BlocksScreen)
-        assert app.ui.selected == before
+        assert app.ui.cursor.seq_id == before
 
     play(app, act, (80, 24))
 

@@ -103,7 +103,7 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
         shown = "".join(plain(line[2:]).replace(" ", "") for line, _ in drawn)
         assert len(shown) == 256
         own = sequence(app, "req-1")
-        assert app.ui.selected == own
+        assert app.ui.cursor.seq_id == own
         for block, sign in enumerate(shown):
             owners = pool(app).index.owners(block)
             if own in owners:

@@ -18,7 +18,7 @@ def test_enter_goes_to_the_owner_and_back_again_is_its_block(app: SeqtopApp) -> 
         await pilot.press("b", *str(block), "enter", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.ui.selected == sequence(app, "req-5")
+        assert app.ui.cursor.seq_id == sequence(app, "req-5")
         assert "▌req-5" in screen(app)
         await pilot.press("2")
         await pilot.pause()
@@ -68,7 +68,7 @@ def test_an_owner_that_the_filter_hides_is_shown_all_the_same(app: SeqtopApp) ->
         await pilot.pause()
         sequences: Any = app.screen
         assert isinstance(sequences, SequencesScreen)
-        assert app.ui.selected == sequence(app, "req-5")
+        assert app.ui.cursor.seq_id == sequence(app, "req-5")
         assert not sequences.query_one(FilterBar).display
         assert "▌req-5" in screen(app)
 

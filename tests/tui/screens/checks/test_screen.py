@@ -22,7 +22,7 @@ THREAD = "seqtop-check"
 def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2", "1")
-        assert app.ui.checker is None
+        assert app.ui.checks.checker is None
         await pilot.press(KEY)
         await pilot.pause()
         assert isinstance(app.screen, ChecksScreen)
@@ -59,7 +59,9 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
         script.info.max_num_batched_tokens = 0
         source.apply(script.info)
         script.step()
-        await until(pilot, lambda: bool(app.ui.checker and app.ui.checker.num_findings))
+        await until(
+            pilot, lambda: bool(app.ui.checks.checker and app.ui.checks.checker.num_findings)
+        )
         await checked(app, pilot)
         assert "1 tokens were computed, the budget is 0." in words(app)
         assert "checks: 1" in words(app)
@@ -80,8 +82,8 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        assert app.ui.checker is not None
-        of_request = [each for each in app.ui.checker.found() if each.finding.request_id]
+        assert app.ui.checks.checker is not None
+        of_request = [each for each in app.ui.checks.checker.found() if each.finding.request_id]
         wanted = of_request[0]
         await pilot.press("home", *["down"] * (wanted.number - 1), "enter")
         await until(pilot, lambda: isinstance(app.screen, SequencesScreen))
@@ -96,7 +98,7 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
         findings = app.screen.query_one(Findings)
         await until(pilot, lambda: number_of(findings) == wanted.number)
-        with_block = next(each for each in app.ui.checker.found() if each.finding.block)
+        with_block = next(each for each in app.ui.checks.checker.found() if each.finding.block)
         await pilot.press("home", *["down"] * (with_block.number - 1), "enter")
         await until(pilot, lambda: app.ui.block == with_block.finding.block)
 

@@ -63,16 +63,16 @@ def test_each_keeps_its_own_filter_pause_and_selection(fleet: SeqtopApp) -> None
         await pilot.press("1", "down", "down", "space")
         with first.lock:
             first.filter_by(parse("status:running"))
-            chosen = first.selected
+            chosen = first.cursor.seq_id
         await pilot.press("F", "down", "1")
         await until(pilot, lambda: fleet.ui is second)
         assert first.paused
         assert not second.paused
         assert second.view.filter.source == ""
-        assert second.selected != chosen
+        assert second.cursor.seq_id != chosen
         await pilot.press("F", "up", "1")
         await until(pilot, lambda: fleet.ui is first)
-        assert first.selected == chosen
+        assert first.cursor.seq_id == chosen
         assert "PAUSED" in screen(fleet)
 
     play(fleet, act, (120, 24))

@@ -15,7 +15,7 @@ from tests.support.scripted import Script, ScriptedSource
 def explained() -> SeqtopApp:
     source, _ = latency_run()
     app = SeqtopApp(source, clock=lambda: 0.0)
-    app.ui.pending_selection = "short"
+    app.ui.cursor.pending = "short"
     return app
 
 
@@ -77,7 +77,7 @@ def test_an_unfinished_request_is_explained_further_as_it_runs() -> None:
     app = SeqtopApp(script.source, clock=lambda: 0.0)
     script.arrive("a")
     script.step(prefill={"a": 40})
-    app.ui.pending_selection = "a"
+    app.ui.cursor.pending = "a"
 
     async def act(pilot: Pilot[int]) -> None:
         await opened(app, pilot)

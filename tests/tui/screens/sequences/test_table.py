@@ -37,7 +37,7 @@ def test_moving(app: SeqtopApp) -> None:
         height = app.screen.query_one(Rows).size.height
 
         def row() -> int:
-            return order.index(app.ui.selected)
+            return order.index(app.ui.cursor.seq_id)
 
         assert row() == 0
         for keys, expected in [
@@ -80,17 +80,17 @@ def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
         rows = app.screen.query_one(Rows)
         name = selected(app)
         await pilot.press("f")
-        assert app.ui.following
+        assert app.ui.cursor.is_followed
         source.apply(finish(source, name))
         app.draw()
         await pilot.pause()
         assert selected(app) == name
-        index = app.ui.view.index(app.ui.selected)
+        index = app.ui.view.index(app.ui.cursor.seq_id)
         assert index is not None
         assert index > 8
         assert rows.scroll_offset.y <= index < rows.scroll_offset.y + rows.size.height
         await pilot.press("f")
-        assert not app.ui.following
+        assert not app.ui.cursor.is_followed
 
     play(app, act, (100, 12))
 
@@ -120,7 +120,7 @@ def test_until_somebody_chooses_the_first_row_is_selected(
         await pilot.pause()
         assert selected(app) != name
         with app.ui.lock:
-            assert app.ui.view.index(app.ui.selected) == 0
+            assert app.ui.view.index(app.ui.cursor.seq_id) == 0
 
     play(app, act, (100, 12))
 
@@ -278,14 +278,14 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
         script.step(prefill={"thrashed": 40})
         script.step(preempt={"thrashed": "thrashed"}, decode=[])
     app = SeqtopApp(script.source, clock=lambda: 0.0)
-    app.ui.pending_selection = "thrashed"
+    app.ui.cursor.pending = "thrashed"
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.pause()
         assert "Warn" not in screen(app)
         app.start_checking()
         await checked(app, pilot)
-        checker = app.ui.checker
+        checker = app.ui.checks.checker
         assert checker is not None
         assert {each.finding.request_id for each in checker.found()} == {"huge", "thrashed"}
         assert (checker.num_errors, checker.num_warnings) == (1, 1)

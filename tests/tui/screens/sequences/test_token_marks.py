@@ -35,11 +35,11 @@ def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
         assert "│Once│ upon│ a│Once" in screen(app)
         await pilot.press("i")
         await pilot.pause()
-        assert app.ui.marking == "likelihood"
+        assert app.ui.preferences.marking == "likelihood"
         assert "Once upon aOnce" in screen(app)
         await pilot.press("i", *["right_square_bracket"] * 3)
         await pilot.pause()
-        assert app.ui.marking == "plain"
+        assert app.ui.preferences.marking == "plain"
         lines = [line.split()[:3] for line in screen(app).splitlines()]
         assert ["3", "4", "a"] in lines
         assert ["2", "3", "upon"] in lines

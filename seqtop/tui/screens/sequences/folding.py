@@ -1,0 +1,38 @@
+"""Folding of the trees of a request's sequences."""
+
+from seqtop.tui.ui_state import UiState
+
+
+def toggle_tree(ui: UiState) -> None:
+    """Switches between sequences grouped by request and single sequences."""
+    ui.view.tree = not ui.view.tree
+    ui.view.rebuild(ui.state)
+
+
+def fold(ui: UiState) -> bool:
+    """Folds or unfolds the sequences below the selected one, or the tree that it is in.
+
+    Returns:
+        True if there is anything to fold.
+    """
+    if ui.cursor.seq_id is None:
+        return False
+    place = ui.view.tree_position(ui.cursor.seq_id)
+    if not place.is_parent:
+        if place.parent is None:
+            return False
+        ui.cursor.seq_id = place.parent
+    ui.view.folded ^= {ui.cursor.seq_id}
+    ui.view.update(ui.state, [ui.cursor.seq_id])
+    return True
+
+
+def fold_all(ui: UiState) -> None:
+    """Folds every tree, or unfolds all if any is folded."""
+    while (
+        ui.cursor.seq_id is not None
+        and (parent := ui.view.tree_position(ui.cursor.seq_id).parent) is not None
+    ):
+        ui.cursor.seq_id = parent
+    ui.view.fold_all()
+    ui.view.rebuild(ui.state)
