@@ -424,7 +424,7 @@ class SeqtopApp(BaseApp):
 
     def action_mark_moment(self) -> None:
         with self.ui.lock:
-            self._marked_states[self.engines.shown] = freeze(self.ui.state)
+            self._marked_states[self.engines.shown_index] = freeze(self.ui.state)
             step = self.ui.state.step
         where = f"step {fmt.count(step)}" if step >= 0 else "the moment before the first step"
         self._show_notice(f"A is {where}. Go to another moment and press B to compare.")
@@ -434,7 +434,7 @@ class SeqtopApp(BaseApp):
         from seqtop.tui.dialogs.comparison import ComparisonDialog
 
         with self.ui.lock:
-            marked = self._marked_states.get(self.engines.shown)
+            marked = self._marked_states.get(self.engines.shown_index)
             lines = [] if marked is None else describe(compare(marked, self.ui.state))
         if not lines:
             self._show_notice("Mark a first moment with A, then compare another with B.")

@@ -19,6 +19,7 @@ from tests.support.piloting import play, until
 TESTS = {
     "sequences": (
         "screens/sequences/test_*.py",
+        "screens/test_sequence_rows.py",
         "chrome/test_filter_bar.py",
         "chrome/test_latency_panel.py",
         "dialogs/test_column_chooser.py",

@@ -89,7 +89,7 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         await until(pilot, lambda: isinstance(app.screen, SequencesScreen))
         await until(pilot, lambda: app.ui.time_travel.position == wanted.position)
         assert app.ui.state.step == wanted.finding.step
-        assert app.ui.selected == wanted.finding.seq_id
+        assert app.ui.cursor.seq_id == wanted.finding.seq_id
         sentence = f"Check {wanted.finding.rule} failed of {wanted.finding.request_id}"
         await until(pilot, lambda: sentence in words(app))
         await until(pilot, lambda: "Warn Request" in words(app))
@@ -100,7 +100,7 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         await until(pilot, lambda: number_of(findings) == wanted.number)
         with_block = next(each for each in app.ui.checks.checker.found() if each.finding.block)
         await pilot.press("home", *["down"] * (with_block.number - 1), "enter")
-        await until(pilot, lambda: app.ui.block == with_block.finding.block)
+        await until(pilot, lambda: app.ui.blocks.block == with_block.finding.block)
 
     play(app, act, (160, 40))
 
