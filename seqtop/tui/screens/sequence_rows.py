@@ -6,7 +6,7 @@ from textual.message import Message
 
 from seqtop.state.ordering import SequenceView
 from seqtop.tui.rendering.list_view import CURSOR_MARK, ListView
-from seqtop.tui.ui_state import Changes, UiState
+from seqtop.tui.ui_state import UiState
 
 FOLLOWED_MARK = "▸"
 """The cursor's mark while the view follows the selected sequence."""
@@ -47,7 +47,7 @@ class SequenceRows(ListView):
     def is_selected(self, key: int) -> bool:
         return key == self._ui.cursor.seq_id
 
-    def show(self, _: Changes) -> None:
+    def show(self) -> None:
         """Draws the rows that look different. Called under the lock of `ui`."""
         self.set_height(self.num_rows)
         self._update_selection()

@@ -170,7 +170,7 @@ class SequencesScreen(EngineScreen):
         self._table.rows.reveal_selected()
 
     def update(self, changes: Changes) -> None:
-        self._table.show(changes)
+        self._table.show()
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
         self._show_counts()
@@ -201,7 +201,7 @@ class SequencesScreen(EngineScreen):
         if message.bar is self._search:
             with self.ui.lock:
                 self.ui.view.search(self.ui.state, parse(message.source))
-                self._table.rows.show(EVERYTHING)
+                self._table.rows.show()
                 if (hit := self.ui.view.next_hit(self.ui.cursor.seq_id, 1, here=True)) is not None:
                     self._table.rows.select(hit)
             self.show_all()

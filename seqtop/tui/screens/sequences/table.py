@@ -1,26 +1,22 @@
 """The sequence table: a line of titles, and a row per sequence."""
 
-from collections.abc import Sequence
-
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop.sequence import SequenceStatus
-from seqtop.state import RequestState, SequenceState
+from seqtop.state import SequenceState
 from seqtop.state.fields import Field, arrange
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.navigation import findings_about
 from seqtop.tui.rendering.columns import ColumnTitles
-from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import cells
-from seqtop.tui.ui_state import Changes, UiState
+from seqtop.tui.ui_state import UiState
 
 WARN_TITLE = "Warn"
 """The title of the column of findings, left of the others. It is not one of `FIELDS`: a finding is
@@ -42,11 +38,10 @@ class SequenceTable(Vertical):
         yield self.rows
         yield self._hint
 
-    def show(self, changes: Changes) -> None:
-        """Draws the changes. Called under the lock of the `UiState`."""
-        if self.rows.update_findings() or changes.touched is None:
-            self.titles.refresh_changed()  # not in vain if the screen was hidden before
-        self.rows.show(changes)
+    def show(self) -> None:
+        """Draws the lines that look different. Called under the lock of the `UiState`."""
+        self.titles.refresh_changed()
+        self.rows.show()
         self._hint.update()
 
 
@@ -82,85 +77,34 @@ class Titles(ColumnTitles):
 class Rows(SequenceRows):
     """The rows of the sequence table."""
 
-    def __init__(self, ui: UiState) -> None:
-        super().__init__(ui)
-        self._columns: tuple[Field, ...] = ()
-        self._lines_by_key: dict[int, Line] = {}
-        """The visible rows. A row is made again when its sequence changes; an unfinished one
-        also once a second, because its times grow."""
-        self._findings_shown: tuple[int, int] | None = None
-        """The number of findings and the position for which the rows were made, if any."""
-
-    def show(self, changes: Changes) -> None:
-        if changes.touched is None:
-            self._lines_by_key.clear()
-        else:
-            for key in self._lines_by_key.keys() & changes.touched:  # iterates over the smaller set
-                del self._lines_by_key[key]
-        if changes.ticked:
-            self._drop_unfinished()
-        super().show(changes)
-        lines = self._lines_by_key
-        self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
-
-    def update_findings(self) -> bool:
-        """Makes the rows again if their numbers of findings may differ; returns whether so."""
-        checker = self._ui.checks.checker
-        now = None
-        if checker is not None and checker.num_findings:
-            now = checker.num_findings, self._ui.time_travel.position if self._ui.paused else -1
-        before, self._findings_shown = self._findings_shown, now
-        if before == now:
-            return False
-        self._lines_by_key.clear()
-        return True
-
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        columns = _columns_of(self._ui, self.text_width - MARGIN)
-        if columns != self._columns:
-            self._columns = columns
-            self._lines_by_key.clear()
-        return super().visible_lines(top, count)
-
     def line(self, key: int) -> Line:
-        line = self._lines_by_key.get(key)
-        if line is None:
-            line = self._lines_by_key[key] = self._make_line(key)
-        return line
-
-    def _drop_unfinished(self) -> None:
-        """Removes the rows whose times grow without a change of their sequences."""
-        for key in list(self._lines_by_key):
-            found = self._ui.state.sequences.get(key)
-            if found is not None and not SequenceStatus.is_finished(found.status):
-                del self._lines_by_key[key]
-
-    def _make_line(self, key: int) -> Line:
-        found = self._ui.sequence(key)
-        if not found:  # removed since the view was last updated; the next frame has no such row
+        ui = self._ui
+        pair = ui.sequence(key)
+        if pair is None:  # removed since the view was last updated; the next frame has no such row
             return ()
-        now = self._ui.state.time
-        late = missed(self._ui.latencies.slo, *found, now)
-        info = self._ui.state.info
-        redacted = info is not None and info.redacted
-        missing = info.not_available if info is not None else ()
-        position = self.view.tree_position(key)
+        now, info = ui.state.time, ui.state.info
         line = cells.row(
-            self._columns, *found, now, position, late, redacted=redacted, not_available=missing
+            _columns_of(ui, self.text_width - MARGIN),
+            *pair,
+            now,
+            self.view.tree_position(key),
+            missed(ui.latencies.slo, *pair, now),
+            redacted=info is not None and info.redacted,
+            not_available=info.not_available if info is not None else (),
         )
         if self.view.is_hit(key):
             line = highlighted(line, self.view.search_filter.patterns)
-        return (*self._warn_cell(*found), *line) if _warn_width(self._ui) else line
+        return (*self._warn_cell(pair[1]), *line) if _warn_width(ui) else line
 
-    def _warn_cell(self, request: RequestState, sequence: SequenceState) -> Line:
+    def _warn_cell(self, sequence: SequenceState) -> Line:
         """Returns the number of findings about a sequence, in the style of the severest."""
-        found = findings_about(self._ui, sequence)
-        if not found:
+        findings = findings_about(self._ui, sequence)
+        if not findings:
             return ((" " * _WARN_WIDTH, PLAIN),)
-        is_error = any(each.finding.severity == "error" for each in found)
+        is_error = any(located.finding.severity == "error" for located in findings)
         checker = self._ui.checks.checker
         more = "+" if checker is not None and checker.is_index_full else ""
-        text = f"{fmt.count(len(found))}{more}".rjust(_WARN_WIDTH - 1)
+        text = f"{fmt.count(len(findings))}{more}".rjust(_WARN_WIDTH - 1)
         return ((f"{text} ", "alert" if is_error else "waiting"),)
 
 

@@ -89,7 +89,8 @@ class TimelineRows(SequenceRows):
         arrivals = [head.metrics.arrival_time for head in heads if head is not None]
         return extent._replace(first=min(arrivals, default=extent.now))
 
-    def show(self, changes: Changes) -> None:
+    def update(self, changes: Changes) -> None:
+        """Draws the rows in the present window. Called under the lock of `ui`."""
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar
         if ui.paused and ui.state.time != self._shown_at:
             self._viewport.reveal(extent, width)
@@ -102,7 +103,7 @@ class TimelineRows(SequenceRows):
             self._bars.clear()
         if self.by_arrival:
             self._arrange(changes)
-        super().show(changes)
+        self.show()
 
     def sort(self, *, by_arrival: bool) -> None:
         """Orders the rows by arrival, or like the table. Called under the lock of `ui`."""

@@ -75,7 +75,7 @@ class TimelineScreen(ViewportScreen):
         self._hint.update()
         if not self._rows.size:
             return  # nothing can be shown before the first layout
-        self._rows.show(changes)
+        self._rows.update(changes)
         if not self._is_drawn:
             self._is_drawn = True
             self._begin()
@@ -92,7 +92,7 @@ class TimelineScreen(ViewportScreen):
         """
         if self.ui.view.sort.key:
             self._rows.sort(by_arrival=True)
-            self._rows.show(EVERYTHING)
+            self._rows.update(EVERYTHING)
         self._rows.reveal_window()
 
     def action_sort(self) -> None:
