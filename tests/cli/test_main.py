@@ -27,7 +27,7 @@ def test_malformed_endpoint(command: str) -> None:
     [
         ([os.urandom(64)], ("does not send a seqtop stream",)),
         ([b"kv@events", bytes(8), b"\x93\x01\x02\x03"], ("does not send a seqtop stream",)),
-        ([b"seqtop/3/x", bytes(8), b""], ("uses version 3", "this viewer version")),
+        ([b"seqtop/4/x", bytes(8), b""], ("uses version 4", "this viewer version")),
     ],
 )
 def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str, ...]) -> None:

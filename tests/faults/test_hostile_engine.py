@@ -105,7 +105,7 @@ def test_messages_of_many_frames_are_counted_and_the_stream_goes_on(endpoint: st
             live.send_multipart([frames.topic("one")])
             assert router.poll(int(SECONDS * 1_000))
             identity, _ = router.recv_multipart()
-            router.send_multipart([identity, *frames.pack("one", 0, snapshot)])
+            router.send_multipart([identity, *frames.pack("one", 1, snapshot)])
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             for _ in range(3):
                 live.send_multipart([frames.topic("one")] + [b""] * 100_000)

@@ -36,7 +36,7 @@ class ScriptedPublisher:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
 
-    def wants_in_flight(self) -> bool:
+    def needs_snapshot(self) -> bool:
         return False
 
     def publish(self, event: Event) -> None:
