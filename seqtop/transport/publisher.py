@@ -150,16 +150,16 @@ class Publisher:
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(
             MAX_PENDING_COMMANDS
         )
-        for endpoint in (self.endpoint, snapshot_endpoint(self.endpoint)):
-            if conflict := sockets.bind_conflict(endpoint):
-                raise PublishError(f"{endpoint} {conflict}; {_BIND_ADVICE}")
+        for address in (self.endpoint, snapshot_endpoint(self.endpoint)):
+            if conflict := sockets.bind_conflict(address):
+                raise PublishError(f"{address} {conflict}; {_BIND_ADVICE}")
         self._context = zmq.Context()
         self._authenticator = curve_keys.admit(self._context) if curve_keys is not None else None
         try:
             live, router = self._bind(frames.topic(info.incarnation), curve_keys)
         except zmq.ZMQError as error:
             self._terminate(linger=0)
-            raise PublishError(_bind_error(endpoint, error)) from error
+            raise PublishError(_bind_error(self.endpoint, error)) from error
         self._outbound_queue = OutboundQueue(MAX_QUEUED_MESSAGES)
         self._server = StreamServer(
             live, router, self._outbound_queue, info, replica, curve_keys, self._commands, clock
