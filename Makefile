@@ -16,7 +16,7 @@ PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocess
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
 	tests/state tests/test_documents.py tests/wire
 
-.PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
+.PHONY: demo check test test-all snapshots lint format screenshots man protocol bench test-lowest test-python \
 	test-triton test-vllm clean
 
 ## Start the bundled engine and show it.
@@ -61,6 +61,10 @@ screenshots: $(VENV)/dev
 ## Write docs/seqtop.1 from the command's help.
 man: $(VENV)/dev
 	$(BIN)/python docs/make_man.py
+
+## Write the field tables of docs/protocol.md from the messages.
+protocol: $(VENV)/dev
+	$(BIN)/python docs/make_protocol.py
 
 ## Measure, compared with alternatives in the same run; writes docs/performance.md.
 bench: $(VENV)/dev

@@ -11,6 +11,8 @@ from typing import cast, get_args
 
 import pytest
 
+from docs import make_protocol
+from docs.make_protocol import STRUCTS
 from engine_stub.config import EngineConfig, PreemptionVictim
 from engine_stub.entrypoints.cli import _parser as engine_parser
 from seqtop.cli.parser import build_parser
@@ -24,7 +26,8 @@ from seqtop.tui.rendering import cell_map, owner_marks
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
-from seqtop.wire.messages import Event, WaitCause
+from seqtop.wire import messages, snapshot
+from seqtop.wire.messages import Event, SequenceUpdate, WaitCause
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "docs", "engine_stub", "screenshots", "seqtop", "tests")
@@ -252,6 +255,41 @@ def test_the_events_on_the_wire() -> None:
     listed = first_cells(section(read("docs/protocol.md"), "Events").split("\n### ")[0])
     events = {f"`{struct.__name__}`" for struct in get_args(Event)}
     assert set(listed) - {"event", "---"} == events
+
+
+def test_the_fields_on_the_wire() -> None:
+    text = read("docs/protocol.md")
+    assert text == make_protocol.page(text), "run `make protocol`"
+
+
+def test_each_number_on_the_wire_has_a_unit() -> None:
+    fields = [(struct, field) for struct in STRUCTS for field in make_protocol.fields_of(struct)]
+    without = [
+        f"{struct.__name__}.{field.name}"
+        for struct, field in fields
+        if make_protocol.is_numeric(field.type) and not make_protocol.unit_of(struct, field.name)
+    ]
+    assert not without, "has no unit in UNITS of docs/make_protocol.py"
+    names = {name for s, field in fields for name in (field.name, f"{s.__name__}.{field.name}")}
+    assert {name for listed in make_protocol.UNITS.values() for name in listed.split()} <= names
+
+
+def test_all_structs_on_the_wire_are_listed() -> None:
+    modules = (messages, snapshot)
+    structs = {each for module in modules for each in vars(module).values() if is_struct(each)}
+    assert structs - {*STRUCTS} == {messages.Message}
+
+
+def is_struct(value: object) -> bool:
+    return isinstance(value, type) and value.__module__ in {messages.__name__, snapshot.__name__}
+
+
+def test_the_effect_of_each_field_of_an_update() -> None:
+    page = section(read("docs/protocol.md"), "Events").split("### Updates")[1].split("###")[0]
+    named = {*code_spans(page), "seq_id", "chunk", "request_id", "parent_seq_id", "is_removed"}
+    assert named >= {*SequenceUpdate.__struct_fields__}
+    effects = {name for names in make_protocol.EFFECTS.values() for name in names.split()}
+    assert effects | {"seq_id", "chunk", "request_id"} == {*SequenceUpdate.__struct_fields__}
 
 
 def test_the_policies_of_preemption() -> None:
