@@ -186,7 +186,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             self.logprobs is None or self.logprobs >= 0,
             self.prompt_logprobs is None or self.prompt_logprobs >= 0,
             self.truncate_prompt_tokens is None or self.truncate_prompt_tokens >= 1,
-            not self.stop_token_ids or all(isinstance(each, int) for each in self.stop_token_ids),
+            not self.stop_token_ids
+            or all(isinstance(token_id, int) for token_id in self.stop_token_ids),
             not self.stop or all(self.stop),
             not self.stop or self.detokenize,
             self.best_of == self._real_n or self.output_kind is not RequestOutputKind.DELTA,
@@ -239,7 +240,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     def clone(self) -> SamplingParams:
         """Returns a deep copy; logits processors are shared, or cloned by their own method."""
         processors = self.logits_processors or ()
-        shared = {id(each): each.clone() if hasattr(each, "clone") else each for each in processors}
+        shared = {id(one): one.clone() if hasattr(one, "clone") else one for one in processors}
         return copy.deepcopy(self, shared)
 
 

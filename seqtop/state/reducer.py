@@ -354,7 +354,9 @@ def _host_tables(
     for block, host_block in swapped_out:
         copies[block].append(host_block)
     tables: dict[int, list[int]] = {}
-    swapped = dict.fromkeys(each.request_id for each in step.preemptions if each.mode == "swap")
+    swapped = dict.fromkeys(
+        preemption.request_id for preemption in step.preemptions if preemption.mode == "swap"
+    )
     for request in filter(None, map(state.requests.get, swapped)):
         own: dict[int, int] = {}
         for seq_id in request.seq_ids:

@@ -159,7 +159,11 @@ def joint_lengths(count: int, length: int) -> list[int]:
 def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
     """Returns the text length of each new token, if the candidates' texts make up the delta."""
     own = zip(update.new_token_ids, update.top_logprobs or (), strict=False)
-    texts = [found.decoded_token or "" for token, each in own if (found := each.get(token))]
+    texts = [
+        logprob.decoded_token or ""
+        for token, candidates in own
+        if (logprob := candidates.get(token))
+    ]
     if len(texts) != len(update.new_token_ids) or "".join(texts) != update.text_delta:
         return None
     return [len(text) for text in texts]

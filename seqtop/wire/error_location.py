@@ -127,14 +127,14 @@ def _narrow(node: inspect.Type | None, value: Any) -> inspect.Type | None:
     """Returns the member of a union that the value belongs to: a container or a struct."""
     if not isinstance(node, inspect.UnionType):
         return node
-    members = [each for each in node.types if not isinstance(each, inspect.NoneType)]
+    members = [kind for kind in node.types if not isinstance(kind, inspect.NoneType)]
     if len(members) == 1:
         return members[0]
     tag = value[0] if isinstance(value, list) and value else _UNKNOWN
     for member in members:
         if isinstance(member, inspect.StructType) and member.array_like and member.tag == tag:
             return member
-    containers = [each for each in members if hasattr(each, "item_type")]
+    containers = [member for member in members if hasattr(member, "item_type")]
     return containers[0] if len(containers) == 1 else None
 
 

@@ -83,7 +83,7 @@ def _redacted_fields(struct: type[msgspec.Struct]) -> list[_RedactedField]:
 def _privacy(hint: Any) -> Privacy | None:
     if get_origin(hint) is not Annotated:
         return None
-    return next((each for each in hint.__metadata__ if isinstance(each, Privacy)), None)
+    return next((data for data in hint.__metadata__ if isinstance(data, Privacy)), None)
 
 
 def _may_hold_structs(hint: Any) -> bool:
@@ -99,7 +99,7 @@ def _redact_structs(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_redact_structs, value))
     if isinstance(value, dict):
-        return {key: _redact_structs(each) for key, each in value.items()}
+        return {key: _redact_structs(item) for key, item in value.items()}
     return value
 
 

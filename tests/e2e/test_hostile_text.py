@@ -113,7 +113,7 @@ def engine(endpoint: str) -> Iterator[Publisher]:
         )
         running.publish(
             RequestFinished(
-                request_id=f"nobody{HOSTILE}",
+                request_id=f"unknown{HOSTILE}",
                 time=200.0,
                 status=SequenceStatus.FINISHED_STOPPED,
                 metrics=RequestMetrics(2.0, 100.5, None, None, None),

@@ -49,7 +49,7 @@ MORE = pytest.mark.release("more of the same kind")
 
 @pytest.fixture
 def attached(endpoint: str) -> Iterator[Terminal]:
-    """The app at an endpoint where nobody publishes."""
+    """The app at an endpoint without a publisher."""
     terminal = Terminal(sys.executable, "-m", "seqtop", "attach", endpoint)
     terminal.wait_until(lambda: "CONNECTING" in terminal.text)
     yield terminal
@@ -88,7 +88,7 @@ def assert_restored(terminal: Terminal) -> None:
     "of", [[], pytest.param(["--kv-events"], marks=MORE)], ids=["sequences", "KV events"]
 )
 def test_a_terminal_that_closes_without_a_word(of: list[str], endpoint: str) -> None:
-    """As that of a program which its shell does not control: nobody sends it SIGHUP."""
+    """As that of a program which its shell does not control: it gets no SIGHUP."""
     terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, endpoint)
     try:
         terminal.wait_until(lambda: "CONNECTING" in terminal.text)

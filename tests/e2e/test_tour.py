@@ -94,7 +94,7 @@ def flowed(app: Terminal) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered of what another app was told to show."""
+    """Nothing is remembered of what another app showed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -161,15 +161,15 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         app.press("p")
         app.wait_until(lambda: _step(app) == lost_at)
         app.wait_until(lambda: "Preempted here: " in flowed(app))
-        told = re.findall(
+        described = re.findall(
             r"(\S+) \((\d+) tokens? lost\)", flowed(app).partition("Preempted here: ")[2]
         )
         victims = [each for each in truth["requests"] if lost_at in each["preemption_steps"]]
-        assert {name for name, _ in told} == {each["request_id"] for each in victims}
+        assert {name for name, _ in described} == {each["request_id"] for each in victims}
         app.press("4")
         app.wait_until(
             lambda: all(f"{tokens} computed tokens will be recomputed" in flowed(app)
-                        for _, tokens in told)
+                        for _, tokens in described)
         )  # fmt: skip
 
         app.press("3")
@@ -195,14 +195,14 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
     ), waited_longest
 
     after, ahead = (show(recording, "--at", str(step)) for step in (lost_at, lost_at - 1))
-    for name, tokens in told:
+    for name, tokens in described:
         lost = [request(state, name)["num_lost_tokens"] for state in (ahead, after)]
         assert lost[1] - lost[0] == int(tokens)
 
     trace = json.loads(run("export", recording, "--perfetto"))
     assert any("preempt" in event["name"] for event in trace["traceEvents"])
     rows = list(csv.DictReader(io.StringIO(run("export", recording, "--csv")), strict=True))
-    assert {row["id"] for row in rows if int(row["preempt"])} >= {name for name, _ in told}
+    assert {row["id"] for row in rows if int(row["preempt"])} >= {name for name, _ in described}
 
 
 def _step(app: Terminal) -> int:

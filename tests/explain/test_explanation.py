@@ -95,7 +95,7 @@ def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
     found_request = find_request(history, "lost")
     assert found_request is not None
     assert (found_request[0].finish_reason, found_request[1]) == (None, position)
-    assert find_request(history, "nobody") is None
+    assert find_request(history, "unknown") is None
 
 
 @pytest.mark.parametrize("seed", [2, 5, 9])

@@ -129,7 +129,7 @@ def test_holds(source: str) -> None:
         "prompt:many",
         "prompt!=many",
         "prompt!=7,1500",
-        "id:nowhere,nobody",
+        "id:nowhere,none",
         "id>1",
         "id<1",
     ],

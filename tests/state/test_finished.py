@@ -114,8 +114,8 @@ def test_a_batch_does_not_change_finished_sequences(late: Step) -> None:
 def test_unfinished_requests_are_not_copied_and_unknown_ones_not_added() -> None:
     state = prefilled()
     request, sequence = state.requests["a"], state.sequences[1]
-    reasons = [WaitReason(request_id=name, cause="no_blocks") for name in ("a", "nobody")]
-    state.apply(step(1, metrics={"a": metrics(), "nobody": metrics()}, wait_reasons=reasons))
+    reasons = [WaitReason(request_id=name, cause="no_blocks") for name in ("a", "unknown")]
+    state.apply(step(1, metrics={"a": metrics(), "unknown": metrics()}, wait_reasons=reasons))
     assert (state.requests, state.sequences) == ({"a": request}, {1: sequence})
     assert state.requests["a"] is request
     assert state.sequences[1] is sequence

@@ -76,15 +76,15 @@ def test_an_arrival_tells_all_of_a_request() -> None:
     assert list(state.apply(event)) == [1, 2]
     request = state.requests["a"]
     for field in RequestArrived.__struct_fields__:
-        told = getattr(event, field)
+        given = getattr(event, field)
         if field == "arrival_time":
-            assert state.time == told
+            assert state.time == given
         elif field == "engine_status":
-            assert [state.sequences[seq_id].engine_status for seq_id in (1, 2)] == [told] * 2
+            assert [state.sequences[seq_id].engine_status for seq_id in (1, 2)] == [given] * 2
         elif field == "prompt_token_ids":
-            assert list(request.prompt_token_ids) == told
+            assert list(request.prompt_token_ids) == given
         else:
-            assert getattr(request, field) == told, field
+            assert getattr(request, field) == given, field
     assert state.num_anomalies == 0
     state.apply(event)
     assert state.last_anomaly == "request a arrived twice"
@@ -313,8 +313,8 @@ def test_end_frees_and_keeps_what_was_said() -> None:
     assert state.num_finished == 1
 
 
-@pytest.mark.parametrize("told", [11.0, None])
-def test_abort_of_a_waiting_request(told: float | None) -> None:
+@pytest.mark.parametrize("given", [11.0, None])
+def test_abort_of_a_waiting_request(given: float | None) -> None:
     """It ends at the event's time, whether its metrics tell that, too, or not."""
     state = EngineState()
     state.apply(arrived("a", 1))
@@ -325,7 +325,7 @@ def test_abort_of_a_waiting_request(told: float | None) -> None:
             request_id="a",
             time=11.0,
             status=SequenceStatus.FINISHED_ABORTED,
-            metrics=metrics(finished_time=told),
+            metrics=metrics(finished_time=given),
         )
     )
     assert state.sequences[1].status is SequenceStatus.FINISHED_ABORTED
@@ -395,7 +395,7 @@ def test_the_end_ranks_the_sequences_of_the_answer(
 
 def test_prefix_cache_forgets_first_and_then_knows() -> None:
     state = prefilled()
-    assert state.cached_blocks is None, "the engine has not told"
+    assert state.cached_blocks is None, "the engine does not report it"
     run = CachedBlocks(request_id="a", seq_id=1, position=2, blocks=[7, 5])
     state.apply(step(1, newly_cached_blocks=[run]))
     assert state.cached_blocks == {7: CachedBlock("a", 1, 2), 5: CachedBlock("a", 1, 3)}

@@ -15,7 +15,7 @@ WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 def test_an_update_tells_all_of_a_sequence() -> None:
     state = prefilled()
     misses = [PrefixMiss(cause="new_tokens", num_tokens=2)]
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "num_cached_tokens": 2,
         "num_external_tokens": 1,
         "prefix_misses": misses,
@@ -26,16 +26,16 @@ def test_an_update_tells_all_of_a_sequence() -> None:
         "engine_status": "RUNNING_SLOWLY",
         "stop_reason": "end",
     }
-    state.apply(step(4, sequences=[update(1, RUNNING, 8, **told)]))
+    state.apply(step(4, sequences=[update(1, RUNNING, 8, **given)]))
     sequence = state.sequences[1]
-    assert {name: getattr(sequence, name) for name in told} == told
+    assert {name: getattr(sequence, name) for name in given} == given
     assert (sequence.status, sequence.num_computed_tokens) == (RUNNING, 8)
     assert (sequence.last_step, sequence.num_prompt_hits) == (4, 2)
     # The rest stays as it was, except for the engine's own name for the status.
     state.apply(step(5, sequences=[SequenceUpdate(seq_id=1, new_blocks=[3])]))
     assert (sequence.status, sequence.num_computed_tokens) == (RUNNING, 8)
-    told |= {"engine_status": "", "block_table": [4, 9, 3]}
-    assert {name: getattr(sequence, name) for name in told} == told
+    given |= {"engine_status": "", "block_table": [4, 9, 3]}
+    assert {name: getattr(sequence, name) for name in given} == given
 
 
 def test_hits_of_the_prompt_are_those_of_the_first_admission() -> None:
@@ -80,8 +80,8 @@ def test_a_removed_sequence_leaves_its_request() -> None:
 def test_only_tokens_move_the_time_of_the_last_one() -> None:
     state = prefilled()
     times, deltas = [], []
-    told: list[dict[str, Any]] = [{"text_delta": "abc"}, {"new_token_ids": [6]}, {}]
-    for number, fields in enumerate(told):
+    given: list[dict[str, Any]] = [{"text_delta": "abc"}, {"new_token_ids": [6]}, {}]
+    for number, fields in enumerate(given):
         state.apply(step(1 + number, sequences=[update(1, RUNNING, 4, **fields)]))
         times.append(state.requests["a"].metrics.last_token_time)
         deltas.append(state.sequences[1].last_delta_length)

@@ -110,7 +110,7 @@ def test_the_parts_of_a_whole_stand_together_though_they_are_requests() -> None:
     request(state, "x-0", [1], arrival=1.0, parent="x")
     request(state, "between", [2], arrival=1.5)
     request(state, "x-1", [3], arrival=2.0, parent="x")
-    request(state, "x-2", [4], arrival=3.0)  # nobody's part
+    request(state, "x-2", [4], arrival=3.0)  # part of no request
     view = viewed(state)
     assert drawn(view) == ["1", "└3", "2", "4"]
     gone = drop(state, "x-0")

@@ -32,7 +32,7 @@ def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
     )
     assert FIELDS["waited"].value(late, sequence, source.state.time) == late.wait.total
     assert FIELDS["why"].value(late, sequence, source.state.time) == "seqs"
-    # It still waits, behind the first one, and then for reasons that nobody gives.
+    # It still waits, behind the first one, and then for reasons that are not given.
     waiting = wait_until(source.state, last, source.state.time)
     assert waiting.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
     assert waiting.total == pytest.approx(8.9, abs=0.06)

@@ -33,7 +33,7 @@ NO_STEP: tuple[Event, ...] = (engine_info(), arrival(1))
 
 
 def damage(path: Path, how: str) -> None:
-    """Do to a recording what whoever checks it has to be told."""
+    """Damages a recording in a way that a check has to report."""
     whole = path.read_bytes()
     kind = KeyframeHeader if how == "bad keyframe" else EventsHeader
     places = [offset for offset, header in frames_of(path) if isinstance(header, kind)]

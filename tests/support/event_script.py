@@ -58,7 +58,7 @@ class Seq:
     logprob: float = 0.0
     table: list[int] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
-    """Blocks of `table` that viewers have not been told of."""
+    """Blocks of `table` that are not published yet."""
 
 
 @dataclass

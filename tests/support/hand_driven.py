@@ -113,7 +113,7 @@ def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step
 
 
 class HandDrivenEngine:
-    """Binds where an engine would; sends what it is told and answers snapshots when asked to."""
+    """Binds as an engine does; sends what a test gives it, and answers requests when asked to."""
 
     def __init__(self, endpoint: str, incarnation: str = "one", *, welcomes: bool = True) -> None:
         self.incarnation = incarnation
@@ -144,7 +144,7 @@ class HandDrivenEngine:
         self.live.send_multipart(parts)
 
     def answer(self, reply: object | list[frames.Buffer] | None = None) -> bytes:
-        """Wait for one question and answer it, with a snapshot unless told otherwise.
+        """Waits for one request and answers it, by default with a snapshot.
 
         Returns the question.
         """

@@ -70,7 +70,7 @@ class Served:
             for seq_id in state.requests[request_id].seq_ids:
                 assert state.sequences[seq_id].block_table == []
                 assert len(state.sequences[seq_id].output_token_ids) < ENDLESS["max_tokens"]
-        # The figures are of the step that is told after the end.
+        # The figures are of the step that is published after the end.
         wait_until(lambda: (stats := self.session.state.stats) and stats.num_used_blocks == 0)
 
 

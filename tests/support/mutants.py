@@ -48,9 +48,9 @@ class PayloadCollector:
         self.payloads.append(codec.encode(event))
 
 
-def events(tape: list[bytes]) -> list[Event]:
+def events(payloads: list[bytes]) -> list[Event]:
     """Fresh objects, for a test to damage."""
-    return [parsing.event(payload) for payload in tape]
+    return [parsing.event(payload) for payload in payloads]
 
 
 def check(run: list[Event], **options: Any) -> list[Finding]:
@@ -389,16 +389,16 @@ MUTANTS = (
 )
 
 
-def mutated(tape: list[bytes], rule: str) -> list[Event]:
+def mutated(payloads: list[bytes], rule: str) -> list[Event]:
     """The run with the first of a rule's mutants."""
-    run = events(tape)
+    run = events(payloads)
     next(mutate for name, mutate in MUTANTS if name == rule)(run)
     return run
 
 
-def assert_found(tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]) -> None:
+def assert_found(payloads: list[bytes], rule: str, mutate: Callable[[list[Event]], None]) -> None:
     """Assert that a mutant of the run is found by its rule alone."""
-    run = events(tape)
+    run = events(payloads)
     mutate(run)
     thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05)
     findings = check(run, thresholds=thresholds)

@@ -22,26 +22,28 @@ HOSTILE: tuple[Any, ...] = (
 
 def bytewise(choose: random.Random, data: bytes) -> bytes:
     """Changes one to four places: flips, overwrites, removes, repeats or cuts bytes."""
-    spoilt = bytearray(data)
+    changed = bytearray(data)
     for _ in range(choose.randint(1, 4)):
-        size = len(spoilt) or 1
+        size = len(changed) or 1
         at = choose.randrange(size)
         match choose.randrange(7):
-            case 0 if spoilt:
-                spoilt[at] ^= 1 << choose.randrange(8)
-            case 1 if spoilt:
-                spoilt[at] = choose.choice((0x00, 0x7F, 0x80, 0x90, 0xC0, 0xC1, 0xD9, 0xFF))
+            case 0 if changed:
+                changed[at] ^= 1 << choose.randrange(8)
+            case 1 if changed:
+                changed[at] = choose.choice((0x00, 0x7F, 0x80, 0x90, 0xC0, 0xC1, 0xD9, 0xFF))
             case 2:
-                del spoilt[at : at + choose.randint(1, 8)]
+                del changed[at : at + choose.randint(1, 8)]
             case 3:
-                spoilt[at:at] = choose.randbytes(choose.randint(1, 8))
+                changed[at:at] = choose.randbytes(choose.randint(1, 8))
             case 4:
-                spoilt[at:at] = spoilt[at : at + choose.randint(1, 64)]
+                changed[at:at] = changed[at : at + choose.randint(1, 64)]
             case 5:
-                del spoilt[at:]
+                del changed[at:]
             case _:  # a container or a text that claims to have four thousand million elements
-                spoilt[at : at + 5] = bytes([choose.choice((0xC6, 0xDB, 0xDD, 0xDF))]) + b"\xff" * 4
-    return bytes(spoilt)
+                changed[at : at + 5] = (
+                    bytes([choose.choice((0xC6, 0xDB, 0xDD, 0xDF))]) + b"\xff" * 4
+                )
+    return bytes(changed)
 
 
 def by_meaning(choose: random.Random, data: bytes) -> bytes:

@@ -119,7 +119,7 @@ def _wreak(story: Plan, proxy: FaultProxy, engine: _Engine) -> None:
     elif story.outage in ("cut", "crash"):
         proxy.cut()
     if story.outage in ("restart", "crash"):
-        # Behind a cut nobody hears the goodbye, as when a process is killed.
+        # Behind a cut the end is not received, as when a process is killed.
         engine.end()
         engine.start()
     engine.play(STEPS_DURING // 3)
@@ -137,7 +137,7 @@ def same(session: Session, replica: EngineState) -> bool:
 def _assert_every_loss_is_counted(session: Session, numbers: _Numbers) -> None:
     """Each message is in the record, or in the count of one of its holes.
 
-    How much of an engine's earlier start is missing at its end nobody can know, so with a restart
+    It is unknown how much of an engine's earlier start is missing at its end, so with a restart
     only the restart itself is checked.
     """
     gaps = session.history.gaps

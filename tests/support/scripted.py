@@ -185,7 +185,7 @@ class Script:
         self.free = list(range(self.info.num_gpu_blocks))[::-1]
         self.num_preemptions = self.hits = self.queries = 0
         self.known: dict[int, CachedBlocks] | None = {} if tells_cached else None
-        """What the prefix cache knows, if it is to be told."""
+        """The content of the prefix cache; `None` if it is not published."""
         self._seq_ids = itertools.count(1)
         source.apply(self.info)
 

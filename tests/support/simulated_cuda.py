@@ -151,8 +151,10 @@ class SimulatedCuda(TorchFunctionMode):
             if assigns and not isinstance(args[2], OnDevice):
                 # torch makes a tensor of the number first, on the host.
                 self._wait("a number is assigned through an index, and copied for that")
-        strangers = [each for each in operands if not isinstance(each, OnDevice) and each.dim()]
-        if strangers:
+        foreign = [
+            operand for operand in operands if not isinstance(operand, OnDevice) and operand.dim()
+        ]
+        if foreign:
             raise DeviceError(f"{name} has operands on the device and on the host")
         generator = kwargs.get("generator")
         if generator is not None and generator.device != DEVICE:

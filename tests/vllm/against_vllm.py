@@ -206,7 +206,7 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
 
 
 def assert_ended_as_users_saw(states: list[EngineState], ended: list[dict[str, Any]]) -> None:
-    """Nothing is left, and everything ended as its client was told."""
+    """Nothing is left, and everything ended as its client learned."""
     assert len(ended) == sum(len(state.finished) for state in states) == NUM_REQUESTS
     for state in states:
         assert state.stats is not None

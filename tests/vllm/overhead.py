@@ -131,7 +131,7 @@ class OwnTimes:
 
 
 def serve(connection: Connection, kind: str, endpoint: str) -> None:
-    """Runs an engine in this process: steps it when told to, and sends back the times."""
+    """Runs an engine in this process: steps it on request, and sends back the times."""
     import token_executor
 
     from seqtop.adapters.vllm.dormant import DormantEngine
@@ -236,7 +236,7 @@ def main() -> None:
         dormant.close()
         plain.close()
         followed, plain = EngineProcess("followed", endpoint), EngineProcess("plain")
-        measure(followed, plain, "nobody looks on")
+        measure(followed, plain, "without a viewer")
         command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
             _await(Path(directory, "r"))

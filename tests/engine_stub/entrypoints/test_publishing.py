@@ -25,7 +25,7 @@ class Sink:
 
 
 class Unread(dict[int, list[int]]):
-    """Block tables that nobody may look at."""
+    """Block tables that must not be read."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise AssertionError("a block table was looked at")
