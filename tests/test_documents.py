@@ -262,6 +262,11 @@ def test_the_fields_on_the_wire() -> None:
     assert text == make_protocol.page(text), "run `make protocol`"
 
 
+@pytest.mark.parametrize("name", ["docs/protocol.md", "docs/recording.md"])
+def test_the_version_of_messages_and_recordings(name: str) -> None:
+    assert read(name).splitlines()[0].endswith(f"version {messages.PROTOCOL_VERSION}")
+
+
 def test_each_number_on_the_wire_has_a_unit() -> None:
     fields = [(struct, field) for struct in STRUCTS for field in make_protocol.fields_of(struct)]
     without = [

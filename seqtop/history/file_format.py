@@ -1,4 +1,4 @@
-"""The recording format, version 1; `docs/recording.md` is its specification.
+"""The recording format; `docs/recording.md` is its specification.
 
 A recording is a sequence of zstd frames, so `zstd -dc` reads it. A skippable frame before each data
 frame has a header that describes the data; the index at the end of the file repeats all headers.
@@ -17,8 +17,10 @@ from seqtop.history.segments import EventArrays
 from seqtop.wire import codec
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS, check_elements, count_elements
 from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
+from seqtop.wire.messages import PROTOCOL_VERSION
 
-VERSION: Final = 1
+VERSION: Final = PROTOCOL_VERSION
+"""A recording has the version of the messages in it, which are stored as they were received."""
 
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 2**20
 """Maximum size of a frame, compressed or not: a batch that ends with the largest message."""

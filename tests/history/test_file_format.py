@@ -55,7 +55,7 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
         state = append(writer, script, EngineState())
         writer.restore("one", len(script) + 1, state)
     data = path.read_bytes()
-    assert data[:26] == bytes.fromhex("502a4d18 12000000") + b"seqtop recording" + b"\x01\x00"
+    assert data[:26] == bytes.fromhex("502a4d18 12000000") + b"seqtop recording" + b"\x03\x00"
     offset, frames = 26, []
     while data[offset : offset + 4] == bytes.fromhex("512a4d18"):
         length, checksum = struct.unpack_from("<II", data, offset + 4)

@@ -215,8 +215,8 @@ def test_malformed_content_with_valid_checksums_raises_nothing_else(
         (b"#!/bin/sh\n", "is not a seqtop recording"),
         (bytes(1000), "is not a seqtop recording"),
         (
-            file_format.SIGNATURE + b"\x03\x00",
-            "is a recording of version 3; this seqtop reads version 1",
+            file_format.SIGNATURE + b"\x04\x00",
+            "is a recording of version 4; this seqtop reads version 3",
         ),
     ],
 )
