@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -45,6 +46,9 @@ MODULE = re.compile(r"(benchmarks|engine_stub|seqtop|tests)(\.\w+)+")
 
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+ARCHITECTURE = read("docs/architecture.md")
 
 
 def section(text: str, title: str) -> str:
@@ -232,16 +236,34 @@ def test_commands_have_these_options(document: str, capsys: pytest.CaptureFixtur
 
 
 def test_the_functions_on_a_token_s_path_exist() -> None:
-    rows = [
-        [code_spans(cell) for cell in row.split(" | ")[-2:]]
-        for row in re.findall(r"^\| (.*) \|$", read("docs/architecture.md"), re.MULTILINE)
-    ]
-    rows = [[files, functions] for files, functions in rows if files]
-    assert len(rows) > 10
-    for files, functions in rows:
-        defined = set().union(*(defined_names(ROOT / file) for file in files))
-        assert functions
-        assert set(functions) <= defined, set(functions) - defined
+    rows = re.findall(r"^\| (\d+)(?:-(\d+))? \| .* \| (.*) \| (.*) \|$", ARCHITECTURE, re.MULTILINE)
+    rows = [row for row in rows if code_spans(row[3])]
+    assert len(rows) > 20
+    next_number = 1
+    for first, last, files, functions in rows:
+        defined = set().union(*(defined_names(ROOT / file) for file in code_spans(files)))
+        names = code_spans(functions)
+        assert set(names) <= defined, set(names) - defined
+        assert int(first) in {1, next_number}
+        next_number = int(first) + len(names)
+        assert int(last or first) == next_number - 1, names
+
+
+def test_the_floors_of_components() -> None:
+    """The table has the layers of import-linter's contract."""
+    contracts = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if "seqtop.cli" in str(each.get("layers")))
+    floors = {
+        module: str(floor)
+        for floor, layer in enumerate(reversed(layers), 1)
+        for module in layer.split(" | ")
+    }
+    rows = re.findall(r"^\| (\d+) \| `([\w.]+)` \| .* \| (.*) \|$", ARCHITECTURE, re.MULTILINE)
+    assert len(rows) > 15
+    for floor, component, below in rows:
+        assert floor == floors[component], component
+        words = {"1": "nothing of seqtop", "2": "floor 1"}
+        assert below == words.get(floor, f"floors 1 to {int(floor) - 1}"), component
 
 
 def test_the_columns_of_the_sequence_table() -> None:
