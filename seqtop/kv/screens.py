@@ -17,8 +17,8 @@ from seqtop.kv.tree_table import TreeRows, arrange
 from seqtop.kv.ui_state import KvUiState
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.list_view import ColumnTitles, header
 from seqtop.tui.screens.base import TabbedScreen
 
 WIDE = 140

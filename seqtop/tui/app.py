@@ -27,9 +27,8 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
+from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.engines import Engines
-from seqtop.tui.finding_sentences import sentence
 from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
 from seqtop.tui.recording_control import RecordingControl
@@ -43,7 +42,7 @@ from seqtop.tui.settings import (
     SettingsChanged,
 )
 from seqtop.tui.source import Engine, Source
-from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
+from seqtop.tui.ui_state import EVERYTHING, Changes, Engines, UiState
 
 if TYPE_CHECKING:
     from seqtop.checks.background import BackgroundChecker, CheckThread
@@ -395,7 +394,7 @@ class SeqtopApp(BaseApp):
         self._show_notice(f"No failed check {where} this moment: {steps} checked{so_far}.")
 
     def action_go_to_block(self) -> None:
-        from seqtop.tui.dialogs.block_prompt import BlockPrompt
+        from seqtop.tui.dialogs.prompts import BlockPrompt
 
         def go(block: int | None) -> None:
             if block is None:
@@ -431,7 +430,7 @@ class SeqtopApp(BaseApp):
 
     def action_compare(self) -> None:
         from seqtop.state.compare import compare, describe
-        from seqtop.tui.dialogs.comparison import ComparisonDialog
+        from seqtop.tui.dialogs.prompts import ComparisonDialog
 
         with self.ui.lock:
             marked = self._marked_states.get(self.engines.shown_index)
@@ -477,7 +476,7 @@ class SeqtopApp(BaseApp):
             self.push_screen(SubmitDialog(), partial(self._submit, engine))
 
     def action_abort(self) -> None:
-        from seqtop.tui.dialogs.confirm import Confirm
+        from seqtop.tui.dialogs.prompts import Confirm
 
         with self.ui.lock:
             selection = self.ui.selection

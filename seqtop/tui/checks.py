@@ -1,12 +1,15 @@
-"""The checks of the history, and the finding under the cursor."""
+"""The checks of the history, the finding under the cursor, and sentences about findings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from seqtop.checks.thresholds import Thresholds
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState
+from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.checks.background import BackgroundChecker, LocatedFinding
@@ -50,3 +53,27 @@ class Checks:
             return []
         incarnation = state.info.incarnation if state.info else ""
         return self.checker.about(incarnation, request_id, seq_id, position)
+
+
+if TYPE_CHECKING:
+    from seqtop.checks.background import LocatedFinding
+
+
+def sentence(findings: Sequence[LocatedFinding]) -> str:
+    """Returns a sentence about the findings at one moment."""
+    first = findings[0].finding
+    more = (
+        f" (and {fmt.plural(len(findings) - 1, 'more finding')} here)" if len(findings) > 1 else ""
+    )
+    request = f" of {first.request_id}" if first.request_id is not None else ""
+    return f"Check {first.rule} failed{request}: {first.message}{more}."
+
+
+def sequence_sentence(findings: Sequence[LocatedFinding]) -> str:
+    """Returns a sentence on the newest of the findings about a sequence; empty without any."""
+    if not findings:
+        return ""
+    newest = max(findings, key=attrgetter("position")).finding
+    more = f" ({fmt.plural(len(findings) - 1, 'other finding')})" if len(findings) > 1 else ""
+    name = newest.severity.capitalize()
+    return f"{name} {newest.rule} at step {newest.step:,}: {newest.message}{more}."

@@ -1,13 +1,13 @@
 """The state of the user interface: the engine's state on display, selection and preferences.
 
-Widgets read it and have no such state of their own.
+Widgets read it and have no such state of their own. With several engines there is one for each.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -258,3 +258,29 @@ class UiState:
 
     def _observe_latencies(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)
+
+
+class Engines:
+    """A `UiState` for each engine, in the order of the command line."""
+
+    def __init__(
+        self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
+    ) -> None:
+        self.all = [UiState(source, clock, settings) for source in sources]
+        self.shown_index = 0
+        """Index of the engine on display."""
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def ui(self) -> UiState:
+        """The engine on display."""
+        return self.all[self.shown_index]
+
+    def read_steps(self) -> None:
+        """Reads some of the new steps of each engine that is not on display."""
+        for ui in self.all:
+            if ui is not self.ui:
+                with ui.lock:
+                    ui.read_steps()

@@ -8,8 +8,8 @@ from textual.widgets import Input
 
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.dialogs.block_prompt import BlockPrompt
 from seqtop.tui.dialogs.help import HelpScreen
+from seqtop.tui.dialogs.prompts import BlockPrompt
 from seqtop.tui.dialogs.submit import SubmitDialog
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from seqtop.history import FileStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.dialogs.comparison import ComparisonDialog
+from seqtop.tui.dialogs.prompts import ComparisonDialog
 from tests.support.piloting import burst, notices, play, screen, selected
 from tests.support.questions import END, save_run
 

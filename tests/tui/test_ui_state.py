@@ -4,6 +4,8 @@ from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.settings import Settings
+from seqtop.tui.ui_state import Engines
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource
 
@@ -49,3 +51,12 @@ def test_what_the_state_drops_leaves_the_table() -> None:
         assert "6 finished" in screen(app)
 
     play(app, act)
+
+
+def test_each_engine_has_a_state_of_its_own_and_one_is_shown() -> None:
+    sources = [ScriptedSource() for _ in range(3)]
+    engines = Engines(sources, lambda: 0.0, Settings())
+    assert len(engines) == 3
+    assert [ui.source for ui in engines.all] == sources
+    engines.shown_index = 2
+    assert engines.ui.source is sources[2]

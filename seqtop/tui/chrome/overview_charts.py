@@ -18,11 +18,17 @@ from seqtop.state.step_summary import TIME_PARTS
 from seqtop.text import format as fmt
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.charts import column_chart, column_height, round_top, stacked_chart
-from seqtop.tui.rendering.draggable_view import DraggableView
+from seqtop.tui.rendering.charts import (
+    TIME_SIGNS,
+    column_chart,
+    column_height,
+    part_name,
+    round_top,
+    stacked_chart,
+)
+from seqtop.tui.rendering.line_view import DraggableView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
-from seqtop.tui.rendering.time_parts import TIME_SIGNS, part_name
 from seqtop.tui.rendering.timeline_bars import marked, merged
 from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.ui_state import UiState

@@ -2,7 +2,7 @@
 
 from textual.message import Message
 
-from seqtop.tui.rendering.draggable_view import DraggableView
+from seqtop.tui.rendering.line_view import DraggableView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.seek import bounds
 from seqtop.tui.ui_state import UiState

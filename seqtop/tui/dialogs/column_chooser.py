@@ -8,7 +8,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS, arrange
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):

@@ -8,7 +8,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.state.condition import ENGINE_FIELDS, parse_condition
 from seqtop.state.filter import FilterError
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 
 EXAMPLES = (
     ("kv>95%", "the KV pool is almost full"),

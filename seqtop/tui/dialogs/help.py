@@ -12,7 +12,7 @@ from seqtop.state import not_available
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
 from seqtop.text import format as fmt
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 from seqtop.tui.keymap import GROUPS, Notes, group_of
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.wire.messages import EngineInfo

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, Static
 
 from seqtop.history.timeline import Timeline
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 from seqtop.tui.seek import bounds
 
 EXAMPLES = (

@@ -10,7 +10,7 @@ from textual.widgets.option_list import Option
 
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import Sort
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 
 BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 

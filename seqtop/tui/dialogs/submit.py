@@ -9,7 +9,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.sequence import SamplingParams
 from seqtop.text.sanitize import safe_line
-from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.dialogs.prompts import Dialog
 
 
 class Submission(NamedTuple):

@@ -1,4 +1,4 @@
-"""Column charts of several lines, made of block characters."""
+"""Column charts of several lines, made of block characters; the signs of the parts of the time."""
 
 import math
 from collections.abc import Sequence
@@ -83,3 +83,27 @@ def round_top(value: float) -> float:
         (each * power for each in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if each * power >= value),
         10.0 * power,
     )
+
+
+TIME_SIGNS: dict[str, StyledText] = {
+    "scheduler": ("▒", "waiting"),
+    "forward": ("█", "running"),
+    "execute": ("▓", "computed"),
+    "rest": ("░", "cached"),
+    "host": ("·", "preempted"),
+    "idle": (" ", PLAIN),
+}
+"""The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
+_PART_NAMES = {"rest": "rest of the step", "host": "host between steps"}
+
+
+def part_name(part: str, *, has_forward: bool) -> str:
+    """Returns the name of a part of the time.
+
+    Args:
+        part: One of `seqtop.state.step_summary.TIME_PARTS`.
+        has_forward: Whether the engine reports the time of the forward pass apart.
+    """
+    if part == "execute" and has_forward:
+        return "execute without forward"
+    return _PART_NAMES.get(part, part)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.containers import ScrollableContainer
@@ -159,3 +160,26 @@ class LineView(ScrollView, can_focus=False):
             segments.append(Segment(" " * room, self._style(base, PLAIN)))
         strip = Strip(segments, width - min(room, 0))
         return strip if room >= 0 else strip.crop(0, width)
+
+
+class DraggableView(LineView):
+    """A line view that calls `drag_to` where the mouse is pressed, and where it is dragged to."""
+
+    _is_dragged = False
+
+    def drag_to(self, x: int) -> None:
+        """Handles the column `x` of the view, which is negative or too large outside of it."""
+        raise NotImplementedError
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._is_dragged = True
+        self.capture_mouse()
+        self.drag_to(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._is_dragged:
+            self.drag_to(event.x)
+
+    def on_mouse_up(self, _: events.MouseUp) -> None:
+        self._is_dragged = False
+        self.release_mouse()

@@ -1,12 +1,13 @@
-"""A list with a cursor. Only its visible rows are made."""
+"""A list with a cursor, of which only the visible rows are made, and the titles above it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from textual import events
 from textual.binding import Binding
 
+from seqtop.text.column_layout import Column
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
 
@@ -139,3 +140,23 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         if mark:
             return ((mark, "accent"), *self.line(key)), "cursor"
         return ((" " * MARGIN, PLAIN), *self.line(key)), PLAIN
+
+
+def header(columns: Iterable[Column], gap: str = " ") -> Line:
+    """Returns the line of titles, with `gap` between any two."""
+    return ((gap.join(column.aligned(column.title) for column in columns), PLAIN),)
+
+
+class ColumnTitles(LineView):
+    """The titles above a `ListView`.
+
+    Args:
+        titles: Returns the line of titles for the width of a row in cells.
+    """
+
+    def __init__(self, titles: Callable[[int], Line]) -> None:
+        super().__init__()
+        self._titles = titles
+
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        return [(((" " * MARGIN, PLAIN), *self._titles(self.text_width - MARGIN)), "header")]

@@ -3,7 +3,9 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.tui.rendering.list_view import ListView
+from seqtop.text.column_layout import Column
+from seqtop.tui.rendering.list_view import ListView, header
+from seqtop.tui.rendering.style import plain
 from tests.support.every_screen import NAMES, leading_to, several
 from tests.support.piloting import checked, play, until
 
@@ -48,3 +50,12 @@ def test_every_list_moves_by_the_same_keys(name: str) -> None:
                 }
 
     play(app, act)
+
+
+def test_titles_stand_above_their_columns() -> None:
+    columns = [
+        Column(key="name", title="Name", width=6, priority=0, right=False),
+        Column(key="count", title="Count", width=7, priority=0),
+    ]
+    assert plain(header(columns)) == "Name     Count"
+    assert plain(header(columns, gap=" | ")) == "Name   |   Count"

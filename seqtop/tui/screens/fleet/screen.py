@@ -15,16 +15,16 @@ from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.chrome.latency_panel import latency_lines
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.engines import Engines
 from seqtop.tui.keymap import unlisted
-from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.list_view import ColumnTitles, header
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.fleet import TAB, cells
 from seqtop.tui.screens.fleet.engine_filter import EXAMPLES, parse_engine_filter
 from seqtop.tui.screens.fleet.table import FleetRows
+from seqtop.tui.ui_state import Engines
 
 TALL_FOR_LATENCIES = 20
 """From this height on, latencies are shown below the list."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from textual.message import Message
 
-from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.fleet import cells
 from seqtop.tui.screens.fleet.engine_filter import EngineFilter
+from seqtop.tui.ui_state import Engines
 
 
 class FleetRows(ListView):

@@ -12,7 +12,7 @@ from seqtop.state.fields import sequence_name, stage, status_word
 from seqtop.state.status_sentence import status_sentence
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
-from seqtop.tui.finding_sentences import sequence_sentence
+from seqtop.tui.checks import sequence_sentence
 from seqtop.tui.navigation import findings_about
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView

@@ -322,7 +322,7 @@ class SequencesScreen(EngineScreen):
         self.show_all()
 
     def action_copy(self) -> None:
-        from seqtop.tui.dialogs.copy_dialog import CopyDialog, copies
+        from seqtop.tui.dialogs.prompts import CopyDialog, copies
 
         with self.ui.lock:
             found = self.ui.selection

@@ -10,8 +10,7 @@ from seqtop.state.fields import Field, arrange
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.navigation import findings_about
-from seqtop.tui.rendering.columns import ColumnTitles
-from seqtop.tui.rendering.list_view import MARGIN
+from seqtop.tui.rendering.list_view import MARGIN, ColumnTitles
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.sequence_rows import SequenceRows

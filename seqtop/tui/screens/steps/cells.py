@@ -11,9 +11,8 @@ from seqtop.state.step_summary import TIME_PARTS, StepSummary, limited_by
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.bars import bar
-from seqtop.tui.rendering.charts import stacked_cells
+from seqtop.tui.rendering.charts import TIME_SIGNS, stacked_cells
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
-from seqtop.tui.rendering.time_parts import TIME_SIGNS
 from seqtop.tui.rendering.timeline_bars import merged
 from seqtop.wire.messages import EngineInfo
 

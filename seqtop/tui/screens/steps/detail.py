@@ -12,11 +12,11 @@ from seqtop.state.step_summary import StepSummary
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
+from seqtop.tui.rendering.charts import TIME_SIGNS, part_name
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.sequence_label import GLYPHS
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.time_parts import TIME_SIGNS, part_name
 from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.steps.cells import share_bar
 from seqtop.tui.screens.steps.step_log import StepLog

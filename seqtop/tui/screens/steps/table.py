@@ -6,8 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop.tui.rendering.columns import ColumnTitles, header
-from seqtop.tui.rendering.list_view import MARGIN, ListView
+from seqtop.tui.rendering.list_view import MARGIN, ColumnTitles, ListView, header
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog

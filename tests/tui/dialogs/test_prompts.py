@@ -1,4 +1,4 @@
-"""Copying a text, a request's name or a row to the clipboard."""
+"""Dialogs that ask for one key or one number, or show a text."""
 
 import base64
 import json
@@ -12,11 +12,75 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.text.sanitize import without_controls
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.dialogs.copy_dialog import copies
+from seqtop.tui.dialogs.prompts import BlockPrompt, ComparisonDialog, Confirm, Dialog, copies
+from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import SequenceUpdate
+from tests.support.block_screen import pool
 from tests.support.hand_driven import arrival, engine_info, step
-from tests.support.piloting import notices, play, until
+from tests.support.piloting import burst, notices, play, screen, until
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
+
+
+@pytest.mark.parametrize("keys", ["b17", "sq", ":12", "c"])
+def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        burst(app, keys)
+        await until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+        await pilot.pause()
+        burst(app, "\r")
+        burst(app, "\r")
+        await until(pilot, lambda: not isinstance(app.screen, Dialog))
+        await pilot.pause()
+        assert app.is_running
+
+    play(app, act, (80, 24))
+
+
+def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("x")
+        assert isinstance(app.screen, Confirm)
+        assert "Abort req-1?" in screen(app)
+        await pilot.press("n")
+        assert isinstance(app.screen, SequencesScreen)
+        await pilot.press("x")
+        await pilot.press("escape")
+        assert not source.aborted
+        await pilot.press("x")
+        await pilot.press("y")
+        await until(pilot, lambda: source.aborted == ["req-1"])
+        await until(pilot, lambda: "Aborted req-1." in notices(app))
+        await pilot.press("G", "x")
+        assert any("has already finished" in notice for notice in notices(app))
+
+    play(app, act)
+
+
+def test_a_block_that_is_not_there_is_named(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("b", "minus", "enter")
+        assert isinstance(app.screen, BlockPrompt)
+        await pilot.press("backspace", *"777", "enter")
+        await pilot.pause()
+        assert notices(app) == ["There is no block 777; the last is 255."]
+        assert pool(app).cursor == 255
+
+    play(app, act, (80, 24))
+
+
+def test_two_moments_of_a_running_engine(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("A", *["comma"] * 12, "B")
+        await pilot.pause()
+        assert isinstance(live.screen, ComparisonDialog)
+        text = screen(live)
+        assert "What differs between two moments" in text
+        assert "Arrived: " in text
+        await pilot.press("down", "B")
+        await pilot.pause()
+        assert not isinstance(live.screen, ComparisonDialog)
+
+    play(live, act, (80, 24))
 
 
 @pytest.mark.parametrize("key", ["t", "r", "j"])
