@@ -280,8 +280,10 @@ def test_the_events_on_the_wire() -> None:
 
 
 def test_the_fields_on_the_wire() -> None:
-    text = read("docs/protocol.md")
-    assert text == make_protocol.page(text), "run `make protocol`"
+    page = read("docs/protocol.md")
+    now, wanted = (text.split("\n### ") for text in (page, make_protocol.page(page)))
+    changed = {table.partition("\n")[0] for table in {*now} ^ {*wanted}}
+    assert not changed, "run `make protocol`"
 
 
 @pytest.mark.parametrize("name", ["docs/protocol.md", "docs/recording.md"])
