@@ -61,9 +61,13 @@ class EngineInfo(Message, tag="EngineInfo"):
     engine: Public[Name]
     """Software and version, such as `engine_stub 0.1.0`."""
     model: Public[Name]
+    """The model's name or directory."""
     dtype: Public[Name]
+    """The type of weights and activations, such as `bfloat16`."""
     device: Public[Name]
+    """The device that runs the model, such as `cuda` or `cpu`."""
     start_time: Public[float]
+    """The time of the engine's start."""
     block_size: Public[int]
     """Slots (tokens) per KV-cache block."""
     num_gpu_blocks: Public[int]
@@ -71,12 +75,17 @@ class EngineInfo(Message, tag="EngineInfo"):
     num_cpu_blocks: Public[int | None]
     """Blocks in host memory for swapping."""
     max_num_seqs: Public[int]
+    """The most sequences that run in one step."""
     max_num_batched_tokens: Public[int]
     """The token budget of one step."""
     max_model_len: Public[int]
+    """The most tokens of a sequence, prompt and output."""
     enable_chunked_prefill: Public[bool]
+    """True if a prompt may be computed in several steps."""
     enable_prefix_caching: Public[bool]
+    """True if blocks of equal prefixes are reused."""
     preemption_mode: Public[PreemptionMode]
+    """The mode of preemptions, of which each has its own in `Preemption`."""
     control: Public[bool] = False
     """True if this engine accepts `Submit` and `Abort`."""
     redacted: Public[bool] = False
@@ -114,14 +123,20 @@ class RequestArrived(Message, tag="RequestArrived"):
     """A request that joined the waiting queue. None of it is scheduled yet."""
 
     request_id: Public[Name]
+    """A name that no unfinished request has."""
     arrival_time: Public[float]
     seq_ids: Public[list[int]]
+    """Numbers that no other sequence of the incarnation has; later forks have their own."""
     num_prompt_tokens: Public[int]
     prompt: Private[str | None] = None
+    """The text of the prompt; `None` if only tokens are known."""
     prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
     sampling_params: Public[SamplingParams | None] = None
+    """`None` for a pooling request, or if they are unknown."""
     pooling_params: Public[PoolingParams | None] = None
+    """`None` for a request that generates."""
     priority: Public[int] = 0
+    """Requests with lower values run first."""
     metrics: Public[RequestMetrics | None] = None
     """The initial metrics. By default only the arrival time is known."""
     engine_status: Public[Name] = ""
@@ -143,6 +158,7 @@ class StreamingUpdate(Message, tag="StreamingUpdate"):
     request_id: Public[Name]
     time: Public[float]
     num_computed_tokens: Public[int]
+    """The computed tokens that are kept."""
     num_prompt_tokens: Public[int]
     """The length of the whole prompt."""
     prompt: Private[str | None] = None
@@ -171,6 +187,7 @@ class Chunk(Message):
     num_computed_tokens: Public[int]
     """Computed tokens before the step."""
     is_prompt: Public[bool] = False
+    """True if the chunk is computed as a prompt, or again after a preemption."""
 
 
 class SequenceUpdate(Message):
@@ -185,6 +202,7 @@ class SequenceUpdate(Message):
     """Tokens sampled by this step, including the last one of the request. vLLM's deltas have them
     one step later, and never the last one."""
     text_delta: Private[str] = ""
+    """New text. A detokenizer may hold back some of it for a later update."""
     new_blocks: Public[list[int]] = []
     """Physical blocks appended to the block table."""
     new_logprobs: Private[list[float]] = []
@@ -201,6 +219,7 @@ class SequenceUpdate(Message):
     block_table: Public[list[int] | None] = None
     """The whole block table, if appending does not describe the change."""
     stop_reason: Private[int | str | None] = None
+    """The token or the string that ended the sequence, unless it is the end-of-sequence token."""
     top_logprobs: Private[list[dict[int, Logprob]] | None] = None
     """The candidates for each of `new_token_ids`, if the request asked for them (`logprobs=n`)."""
     parent_seq_id: Public[int | None] = None
@@ -262,6 +281,7 @@ class CudaGraph(Message):
     mode: Public[Name]
     """vLLM's `CUDAGraphMode`, such as `FULL`, `PIECEWISE` or `NONE`."""
     num_tokens: Public[int]
+    """The tokens in the batch."""
     num_padded_tokens: Public[int]
     """The tokens that were computed: `num_tokens` and the padding."""
 
@@ -272,6 +292,7 @@ class StepStats(Message):
     num_running: Public[int]
     """Running sequences (not requests)."""
     num_waiting: Public[int]
+    """Waiting requests, including preempted ones."""
     num_used_blocks: Public[int]
     """Blocks in at least one block table."""
     num_free_blocks: Public[int]
@@ -282,6 +303,7 @@ class StepStats(Message):
     num_prefill_tokens: Public[int]
     """Prompt tokens this step computed."""
     num_decode_tokens: Public[int]
+    """Tokens this step computed that are not of a prompt."""
     prefix_cache_queries: Public[int]
     """Prompt tokens looked up in the prefix cache since the engine started."""
     prefix_cache_hits: Public[int]
@@ -289,11 +311,15 @@ class StepStats(Message):
     num_preemptions: Public[int]
     """Preemptions since the engine started."""
     scheduler_time: Public[float]
+    """The duration of scheduling."""
     model_forward_time: Public[float | None]
+    """The duration of the forward pass."""
     model_execute_time: Public[float | None]
     """The duration of forward pass, sampling and everything between."""
     num_swapped: Public[int | None] = None
+    """Sequences in host memory; `None` for an engine that does not swap."""
     num_free_cpu_blocks: Public[int | None] = None
+    """Free blocks in host memory."""
     num_used_loras: Public[int | None] = None
     """Different LoRA adapters of the running requests; `None` for an engine without LoRA."""
     cuda_graph: Public[CudaGraph | None] = None
@@ -310,9 +336,11 @@ class CachedBlocks(Message):
     request_id: Public[Name]
     """The request whose tokens they hold."""
     seq_id: Public[int]
+    """The sequence that computed them."""
     position: Public[int]
     """The logical position of the first block in the table of the sequence."""
     blocks: Public[list[int]]
+    """The blocks, in logical order."""
 
 
 class Step(Message, tag="Step"):
@@ -329,6 +357,7 @@ class Step(Message, tag="Step"):
     """
 
     step: Public[int]
+    """The number of the step; it grows by one, and the first may have any number."""
     start_time: Public[float]
     """The start of scheduling."""
     time: Public[float]
@@ -336,10 +365,15 @@ class Step(Message, tag="Step"):
     execute: Public[ExecuteModelRequest | None]
     """`None` from an engine without `SequenceGroupMetadata`; then updates have a `chunk`."""
     sequences: Public[list[SequenceUpdate]]
+    """What the batch does not say, at most one for each sequence. Forks precede their parents."""
     stats: Public[StepStats]
+    """The figures after the step."""
     metrics: Public[dict[Name, RequestMetrics]] = {}
+    """By request id, those that changed in another way than viewers derive."""
     preemptions: Public[list[Preemption]] = []
+    """In the order in which the scheduler decided them."""
     wait_reasons: Public[list[WaitReason]] = []
+    """Those of the requests that the scheduler examined, in this order."""
     newly_cached_blocks: Public[list[CachedBlocks] | None] = None
     """Blocks that were added to the prefix cache; `None` from engines that do not report its
     content."""
@@ -355,6 +389,7 @@ class RequestFinished(Message, tag="RequestFinished"):
     status: Public[SequenceStatus]
     """The final status of all sequences of the request that have not finished before."""
     metrics: Public[RequestMetrics]
+    """The final metrics."""
     text_lengths: Private[list[int]] = []
     """The length of each sequence's text in characters, in the order of the request's sequences, to
     verify the text deltas. Empty if the engine does not send it."""
@@ -375,6 +410,7 @@ class EngineStopped(Message, tag="EngineStopped"):
 
     time: Public[float]
     reason: Public[str] = ""
+    """One sentence for the user."""
     failed: Public[bool] = False
     """True if the engine cannot continue; false if somebody has ended it."""
 

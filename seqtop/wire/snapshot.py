@@ -39,6 +39,7 @@ class Span(msgspec.Struct, array_like=True):
     end: Public[float | None]
     """`None` while the phase lasts."""
     num_steps: Public[int] = 0
+    """Steps in this phase."""
     num_tokens: Public[int] = 0
     """Tokens computed in this phase."""
 
@@ -75,9 +76,11 @@ class SequenceHistory(Message):
     num_prompt_hits: Public[int] = 0
     """The tokens of the prompt that were found in the prefix cache before any preemption."""
     cumulative_logprob: Private[float] = 0.0
+    """The sum of the log-probabilities of the output."""
     last_delta_length: Private[int] = 0
     """Characters that the newest delta added to the text."""
     parent_seq_id: Public[int | None] = None
+    """The sequence that this one was forked from."""
     fork_length: Public[int | None] = None
     """Tokens of prompt and output shared with the parent at the fork."""
     last_step: Public[int] = -1
@@ -98,9 +101,11 @@ class SequenceSnapshot(Message):
     output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
     """One per output token, or none."""
     text: Private[str] = ""
+    """The output as text."""
     top_logprobs: Private[dict[int, dict[int, Logprob]]] = msgspec.field(default_factory=dict)
     """Candidate tokens by output index, where the request asked for them."""
     history: Public[SequenceHistory | None] = None
+    """`None` if it is unknown."""
 
 
 class RequestHistory(Message):
@@ -113,6 +118,7 @@ class RequestHistory(Message):
     token_chunk_size: Public[int] = 0
     """Tokens per sequence in the last step that scheduled the request."""
     num_scheduled_steps: Public[int] = 0
+    """Steps in whose batch the request was."""
     num_preemptions: Public[int] = 0
     num_lost_tokens: Public[int] = 0
     """Computed tokens that preemptions discarded."""
@@ -120,11 +126,13 @@ class RequestHistory(Message):
     preempted_for: Public[Name | None] = None
     """The request that the last preemption made room for."""
     preemption_steps: Public[list[int]] = msgspec.field(default_factory=list)
+    """The steps that preempted the request."""
     queue_turn: Public[int] = 0
     """The position in a queue whose `queue_order` is `fcfs`."""
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving the request waiting."""
     wait: Public[WaitTimes] = WaitTimes()
+    """The waits so far."""
     finish_reason: Public[Name | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
 
@@ -135,7 +143,9 @@ class RequestSnapshot(Message):
     arrival: Public[RequestArrived]
     """Its `seq_ids` and `metrics` are the present ones."""
     sequences: Public[list[SequenceSnapshot]]
+    """In the order of the arrival's `seq_ids`."""
     history: Public[RequestHistory | None] = None
+    """`None` if it is unknown."""
 
 
 class EngineHistory(Message):
@@ -146,16 +156,21 @@ class EngineHistory(Message):
     num_output_tokens: Public[int] = 0
     """Tokens sampled since the first step, here and below as far as steps were observed."""
     num_steps_seen: Public[int] = 0
+    """Steps that were observed."""
     num_prefill_tokens: Public[int] = 0
+    """Prompt tokens computed."""
     num_finished: Public[int] = 0
+    """Requests that have finished, including those that are no longer stored."""
     num_queued: Public[int] = 0
     """Arrivals and preemptions, each of which put a request into the queue."""
     num_anomalies: Public[int] = 0
     """Events that contradicted the state."""
     last_anomaly: Public[str | None] = None
+    """The latest such event in one sentence."""
     wait_reason_ids: Public[list[Name]] = msgspec.field(default_factory=list)
     """Requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
+    """The times in which the queue did not advance."""
     num_missed_tokens: Public[dict[MissCause, int]] = msgspec.field(default_factory=dict)
     """Tokens that were not in the prefix cache at admissions, by cause."""
     num_drafted: Public[list[int]] = msgspec.field(default_factory=list)
@@ -170,6 +185,7 @@ class Snapshot(Message, tag="Snapshot"):
     """The state of an engine. Unfinished requests that it does not name have ended."""
 
     time: Public[float]
+    """The engine's clock."""
     step: Public[int]
     """The number of the last step; -1 before the first."""
     stats: Public[StepStats | None]
@@ -180,6 +196,7 @@ class Snapshot(Message, tag="Snapshot"):
     """The blocks in the prefix cache; `None` from engines that do not report its content."""
     info: Public[EngineInfo | None] = None
     history: Public[EngineHistory | None] = None
+    """`None` from an engine that keeps none."""
     has_parts: Public[bool] = False
     """True if further requests and blocks follow in `SnapshotPart` messages."""
 
