@@ -25,6 +25,7 @@ from seqtop.wire.messages import (
     Step,
     StepStats,
 )
+from tests.support import events
 from tests.support.event_script import WORDS, EventScript
 from tests.support.scripted import ScriptedSource, engine_info
 
@@ -37,7 +38,7 @@ _TOGETHER = 100
 
 
 def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
-    return StepStats(
+    return events.stats(
         num_running=num_running,
         num_waiting=num_waiting,
         num_used_blocks=40 * num_running,

@@ -14,7 +14,7 @@ ENGINE = """
 import pytest
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
-from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
 
 @pytest.fixture
 def engine():

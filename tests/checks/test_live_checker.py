@@ -2,14 +2,8 @@
 
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.live.session import Session
-from tests.support.hand_driven import (
-    HandDrivenEngine,
-    arrival,
-    engine_info,
-    joined,
-    stats,
-    step,
-)
+from tests.support.events import arrival, engine_info, stats, step
+from tests.support.hand_driven import HandDrivenEngine, joined
 from tests.support.waiting import wait_until
 
 

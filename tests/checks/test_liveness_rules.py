@@ -8,7 +8,7 @@ import pytest
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
-from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
 from tests.support.mutants import LIVENESS_MUTANTS, Run, assert_found, check, events, mutated
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING

@@ -12,7 +12,8 @@ from seqtop.checks.rules import RULES
 from seqtop.cli.main import main
 from seqtop.wire.messages import EngineStopped
 from tests.support.broken_recordings import BROKEN, NO_STEP, damage, record
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS, wait_until
 
 

@@ -7,7 +7,7 @@ from seqtop.checks.stream_checker import MAX_FINDINGS, Stored, StreamChecker
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.hand_driven import arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step
 
 
 def started(stored: Stored = "newest") -> StreamChecker:

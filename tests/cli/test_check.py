@@ -20,7 +20,8 @@ from seqtop.wire.messages import (
     SequenceUpdate,
 )
 from tests.support.commands import SEQTOP, assert_one_sentence, run
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
+from tests.support.hand_driven import HandDrivenEngine
 
 
 def test_check_of_a_running_engine_finds_nothing(engine: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from seqtop.cli.main import main
 from tests.support.broken_recordings import RIGHT, record
-from tests.support.hand_driven import engine_info, step
+from tests.support.events import engine_info, step
 
 
 @pytest.fixture

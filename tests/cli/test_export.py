@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import SEQTOP, run
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
+from tests.support.events import arrival, engine_info
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS
 
 

@@ -19,7 +19,8 @@ from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.event_script import EventScript
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
+from tests.support.events import arrival, engine_info
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 

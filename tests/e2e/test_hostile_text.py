@@ -24,7 +24,8 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import Refused, RequestArrived, RequestFinished, SequenceUpdate
-from tests.support.hand_driven import HandDrivenEngine, engine_info, step
+from tests.support.events import engine_info, step
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.scripted import engine_info as scripted_info

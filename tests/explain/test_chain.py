@@ -19,7 +19,7 @@ from seqtop.wire.messages import (
     StreamingUpdate,
     WaitReason,
 )
-from tests.support.hand_driven import step
+from tests.support.events import step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")

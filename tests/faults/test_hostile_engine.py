@@ -18,7 +18,7 @@ from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import Heartbeat
-from tests.support.hand_driven import arrival, engine_info
+from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
 LONG = 60 * 2**20

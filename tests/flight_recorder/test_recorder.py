@@ -28,7 +28,7 @@ from seqtop.state.slo import Slo
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import Event
 from tests.support import faulty_engine
-from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
 from tests.support.scripted import ScriptedSource
 from tests.support.waiting import SECONDS, wait_until
 

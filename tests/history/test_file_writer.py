@@ -11,7 +11,7 @@ from seqtop.history import FileStore, FileWriter, RecordingError
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Heartbeat
-from tests.support.hand_driven import arrival
+from tests.support.events import arrival
 from tests.support.recordings import (
     MAX_FINISHED,
     append,

@@ -11,8 +11,9 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.hand_driven import arrival
+from seqtop.wire.messages import SequenceUpdate
+from tests.support import events
+from tests.support.events import arrival
 from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
@@ -66,8 +67,8 @@ def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
     seq_id = state.requests[name].seq_ids[0]
     assert history.at(end).requests[name] is history.at(end - 1).requests[name]
     wanted = codec.encode(state.sequences[seq_id])
-    late = Step(
-        step=10_000,
+    late = events.step(
+        10_000,
         start_time=1.0,
         time=2.0,
         execute=parsing.event(next(p for p in SHORT if b"Step" in p[:8])).execute,

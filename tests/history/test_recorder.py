@@ -12,7 +12,8 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire import codec
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 

@@ -11,21 +11,20 @@ import pytest
 from seqtop.history import segments, step_series
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.step_series import StepSeries
-from seqtop.sequence import ExecuteModelRequest
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo, Step
+from tests.support import events
 from tests.support.questions import stats
 from tests.support.recordings import append, encoded
 from tests.support.scripted import START, engine_info
 
 
 def a_step(number: int, start: float, end: float, **figures: Any) -> Step:
-    return Step(
-        step=number,
+    return events.step(
+        number,
         start_time=START + start,
         time=START + end,
-        execute=ExecuteModelRequest([]),
         sequences=[],
         stats=stats(**figures),
     )

@@ -10,7 +10,8 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.messages import RequestFinished
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, joined, same
+from tests.support.events import arrival, engine_info
+from tests.support.hand_driven import HandDrivenEngine, joined, same
 from tests.support.waiting import SECONDS, wait_until
 
 

@@ -21,6 +21,7 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
 )
+from tests.support import events
 from tests.support.event_script import EventScript
 
 BLOCKS = 24
@@ -285,8 +286,8 @@ def step(
 ) -> Step:
     stats = next(event for event in run(1) if isinstance(event, Step)).stats
     preemptions = [Preemption(request_id="req", mode="swap", num_lost_tokens=0)]
-    return Step(
-        step=number,
+    return events.step(
+        number,
         start_time=2.0 + number,
         time=2.5 + number,
         execute=ExecuteModelRequest([], blocks_to_swap_out=swapped_out or []),

@@ -8,7 +8,7 @@ from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import Preemption, SequenceUpdate
-from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 

@@ -13,7 +13,7 @@ from seqtop.wire.messages import (
     Step,
     WaitReason,
 )
-from tests.support import hand_driven
+from tests.support import events
 from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import (
     arrived,
@@ -141,6 +141,6 @@ def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> N
     update = SequenceUpdate(
         seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=1, text_delta="boo"
     )
-    state.apply(hand_driven.step(99, sequences=[update]))
+    state.apply(events.step(99, sequences=[update]))
     assert state.sequences[seq_id].text.endswith("boo")
     assert codec.encode(frozen.sequences[seq_id]) == before

@@ -23,9 +23,9 @@ from seqtop.wire.messages import (
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
-    Step,
     WaitReason,
 )
+from tests.support import events
 from tests.support.reducer_events import RUNNING, STATS, delta, prefilled, step, update
 
 
@@ -60,8 +60,8 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
     ]
     preempted = [Preemption(request_id=name, mode="recompute", num_lost_tokens=1) for name in live]
     state.apply(
-        Step(
-            step=number,
+        events.step(
+            number,
             start_time=float(number),
             time=number + 0.5,
             execute=ExecuteModelRequest(groups),

@@ -36,7 +36,7 @@ from seqtop.wire.snapshot import (
     WaitTimes,
 )
 from tests.support.event_script import EventScript
-from tests.support.hand_driven import engine_info
+from tests.support.events import engine_info
 from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import (
     RUNNING,

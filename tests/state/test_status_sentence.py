@@ -11,7 +11,7 @@ from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import PrefixMiss, WaitCause, WaitReason
 from seqtop.wire.snapshot import WaitTimes
-from tests.support.hand_driven import engine_info
+from tests.support.events import engine_info
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 

@@ -20,6 +20,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from tests.support import events
 from tests.support.event_script import EventScript
 
 EVENTS = list(EventScript(5, 60, num_blocks=24))
@@ -40,7 +41,7 @@ def stats(**changes: Any) -> StepStats:
         "prefix_cache_queries": 0, "prefix_cache_hits": 0, "num_preemptions": 0,
         "scheduler_time": 0.25, "model_forward_time": 0.5, "model_execute_time": 0.5,
     }  # fmt: skip
-    return StepStats(**(values | changes))
+    return events.stats(**(values | changes))
 
 
 def a_step(figures: StepStats, **changes: Any) -> Step:

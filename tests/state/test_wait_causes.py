@@ -12,7 +12,7 @@ from seqtop.state.wait_causes import (
     head_reason,
 )
 from seqtop.wire.messages import EngineInfo, WaitCause, WaitReason
-from tests.support.hand_driven import engine_info
+from tests.support.events import engine_info
 
 INFO = engine_info(max_num_seqs=64, max_num_batched_tokens=2_048, max_loras=4)
 

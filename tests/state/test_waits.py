@@ -10,6 +10,7 @@ from seqtop.state.status_sentence import describe_waits, status_sentence
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, WaitCause, WaitReason
+from tests.support import events
 from tests.support.questions import question_run
 from tests.support.recordings import encoded
 from tests.support.reducer_events import arrived, step
@@ -103,16 +104,13 @@ def _update(script: Script, update: SequenceUpdate) -> None:
     """Applies one more step that only changes a sequence."""
     last = script.source.state.stats
     assert last is not None
-    from seqtop.sequence import ExecuteModelRequest
-    from seqtop.wire.messages import Step
 
     start, script.time = script.time, script.time + 0.05
     script.source.apply(
-        Step(
-            step=script.number,
+        events.step(
+            script.number,
             start_time=start,
             time=script.time,
-            execute=ExecuteModelRequest([]),
             sequences=[update],
             stats=last,
         )

@@ -1,8 +1,9 @@
 """A state with texts, names and numbers that an export must not print as they are."""
 
-from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.wire.messages import RequestArrived, SequenceUpdate, Step, StepStats
+from seqtop.wire.messages import RequestArrived, SequenceUpdate
+from tests.support import events
 
 NASTY = "plain \x1b]52;c;AAAA\x07 \x1b[2J [red]markup[/red] \u202e日本語\n=SUM(A1)"
 
@@ -29,7 +30,7 @@ def awkward_state() -> EngineState:
         text_delta=NASTY * 3,
         new_blocks=[1],
     )
-    stats = StepStats(
+    stats = events.stats(
         num_running=1,
         num_waiting=2,
         num_used_blocks=1,
@@ -45,11 +46,10 @@ def awkward_state() -> EngineState:
         model_execute_time=0.3,
     )
     state.apply(
-        Step(
-            step=0,
+        events.step(
+            0,
             start_time=11.0,
             time=12.0,
-            execute=ExecuteModelRequest([]),
             sequences=[update],
             stats=stats,
         )

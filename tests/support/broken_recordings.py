@@ -7,7 +7,7 @@ from seqtop.history.file_format import EventsHeader, KeyframeHeader
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Event
-from tests.support.hand_driven import arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step
 from tests.support.recordings import frames_of
 
 BROKEN: tuple[Event, ...] = (

@@ -41,6 +41,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from tests.support import events
 
 BLOCK_SIZE = 16
 START = 1_700_000_000.0
@@ -148,7 +149,7 @@ class EventScript:
         yield EngineStopped(time=self._time, reason="the script has ended")
 
     def info(self) -> EngineInfo:
-        return EngineInfo(
+        return events.engine_info(
             engine_id="script",
             incarnation=self._incarnation,
             engine="event_script 1",
@@ -505,7 +506,7 @@ class EventScript:
 
     def _times(self) -> StepStats:
         forward = self._random.uniform(0.005, 0.02)
-        return StepStats(
+        return events.stats(
             num_running=0,
             num_waiting=0,
             num_used_blocks=0,

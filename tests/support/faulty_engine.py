@@ -20,7 +20,7 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import frames, parsing
 from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
-from tests.support import hand_driven
+from tests.support import events
 
 PROMPT = "the quixotic xylophone"
 OUTPUT = " hums"
@@ -42,7 +42,7 @@ class FaultyEngine:
 
     def arrivals(self) -> Iterator[Event]:
         for number in (1, 2):
-            arrival = hand_driven.arrival(number)
+            arrival = events.arrival(number)
             arrival.arrival_time, arrival.prompt = time.time(), PROMPT
             yield arrival
 
@@ -51,14 +51,14 @@ class FaultyEngine:
         self._running |= {each.seq_id for each in updates if each.status is RUNNING}
         self._running -= {each.seq_id for each in updates if each.status is WAITING}
         num_running = len(self._running)
-        stats = hand_driven.stats(
+        stats = events.stats(
             num_prefill_tokens=len(updates),
             num_running=num_running,
             num_waiting=2 - num_running,
             num_used_blocks=num_running,
             num_free_blocks=64 - num_running,
         )
-        event = hand_driven.step(self._number, sequences=[*updates], stats=stats, **fields)
+        event = events.step(self._number, sequences=[*updates], stats=stats, **fields)
         event.start_time = event.time = time.time()
         return event
 
@@ -171,7 +171,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def main(fault: str, endpoint: str, directory: str, options: str) -> None:
-    info = hand_driven.engine_info(start_time=time.time(), block_size=4096)
+    info = events.engine_info(start_time=time.time(), block_size=4096)
     publisher = Publisher(endpoint, info, EngineState())
     with (
         publisher,

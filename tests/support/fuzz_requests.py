@@ -22,8 +22,8 @@ from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.messages import Abort, Refused, SnapshotRequest, Submit
 from tests.support.checkpoints import make_checkpoint
+from tests.support.events import engine_info
 from tests.support.fuzz import Feed
-from tests.support.hand_driven import engine_info
 from tests.support.mutation import Pool, by_meaning, bytewise, plausible
 from tests.support.waiting import MILLISECONDS
 

@@ -8,108 +8,14 @@ import zmq
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike, SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
-from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
-    EngineInfo,
     Event,
-    RequestArrived,
-    SequenceUpdate,
-    Step,
-    StepStats,
 )
-from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+from seqtop.wire.snapshot import Snapshot
 from tests.support.waiting import MILLISECONDS, SECONDS
-
-
-def engine_info(**changes: Any) -> EngineInfo:
-    info = EngineInfo(
-        engine_id="test",
-        incarnation="one",
-        engine="test 1",
-        model="none",
-        dtype="float32",
-        device="cpu",
-        start_time=1.0,
-        block_size=16,
-        num_gpu_blocks=64,
-        num_cpu_blocks=None,
-        max_num_seqs=8,
-        max_num_batched_tokens=128,
-        max_model_len=512,
-        enable_chunked_prefill=True,
-        enable_prefix_caching=True,
-        preemption_mode="recompute",
-        heartbeat_interval=0.05,
-    )
-    return msgspec.structs.replace(info, **changes)
-
-
-def arrival(number: int) -> RequestArrived:
-    return RequestArrived(
-        request_id=f"req-{number}",
-        arrival_time=float(number),
-        seq_ids=[number],
-        num_prompt_tokens=3,
-        prompt="a b c",
-        prompt_token_ids=Ints.of([1, 2, 3]),
-    )
-
-
-def engine_snapshot(truth: EngineState) -> Snapshot:
-    """Returns the snapshot of an engine that knows `truth`, in which nothing has been computed."""
-    return Snapshot(
-        time=truth.time,
-        step=truth.step,
-        stats=truth.stats,
-        requests=[
-            RequestSnapshot(
-                arrival=arrival(number),
-                sequences=[
-                    SequenceSnapshot(
-                        update=SequenceUpdate(
-                            seq_id=number, status=SequenceStatus.WAITING, num_computed_tokens=0
-                        )
-                    )
-                ],
-            )
-            for number in truth.sequences
-        ],
-    )
-
-
-def stats(**changes: Any) -> StepStats:
-    empty = StepStats(
-        num_running=0,
-        num_waiting=0,
-        num_used_blocks=0,
-        num_free_blocks=64,
-        num_cached_blocks=0,
-        num_prefill_tokens=0,
-        num_decode_tokens=0,
-        prefix_cache_queries=0,
-        prefix_cache_hits=0,
-        num_preemptions=0,
-        scheduler_time=0.001,
-        model_forward_time=0.01,
-        model_execute_time=0.02,
-    )
-    return msgspec.structs.replace(empty, **changes)
-
-
-def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step:
-    return Step(
-        step=number,
-        start_time=100.0 + number,
-        time=100.5 + number,
-        execute=ExecuteModelRequest(list(groups)),
-        sequences=fields.pop("sequences", []),
-        stats=fields.pop("stats", stats()),
-        **fields,
-    )
 
 
 class HandDrivenEngine:

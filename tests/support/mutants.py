@@ -28,8 +28,8 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
 )
-from tests.support import hand_driven
-from tests.support.hand_driven import engine_info, stats
+from tests.support import events as builders
+from tests.support.events import engine_info, stats
 
 PREAMBLE = "You are a storyteller who likes rivers, lanterns, bread and old clocks. " * 2
 PROMPTS = (PREAMBLE + "Tell me more.", PREAMBLE + "Begin!", "Why? " * 40, "Hello", "One day", "Ah")
@@ -247,7 +247,7 @@ def spin(run: Run) -> None:
         each.step += num
     run[run.index(first) : run.index(first)] = [
         msgspec.structs.replace(
-            hand_driven.step(number, stats=stats(num_free_blocks=20)),
+            builders.step(number, stats=stats(num_free_blocks=20)),
             start_time=first.start_time,
             time=first.start_time,
         )
@@ -262,7 +262,7 @@ def preempt_thrice_more(run: Run) -> None:
 
 def leave_a_prefill(run: Run) -> None:
     """A prefill is not continued, while another request decodes."""
-    run[:] = [engine_info(block_size=512), hand_driven.arrival(1), hand_driven.arrival(2)]
+    run[:] = [engine_info(block_size=512), builders.arrival(1), builders.arrival(2)]
     figures = stats(num_used_blocks=2, num_free_blocks=62, num_prefill_tokens=1, num_running=2)
     running = SequenceStatus.RUNNING
     for number in range(150):
@@ -275,7 +275,7 @@ def leave_a_prefill(run: Run) -> None:
             updates += [
                 SequenceUpdate(seq_id=1, status=running, num_computed_tokens=1, new_blocks=[0])
             ]
-        run.append(hand_driven.step(number, sequences=updates, stats=figures))
+        run.append(builders.step(number, sequences=updates, stats=figures))
 
 
 def in_blocks_of_four(run: Run, *num_prompt_tokens: int) -> None:
@@ -306,7 +306,7 @@ def share_a_block(run: Run, num_computed_tokens: int) -> None:
         ),
     ]
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_prefill_tokens=4, num_running=2)
-    run.append(hand_driven.step(0, sequences=updates, stats=figures))
+    run.append(builders.step(0, sequences=updates, stats=figures))
 
 
 def hit_what_is_not_computed(run: Run) -> None:
@@ -322,15 +322,14 @@ def preempt_in_vain(run: Run) -> None:
         request_id="req-2", mode="recompute", num_lost_tokens=4, for_request_id="req-1"
     )
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_running=1)
-    run.append(hand_driven.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
+    run.append(builders.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
 
 
 def ask_too_much(run: Run) -> None:
     """A request of nine blocks waits in a pool of eight."""
     in_blocks_of_four(run, 33)
     run += [
-        hand_driven.step(number, stats=stats(num_free_blocks=8, num_waiting=1))
-        for number in range(4)
+        builders.step(number, stats=stats(num_free_blocks=8, num_waiting=1)) for number in range(4)
     ]
 
 

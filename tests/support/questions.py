@@ -8,6 +8,7 @@ import msgspec
 from seqtop.history import FileWriter
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import StepStats, WaitReason
+from tests.support import events
 from tests.support.scripted import START, Script, ScriptedSource
 
 SLOW_STEP = 60
@@ -68,7 +69,7 @@ def save_run(path: Path) -> None:
 
 def stats(**changes: Any) -> StepStats:
     """Figures of a step, changed as given."""
-    values = StepStats(
+    values = events.stats(
         num_running=1, num_waiting=0, num_used_blocks=2, num_free_blocks=20,
         num_cached_blocks=2, num_prefill_tokens=0, num_decode_tokens=1,
         prefix_cache_queries=0, prefix_cache_hits=0, num_preemptions=0,

@@ -3,14 +3,9 @@
 from typing import Any
 
 from seqtop.sequence import (
-    ExecuteModelRequest,
     RequestMetrics,
     SamplingParams,
     SequenceData,
-    SequenceDataDelta,
-    SequenceGroupMetadata,
-    SequenceGroupMetadataDelta,
-    SequenceStage,
     SequenceStatus,
 )
 from seqtop.state import EngineState
@@ -20,8 +15,8 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     Step,
-    StepStats,
 )
+from tests.support import events
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -39,38 +34,27 @@ def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") 
 
 
 def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> Any:
-    return SequenceGroupMetadata(
+    return events.full(
         name,
-        True,
-        {seq_id: SequenceData.from_seqs([0, 1, 2])},
-        SamplingParams(max_tokens=5),
-        {seq_id: table},
+        seq_id,
+        chunk=chunk,
+        data=SequenceData.from_seqs([0, 1, 2]),
+        sampling_params=SamplingParams(max_tokens=5),
+        block_tables={seq_id: table},
         do_sample=do_sample,
-        token_chunk_size=chunk,
     )
 
 
 def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> Any:
-    return SequenceGroupMetadataDelta(
-        {seq_id: SequenceDataDelta(tokens, -1.5, computed, SequenceStage.DECODE)},
-        name,
-        {},
-        False,
-        token_chunk_size=1,
-    )
+    return events.delta(name, seq_id, tokens=tokens, computed=computed)
 
 
-STATS = StepStats(
+STATS = events.stats(
     num_running=1,
-    num_waiting=0,
     num_used_blocks=2,
     num_free_blocks=6,
-    num_cached_blocks=0,
     num_prefill_tokens=3,
     num_decode_tokens=1,
-    prefix_cache_queries=0,
-    prefix_cache_hits=0,
-    num_preemptions=0,
     scheduler_time=0.25,
     model_forward_time=0.5,
     model_execute_time=1.0,
@@ -78,14 +62,8 @@ STATS = StepStats(
 
 
 def step(number: int, *groups: Any, **fields: Any) -> Step:
-    return Step(
-        step=number,
-        start_time=20.0 + number,
-        time=20.5 + number,
-        execute=ExecuteModelRequest(list(groups)),
-        stats=STATS,
-        **({"sequences": []} | fields),
-    )
+    times = {"start_time": 20.0 + number, "time": 20.5 + number, "stats": STATS}
+    return events.step(number, *groups, **(times | fields))
 
 
 def update(seq_id: int, status: SequenceStatus, computed: int, **fields: Any) -> SequenceUpdate:

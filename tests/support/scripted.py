@@ -34,6 +34,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from tests.support import events
 
 BLOCK_SIZE = 16
 START = 1_700_000_000.0
@@ -72,7 +73,7 @@ def engine_info(**changes: Any) -> EngineInfo:
         "control": True,
         **changes,
     }
-    return EngineInfo(**values)
+    return events.engine_info(**values)
 
 
 class ScriptedSource(Observable):
@@ -396,7 +397,7 @@ class Script:
             if self.known is None
             else len(self.known.keys() - used)
         )
-        return StepStats(
+        return events.stats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
             num_used_blocks=len(used),

@@ -6,7 +6,7 @@ import pytest
 
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
-from tests.support.hand_driven import engine_info
+from tests.support.events import engine_info
 
 
 @pytest.fixture

@@ -11,14 +11,8 @@ from seqtop.state.listener import StateChange
 from seqtop.transport import base_subscriber, subscriber
 from seqtop.transport.base_subscriber import PendingMessages
 from seqtop.wire.frames import Frame
-from tests.support.hand_driven import (
-    HandDrivenEngine,
-    arrival,
-    engine_info,
-    joined,
-    same,
-    step,
-)
+from tests.support.events import arrival, engine_info, step
+from tests.support.hand_driven import HandDrivenEngine, joined, same
 from tests.support.waiting import SECONDS, wait_until
 
 

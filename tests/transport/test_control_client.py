@@ -16,7 +16,7 @@ from seqtop.wire.messages import (
     Abort,
     Submit,
 )
-from tests.support.hand_driven import engine_info
+from tests.support.events import engine_info
 from tests.support.waiting import SECONDS
 
 

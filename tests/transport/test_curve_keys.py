@@ -22,7 +22,7 @@ from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import SnapshotRequest
-from tests.support.hand_driven import arrival, engine_info
+from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
 NAMES = ("engine", "controller", "onlooker", "unlisted")

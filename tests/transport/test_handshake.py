@@ -9,7 +9,8 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Refused
-from tests.support.hand_driven import HandDrivenEngine, arrival, same
+from tests.support.events import arrival
+from tests.support.hand_driven import HandDrivenEngine, same
 from tests.support.waiting import SECONDS, wait_until
 
 

@@ -26,7 +26,7 @@ from seqtop.wire.messages import (
     Event,
 )
 from seqtop.wire.snapshot import Snapshot
-from tests.support.hand_driven import arrival, engine_info, engine_snapshot, step
+from tests.support.events import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import SECONDS, wait_until
 
 

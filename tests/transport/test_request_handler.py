@@ -30,7 +30,7 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
-from tests.support.hand_driven import arrival, engine_info
+from tests.support.events import arrival, engine_info
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 

@@ -20,7 +20,7 @@ from seqtop.transport import (
 )
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher, PublishError
-from tests.support.hand_driven import arrival, engine_info
+from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
 ESTABLISHED, KEEPALIVE_TIMER = "01", "02"  # of /proc/net/tcp

@@ -11,7 +11,7 @@ from seqtop.transport import (
     publisher,
 )
 from seqtop.transport.publisher import Publisher
-from tests.support.hand_driven import arrival, engine_info, engine_snapshot, step
+from tests.support.events import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 

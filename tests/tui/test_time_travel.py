@@ -14,7 +14,7 @@ from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import CompressedData, RecordingError
-from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
@@ -28,6 +28,7 @@ from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.time_travel import TimeTravel
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
+from tests.support import events as builders
 from tests.support.event_script import EventScript
 from tests.support.piloting import notices, play, screen, selected, until
 from tests.support.recordings import append, encoded, frames_of
@@ -117,11 +118,10 @@ def scene_goes_on(source: ScriptedSource) -> None:
     """Another step of an engine that runs the first sequence."""
     state = source.state
     source.apply(
-        Step(
-            step=state.step + 1,
+        builders.step(
+            state.step + 1,
             start_time=state.time,
             time=state.time + 0.01,
-            execute=ExecuteModelRequest([]),
             sequences=[
                 SequenceUpdate(
                     seq_id=1,

@@ -4,11 +4,6 @@ from typing import Any
 
 from seqtop.sequence import (
     ExecuteModelRequest,
-    SequenceData,
-    SequenceDataDelta,
-    SequenceGroupMetadata,
-    SequenceGroupMetadataDelta,
-    SequenceStage,
     SequenceStatus,
 )
 from seqtop.state import EngineState
@@ -21,22 +16,9 @@ from seqtop.wire.batch import (
 )
 from seqtop.wire.messages import Chunk, SequenceUpdate, Step
 from tests.support.event_script import EventScript
-from tests.support.hand_driven import arrival, step
+from tests.support.events import arrival, delta, full, step
 
 RUNNING = SequenceStatus.RUNNING
-
-
-def delta(name: str, *seq_ids: int, computed: int = 3, **fields: Any) -> SequenceGroupMetadataDelta:
-    data = {
-        seq_id: SequenceDataDelta([], 0.0, computed, SequenceStage.DECODE) for seq_id in seq_ids
-    }
-    return SequenceGroupMetadataDelta(data, name, {}, **({"is_prompt": False} | fields))
-
-
-def full(name: str, seq_id: int, *, chunk: int, cached: int = 0) -> SequenceGroupMetadata:
-    data = SequenceData.from_seqs([0] * chunk)
-    data.update_num_cached_tokens(cached)
-    return SequenceGroupMetadata(name, True, {seq_id: data}, None, {}, token_chunk_size=chunk)
 
 
 def test_members_agree_with_the_state_after_each_step() -> None:

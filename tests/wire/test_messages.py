@@ -8,7 +8,7 @@ from seqtop.sequence import (
 )
 from seqtop.wire import codec
 from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.hand_driven import step
+from tests.support.events import step
 
 NUM_BLOCKS = 512
 """Of each sequence's table: 8,192 tokens."""

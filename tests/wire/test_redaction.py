@@ -31,7 +31,6 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     Step,
-    StepStats,
     StreamingUpdate,
 )
 from seqtop.wire.redaction import privacy_of, redact
@@ -44,7 +43,8 @@ from seqtop.wire.snapshot import (
     SnapshotPart,
     Span,
 )
-from tests.support.hand_driven import engine_info
+from tests.support import events
+from tests.support.events import engine_info
 
 SECRET = "xylophone"
 ID = 0x5EC2E7_11
@@ -124,7 +124,7 @@ def request() -> RequestSnapshot:
 
 
 METRICS = RequestMetrics(1.0, 1.0, None, None, None)
-STATS = StepStats(
+STATS = events.stats(
     num_running=1,
     num_waiting=0,
     num_used_blocks=1,

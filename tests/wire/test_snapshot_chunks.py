@@ -19,7 +19,8 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.messages import CachedBlocks, RequestArrived
 from seqtop.wire.snapshot import RequestSnapshot, Snapshot, SnapshotPart
 from tests.support.event_script import EventScript
-from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
+from tests.support.events import arrival, engine_info
+from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 

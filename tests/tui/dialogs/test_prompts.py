@@ -16,7 +16,7 @@ from seqtop.tui.dialogs.prompts import BlockPrompt, ComparisonDialog, Confirm, D
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import SequenceUpdate
 from tests.support.block_screen import pool
-from tests.support.hand_driven import arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step
 from tests.support.piloting import burst, notices, play, screen, until
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from seqtop.sequence import ExecuteModelRequest, Logprob, SequenceStatus
+from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state.model import SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.tokens import Tokens, token_line
 from seqtop.wire.arrays import Floats, Ints
-from seqtop.wire.messages import SequenceUpdate, Step
+from seqtop.wire.messages import SequenceUpdate
+from tests.support import events
 from tests.support.piloting import play, screen
 from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource
 
@@ -22,11 +23,10 @@ from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource
 def decoded(source: ScriptedSource, step: int, count: int) -> None:
     """A step in which sequence 1 gets `count` tokens, each with an alternative."""
     source.apply(
-        Step(
-            step=step,
+        events.step(
+            step,
             start_time=source.state.time,
             time=source.state.time + 0.01,
-            execute=ExecuteModelRequest([]),
             sequences=[
                 SequenceUpdate(
                     seq_id=1,

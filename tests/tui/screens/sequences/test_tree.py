@@ -4,9 +4,10 @@ import re
 
 from textual.pilot import Pilot
 
-from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from seqtop.wire.messages import SequenceUpdate, Step
+from seqtop.wire.messages import SequenceUpdate
+from tests.support import events
 from tests.support.piloting import notices, play, screen
 from tests.support.scripted import Script, ScriptedSource
 
@@ -25,11 +26,10 @@ def beams() -> Script:
     script.arrive("alone")
     script.step(prefill={"beam": 40, "alone": 40})
     script.source.apply(
-        Step(
-            step=script.number,
+        events.step(
+            script.number,
             start_time=script.time,
             time=script.time + 0.01,
-            execute=ExecuteModelRequest([]),
             sequences=[
                 SequenceUpdate(
                     seq_id=9,
@@ -94,11 +94,10 @@ def test_a_fork_draws_the_branches_it_changes() -> None:
             request_id="beam",
         )
         script.source.apply(
-            Step(
-                step=9,
+            events.step(
+                9,
                 start_time=script.time,
                 time=script.time + 0.01,
-                execute=ExecuteModelRequest([]),
                 sequences=[fork, other],
                 stats=script.stats(0, 0),
             )

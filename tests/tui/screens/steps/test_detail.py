@@ -9,7 +9,8 @@ from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.steps.detail import Members, StepDetail, facts
 from seqtop.tui.screens.steps.table import StepRows
-from seqtop.wire.messages import CudaGraph, Step
+from seqtop.wire.messages import CudaGraph
+from tests.support import events
 from tests.support.piloting import play, screen
 from tests.support.scripted import ScriptedSource, engine_info
 from tests.support.steps_screen import opened
@@ -60,7 +61,7 @@ def test_the_headline_has_the_encoder_budget(source: ScriptedSource) -> None:
     stats = msgspec.structs.replace(
         source.state.stats, num_encoder_tokens=576, num_used_encoder_slots=1024
     )
-    step = Step(step=1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
+    step = events.step(1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
     info = engine_info(max_num_encoder_input_tokens=2048, encoder_cache_size=4096)
     (line, *_) = facts(step, info, 300)
     assert "encoder 576 of 2,048 tokens, cache 25%" in plain(line)
@@ -74,7 +75,7 @@ def test_the_headline_has_lora_slots_and_the_cuda_graph(source: ScriptedSource) 
     execute = ExecuteModelRequest([])
     graph = CudaGraph(mode="FU\x1bLL", num_tokens=12, num_padded_tokens=16)
     stats = msgspec.structs.replace(source.state.stats, num_used_loras=1, cuda_graph=graph)
-    step = Step(step=1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
+    step = events.step(1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
     (line, *_) = facts(step, engine_info(max_loras=4), 300)
     assert "LoRA 1 of 4" in plain(line)
     assert "LL +4 tokens of padding" in plain(line)
