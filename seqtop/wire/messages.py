@@ -292,7 +292,7 @@ class StepStats(Message):
     num_running: Public[int]
     """Running sequences (not requests)."""
     num_waiting: Public[int]
-    """Waiting requests, including preempted ones."""
+    """Waiting sequences, including preempted ones."""
     num_used_blocks: Public[int]
     """Blocks in at least one block table."""
     num_free_blocks: Public[int]
@@ -357,7 +357,7 @@ class Step(Message, tag="Step"):
     """
 
     step: Public[int]
-    """The number of the step; it grows by one, and the first may have any number."""
+    """The number of the step, which grows with each step."""
     start_time: Public[float]
     """The start of scheduling."""
     time: Public[float]
