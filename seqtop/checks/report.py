@@ -186,5 +186,5 @@ def _report(source: str, checker: StreamChecker) -> Report:
         counts=(counts := checker.counts()),
         num_errors=sum(counts[name] for name in counts if RULES[name].severity == "error"),
         num_warnings=sum(counts[name] for name in counts if RULES[name].severity == "warning"),
-        findings=[located.finding for located in checker.found()],
+        findings=[located.finding for located in checker.findings()],
     )

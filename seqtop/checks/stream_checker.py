@@ -127,7 +127,7 @@ class StreamChecker:
         for finding in self._checker.end() if self._checker else ():
             self._store(self._position, finding)
 
-    def found(self) -> list[LocatedFinding]:
+    def findings(self) -> list[LocatedFinding]:
         """Returns the stored findings, oldest first."""
         with self._lock:
             return list(self._found)

@@ -215,7 +215,7 @@ class FlightRecorder:
         last, self._num_findings = self._num_findings, self._checker.num_findings
         if last == self._num_findings:
             return
-        findings = [entry.finding for entry in self._checker.found() if entry.number > last]
+        findings = [entry.finding for entry in self._checker.findings() if entry.number > last]
         for rule in dict.fromkeys(finding.rule for finding in findings):
             same = [finding for finding in findings if finding.rule == rule]
             named = (finding.request_id for finding in same)

@@ -374,7 +374,7 @@ class SeqtopApp(BaseApp):
 
     def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
         with self.ui.lock:
-            go_to_finding(self.ui, message.found, sentence([message.found]))
+            go_to_finding(self.ui, message.located, sentence([message.located]))
         self.draw()
         self.switch_mode(sequences.TAB.name)
 

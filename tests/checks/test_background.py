@@ -54,7 +54,7 @@ def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
     assert review.is_behind
     assert not review.advance(LONG)
     assert not review.is_behind
-    assert [located.finding for located in review.found()] == expected
+    assert [located.finding for located in review.findings()] == expected
     assert review.counts() == Counter(finding.rule for finding in expected)
     assert review.num_steps == 60
     assert review.step == 59
@@ -64,7 +64,7 @@ def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
 def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
     review.advance(LONG)
-    located_findings = review.found()
+    located_findings = review.findings()
     assert [located.number for located in located_findings] == list(
         range(1, len(located_findings) + 1)
     )
@@ -79,7 +79,7 @@ def test_going_from_finding_to_finding(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
     review.advance(LONG)
     by_position: dict[int, list[int]] = {}
-    for located in review.found():
+    for located in review.findings():
         by_position.setdefault(located.position, []).append(located.number)
     position, there = 0, []
     while together := review.next(position):
@@ -103,7 +103,7 @@ def test_it_goes_on_as_the_record_grows() -> None:
     for start in range(0, len(PAYLOADS), 7):
         taker.take(PAYLOADS[start : start + 7])
         assert not review.advance(LONG)
-    assert [located.finding for located in review.found()] == on_the_stream()
+    assert [located.finding for located in review.findings()] == on_the_stream()
 
 
 def test_a_slice_of_time_is_no_more_than_that(history: MemoryStore) -> None:
@@ -157,7 +157,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     assert not review.advance(LONG)
     assert review.counts() == {"unknown": num_findings}
     assert review.num_findings == num_findings
-    numbers = [located.number for located in review.found()]
+    numbers = [located.number for located in review.findings()]
     assert numbers == list(range(21, num_findings + 1))
 
 
@@ -173,4 +173,4 @@ def test_what_cannot_be_read_is_a_gap_and_no_endless_loop() -> None:
     for _ in range(100):
         review.advance(0.001)
     assert review.num_gaps
-    assert not review.found()
+    assert not review.findings()

@@ -24,7 +24,7 @@ def test_a_rule_has_a_limited_number_of_findings(stored: Stored, first: int) -> 
     num_findings = MAX_FINDINGS + 7
     for position in range(num_findings):
         checker.apply(3 + position, arrival(1))  # announced again
-    numbers = [located.number for located in checker.found()]
+    numbers = [located.number for located in checker.findings()]
     assert numbers == list(range(first, first + MAX_FINDINGS))
     assert checker.counts() == {"unknown": num_findings}
     assert checker.num_findings == num_findings
@@ -42,7 +42,7 @@ def test_checking_starts_again_after_a_gap() -> None:
     checker.apply(9, arrival(1))  # the state after the gap does not have it
     checker.start(12, EngineState())
     assert (checker.num_gaps, checker.num_steps, checker.num_events) == (2, 1, 4)
-    assert checker.found() == []
+    assert checker.findings() == []
 
 
 def test_the_end_is_checked() -> None:
@@ -53,7 +53,7 @@ def test_the_end_is_checked() -> None:
     assert "block-leak" not in checker.counts()
     checker.end()
     assert "block-leak" in checker.counts()
-    assert {located.position for located in checker.found()} == {3}
+    assert {located.position for located in checker.findings()} == {3}
 
 
 def computed_beyond(number: int) -> Step:

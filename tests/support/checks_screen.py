@@ -21,4 +21,4 @@ def words(app: SeqtopApp) -> str:
 
 def found(app: SeqtopApp) -> list[tuple[int, str]]:
     assert app.ui.checks.checker is not None
-    return [(each.position, each.finding.rule) for each in app.ui.checks.checker.found()]
+    return [(each.position, each.finding.rule) for each in app.ui.checks.checker.findings()]

@@ -32,7 +32,7 @@ def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
                 await pilot.press("V")
                 assert app.ui.time_travel.position == position
             await pilot.pause()
-            last = app.ui.checks.checker.found()[-1] if app.ui.checks.checker else None
+            last = app.ui.checks.checker.findings()[-1] if app.ui.checks.checker else None
             assert last is not None
             assert f"Check {last.finding.rule} failed: {last.finding.message}" in words(app)
 

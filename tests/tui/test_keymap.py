@@ -44,7 +44,7 @@ def is_at(app: SeqtopApp, name: str) -> bool:
 @functools.cache
 def pressed(path: Path) -> set[str]:
     """Keys that a file of tests presses, or runs through to press."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         wanted: list[ast.AST] = []
         if isinstance(node, ast.Call):
@@ -52,18 +52,18 @@ def pressed(path: Path) -> set[str]:
             name = node.func.id if isinstance(node.func, ast.Name) else name
             if name in {"press", "parametrize", "burst"}:
                 wanted = [*node.args]
-            wanted += [each.value for each in node.keywords if each.arg == "press"]
+            wanted += [keyword.value for keyword in node.keywords if keyword.arg == "press"]
         elif isinstance(node, ast.For):
             wanted = [node.iter]
         elif isinstance(node, ast.Assign):
             wanted = [node.value]
         for part in wanted:
-            for each in ast.walk(part):
-                if isinstance(each, ast.Starred) and isinstance(each.value, ast.Constant):
-                    found.update(str(each.value.value))
-                elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    found.add(each.value)
-    return found
+            for inner in ast.walk(part):
+                if isinstance(inner, ast.Starred) and isinstance(inner.value, ast.Constant):
+                    keys.update(str(inner.value.value))
+                elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    keys.add(inner.value)
+    return keys
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +77,8 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
         await until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
         active.update(app.screen.active_bindings)
         bound = {
-            key: each.binding.tooltip or each.binding.description for key, each in active.items()
+            key: active_binding.binding.tooltip or active_binding.binding.description
+            for key, active_binding in active.items()
         }
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
@@ -103,10 +104,16 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
     parts = TESTS.get(name, (f"screens/{name}/test_*.py",))
     of_screen = {key for part in parts for path in here.glob(part) for key in pressed(path)}
     anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
-    anywhere |= {leading_to(each) for each in NAMES}  # as this test does
-    for key, each in active.items():
+    anywhere |= {leading_to(screen_name) for screen_name in NAMES}  # as this test does
+    for key, active_binding in active.items():
         if key not in TEXTUALS:
-            own = not isinstance(each.node, SeqtopApp)
-            shared = isinstance(each.node, ListView) or key in {"tab", "shift+tab", "escape"}
+            own = not isinstance(active_binding.node, SeqtopApp)
+            shared = isinstance(active_binding.node, ListView) or key in {
+                "tab",
+                "shift+tab",
+                "escape",
+            }
             where = of_screen if own and not shared else anywhere
-            assert key in where, f"no test in {' '.join(parts)} presses {key}: {each.binding}"
+            assert key in where, (
+                f"no test in {' '.join(parts)} presses {key}: {active_binding.binding}"
+            )

@@ -33,9 +33,9 @@ def titles(app: SeqtopApp) -> list[str]:
 def test_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('columns = ["request", "e2e"]\nsort = "-ttft"\ntree = false\ntheme = "nord"\n')
-    found, problems = read(path)
+    settings, problems = read(path)
     assert problems == []
-    assert found == Settings(columns=("request", "e2e"), sort="-ttft", tree=False, theme="nord")
+    assert settings == Settings(columns=("request", "e2e"), sort="-ttft", tree=False, theme="nord")
     assert read(tmp_path / "none") == (Settings(), [])
 
 
@@ -61,10 +61,10 @@ def test_what_cannot_be_is_named_and_the_rest_holds(
 ) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(f"detail = true\n{text}\n".encode(errors="surrogateescape"))
-    found, (said,) = read(path)
+    settings, (said,) = read(path)
     assert said.startswith(str(path))
     assert problem in said
-    assert found == (Settings() if "TOML" in problem else Settings(detail=True))
+    assert settings == (Settings() if "TOML" in problem else Settings(detail=True))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
     assert memory.problems == []
     assert memory.save(sort="out", columns=("request", "out")) is None
     assert json.loads(path.read_text())["sort"] == "out"
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert SavedState(path).settings == Settings(sort="out", columns=("request", "out"))
     path.write_text('{"sort": "gone-since", "theme": "nord", "new": 1}')  # of another version
     assert SavedState(path).settings == Settings(theme="nord")

@@ -13,9 +13,9 @@ from tests.support.scripted import Script, ScriptedSource
 def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         running = {
-            each.request_id
-            for each in source.state.sequences.values()
-            if each.status == SequenceStatus.RUNNING
+            sequence.request_id
+            for sequence in source.state.sequences.values()
+            if sequence.status == SequenceStatus.RUNNING
         }
         fresh = ScriptedSource()
         script = Script(fresh, engine_id="again", incarnation="b2")

@@ -46,9 +46,9 @@ class KeyFooter(Footer):
     def compose(self) -> ComposeResult:
         self._width = self.app.size.width
         keys = [
-            each
-            for each in super().compose()
-            if isinstance(each, _FooterKey) and _name(each) not in self._hidden
+            widget
+            for widget in super().compose()
+            if isinstance(widget, _FooterKey) and _name(widget) not in self._hidden
         ]
         for key in keys:
             if _name(key) == "pause":

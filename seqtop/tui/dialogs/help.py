@@ -141,16 +141,16 @@ class HelpScreen(Dialog[None]):
         column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
         lines: list[Content] = []
         for title, entries in sections.items():
-            found = [each for each in entries if self._wanted in " ".join(each).casefold()]
-            if not found:
+            matching = [entry for entry in entries if self._wanted in " ".join(entry).casefold()]
+            if not matching:
                 continue
             lines.append(Content.styled(title, "bold $primary"))
-            for left, right in found:
+            for left, right in matching:
                 first, *others = wrap(right, width - column - 3)
                 lines.append(
                     Content.assemble((f"  {left:<{column - 1}} ", "bold"), right[slice(*first)])
                 )
-                lines += [Content(" " * (column + 2) + right[slice(*each)]) for each in others]
+                lines += [Content(" " * (column + 2) + right[slice(*span)]) for span in others]
             lines.append(Content(""))
         return Content("\n").join(lines)
 

@@ -81,9 +81,9 @@ class SeekTarget:
         """
         index = timeline.index
         if self.step is not None:
-            found = index.at_step(self.step, near=position)
+            target = index.at_step(self.step, near=position)
             near = f"Step {self.step:,} is not in the history; this is the nearest."
-            return found, near if index[found].step != self.step else ""
+            return target, near if index[target].step != self.step else ""
         begin, end = bounds(timeline)
         here = index[position].time
         if self.since is not None:
@@ -110,14 +110,14 @@ def parse(text: str) -> SeekTarget:
     text = text.strip().replace(" ", "")
     if _STEP.fullmatch(text):
         return SeekTarget(step=min(int(text.replace(",", "")), 2**62))
-    if found := _DURATION.fullmatch(text):
-        sign, parts = found.groups()
+    if match := _DURATION.fullmatch(text):
+        sign, parts = match.groups()
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(parts))
         if sign:
             return SeekTarget(shift=-seconds if sign == "-" else seconds)
         return SeekTarget(since=seconds)
-    if found := _CLOCK.fullmatch(text):
-        hours, minutes, seconds_text = found.groups()
+    if match := _CLOCK.fullmatch(text):
+        hours, minutes, seconds_text = match.groups()
         if int(hours) < 24 and int(minutes) < 60 and float(seconds_text or 0) < 60:
             clock = int(hours) * 3600 + int(minutes) * 60 + float(seconds_text or 0)
             return SeekTarget(clock=clock)

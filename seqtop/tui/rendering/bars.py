@@ -63,9 +63,9 @@ def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
         gap: The cells between two items.
     """
     fitting = [(rank, item, line_width(item) + gap) for rank, item in items if item]
-    size = sum([each[2] for each in fitting]) - gap
+    size = sum([item[2] for item in fitting]) - gap
     while len(fitting) > 1 and size > width:
-        last = max(reversed(fitting), key=lambda each: each[0])
+        last = max(reversed(fitting), key=lambda item: item[0])
         fitting.remove(last)
         size -= last[2]
     spans: list[StyledText] = []

@@ -80,7 +80,7 @@ def round_top(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(
-        (each * power for each in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if each * power >= value),
+        (factor * power for factor in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if factor * power >= value),
         10.0 * power,
     )
 

@@ -137,8 +137,8 @@ class LineView(ScrollView, can_focus=False):
         style = self._rich_styles.get((base, name))
         if style is None:
             style = self.rich_style
-            for each in filter(None, (base, name)):
-                style += self.screen.get_component_rich_style(f"style--{each}", partial=True)
+            for part in filter(None, (base, name)):
+                style += self.screen.get_component_rich_style(f"style--{part}", partial=True)
             self._rich_styles[base, name] = style
         return style
 
@@ -151,7 +151,7 @@ class LineView(ScrollView, can_focus=False):
         segments: list[Segment] = []
         room = width
         for style, run in groupby(line, key=lambda span: span[1]):
-            text = "".join([each for each, _ in run])
+            text = "".join([piece for piece, _ in run])
             if not text.isprintable():
                 text = safe_text(text)
             room -= text_width(text)

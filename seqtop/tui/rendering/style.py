@@ -73,7 +73,7 @@ def highlighted(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:
     The first word is highlighted if nothing matches (the match may be in a hidden column).
     """
     text = plain(line)
-    ranges = sorted(found.span() for each in patterns for found in each.finditer(text))
+    ranges = sorted(match.span() for pattern in patterns for match in pattern.finditer(text))
     ranges = [(start, end) for start, end in ranges if start < end]
     if not ranges and (word := re.search(r"\S+", text)):
         ranges = [word.span()]

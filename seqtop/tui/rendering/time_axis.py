@@ -91,12 +91,12 @@ def ticks(window: TimeWindow) -> list[Tick]:
     else:
         return []
     first = math.ceil(window.start / step)
-    found = []
+    marks = []
     for index in range(first, first + int(window.width * window.cell / step) + 1):
         column = window.column(index * step + window.cell / 1e3)
         if column is not None:
-            found.append(Tick(column, fmt.clock(index * step, decimals)))
-    return found
+            marks.append(Tick(column, fmt.clock(index * step, decimals)))
+    return marks
 
 
 def labels(marks: list[Tick], width: int) -> str:

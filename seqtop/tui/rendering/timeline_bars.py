@@ -107,13 +107,13 @@ def _preemption_columns(spans: Sequence[Span], window: TimeWindow) -> dict[int, 
     """Returns the cells in which the request was preempted, with the kind of preemption."""
     first = bisect_left(spans, window.start, key=_START)
     last = bisect_left(spans, window.end, key=_START)
-    found: dict[int, str] = {}
+    kinds: dict[int, str] = {}
     stride = max((last - first) // MAX_SPANS, 1)
     for span in spans[first:last:stride]:
         column = window.column(span.start) if span.kind in BREAKS else None
         if column is not None:
-            found[column] = span.kind
-    return found
+            kinds[column] = span.kind
+    return kinds
 
 
 def _place(time: float, window: TimeWindow) -> float:

@@ -24,17 +24,17 @@ def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
     lines: list[tuple[int, int]] = []
     line_start = end = start
     used = 0
-    for found in _WORD.finditer(text, start):
-        word, word_start = found[0], found.start()
+    for match in _WORD.finditer(text, start):
+        word, word_start = match[0], match.start()
         if word == "\n":
             lines.append((line_start, end))
-            line_start = end = found.end()
+            line_start = end = match.end()
             used = 0
             continue
         size = cell_len(word)
         if used + size <= width:
             used += size
-            end = found.end()
+            end = match.end()
             continue
         if word.isspace():  # the next word, if any, begins a line
             used = width
@@ -42,13 +42,13 @@ def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
         if used:
             lines.append((line_start, end))
             line_start, used = word_start, 0
-        for index in range(word_start, found.end()):
+        for index in range(word_start, match.end()):
             size = get_character_cell_size(text[index])
             if used + size > width:
                 lines.append((line_start, index))
                 line_start, used = index, 0
             used += size
-        end = found.end()
+        end = match.end()
     lines.append((line_start, end))
     return lines
 

@@ -95,7 +95,7 @@ def test_what_an_engine_cannot_give_is_marked_and_explained(
 ) -> None:
     assert source.state.info is not None
     assert source.state.stats is not None
-    reasons = {"hit": "the scheduler has no such thing", "cached_blocks": "nobody counts them"}
+    reasons = {"hit": "the scheduler has no such thing", "cached_blocks": "it does not count them"}
     source.state.info = msgspec.structs.replace(source.state.info, not_available=reasons)
     source.state.stats = msgspec.structs.replace(source.state.stats, num_cached_blocks=None)
 
@@ -109,7 +109,7 @@ def test_what_an_engine_cannot_give_is_marked_and_explained(
         await until(pilot, lambda: "Not available (n/a)" in screen(app))
         text = " ".join(screen(app).split())
         assert "Hit the scheduler has no such thing" in text
-        assert "cached blocks nobody counts them" in text
+        assert "cached blocks it does not count them" in text
         await pilot.press("escape", "2")
         await until(pilot, lambda: "free or cached" in screen(app))
 

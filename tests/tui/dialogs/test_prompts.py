@@ -97,8 +97,8 @@ def test_copying(key: str) -> None:
         assert driver is not None
         driver.write = written.append  # type: ignore[assignment]
         await pilot.press("y", "escape", "y", key)
-        await until(pilot, lambda: any("\x1b]52;c;" in each for each in written))
-        (sent,) = [each for each in written if "\x1b]52;c;" in each]
+        await until(pilot, lambda: any("\x1b]52;c;" in text for text in written))
+        (sent,) = [text for text in written if "\x1b]52;c;" in text]
         text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
         if key == "t":
             assert text == without_controls(HOSTILE, kept="\n\t")
@@ -109,7 +109,7 @@ def test_copying(key: str) -> None:
             row = json.loads(text)
             assert row.keys() == FIELDS.keys()
             assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
-        await until(pilot, lambda: any("Copied the" in each for each in notices(app)))
+        await until(pilot, lambda: any("Copied the" in notice for notice in notices(app)))
 
     play(app, act, (80, 24))
 
@@ -144,8 +144,8 @@ def test_no_control_character_reaches_the_clipboard() -> None:
             ],
         )
     )
-    found = copies(state.requests[name], state.sequences[1], 0.0)
-    assert found["request id"] == "r␛[201~↵rm -rf /\N{REPLACEMENT CHARACTER}"
-    assert found["text"] == "a\n\tb␛[201~\nc"
-    assert found["row as JSON"].isprintable()
-    assert name in json.loads(found["row as JSON"]).values()
+    texts = copies(state.requests[name], state.sequences[1], 0.0)
+    assert texts["request id"] == "r␛[201~↵rm -rf /\N{REPLACEMENT CHARACTER}"
+    assert texts["text"] == "a\n\tb␛[201~\nc"
+    assert texts["row as JSON"].isprintable()
+    assert name in json.loads(texts["row as JSON"]).values()

@@ -55,9 +55,9 @@ def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
     here = marks.at_step(20)
 
     def at(text: str) -> tuple[float, str]:
-        found, remark = parse(text).find(timeline, here)
-        assert found is not None
-        return marks[found].time, remark
+        position, remark = parse(text).find(timeline, here)
+        assert position is not None
+        return marks[position].time, remark
 
     assert at("1s") == (marks[marks.at_time(START + 1.0)].time, "")
     now = marks[here].time
@@ -80,6 +80,6 @@ def test_a_clock_that_no_calendar_knows_is_said() -> None:
     history = MemoryStore()
     source = ScriptedSource(history=history)
     scene(source, hostile="?", start_time=1e300)
-    found, remark = parse("14:03").find(history, history.last)
-    assert found is None
+    position, remark = parse("14:03").find(history, history.last)
+    assert position is None
     assert remark == "The engine's clock has no time of day."

@@ -35,7 +35,7 @@ def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
     play(app, act)
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["told-first", "arrives-first"])
+@pytest.mark.parametrize("early", [False, True], ids=["answered-first", "arrives-first"])
 def test_what_was_submitted_is_in_sight_until_it_runs(
     monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:

@@ -16,13 +16,13 @@ from seqtop.tui.rendering import time_axis
 def test_ticks_are_in_sight_apart_and_in_order(start: float, zoom_level: int, width: int) -> None:
     shown = time_axis.window_from(start, zoom_level, width)
     assert shown.start <= start < shown.start + shown.cell * 1.001 + 1e-6
-    found = time_axis.ticks(shown)
-    columns = [tick.column for tick in found]
+    marks = time_axis.ticks(shown)
+    columns = [tick.column for tick in marks]
     assert columns == sorted(set(columns))
     assert all(0 <= column < width for column in columns)
-    for left, right in pairwise(found):
+    for left, right in pairwise(marks):
         assert right.column - left.column > len(left.label)
-    assert len(time_axis.labels(found, width)) == width
+    assert len(time_axis.labels(marks, width)) == width
 
 
 @given(st.floats(1e-3, 1e7), st.integers(10, 300))

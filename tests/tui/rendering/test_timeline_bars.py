@@ -56,10 +56,10 @@ def test_times_that_cannot_be_are_drawn_all_the_same(odd: float) -> None:
     viewport = Viewport()
     for mode in Mode:
         viewport.mode = mode
-        found = viewport.window(Extent(odd, START, odd, ends=False), 40)
-        assert math.isfinite(found.start)
-        assert found.cell > 0
-        time_axis.ticks(found)
+        window = viewport.window(Extent(odd, START, odd, ends=False), 40)
+        assert math.isfinite(window.start)
+        assert window.cell > 0
+        time_axis.ticks(window)
 
 
 class Counted(list[Span]):
@@ -68,9 +68,9 @@ class Counted(list[Span]):
     looks = 0
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        found = super().__getitem__(index)
-        Counted.looks += len(found) if isinstance(index, slice) else 1
-        return found
+        spans = super().__getitem__(index)
+        Counted.looks += len(spans) if isinstance(index, slice) else 1
+        return spans
 
 
 @pytest.mark.parametrize(("start", "cell"), [(0.0, 1000.0), (50_000.0, 0.1), (10.0, 1.0)])

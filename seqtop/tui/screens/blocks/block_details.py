@@ -39,7 +39,7 @@ def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]
     The state may be newer than the index, which is of the last frame: a sequence that has released
     the block since is left out.
     """
-    found: list[Holding] = []
+    holdings: list[Holding] = []
     for seq_id, place in index.owners(block).items():
         sequence = state.sequences.get(seq_id)
         if sequence is None:
@@ -56,8 +56,8 @@ def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]
         if group >= len(tables) or tables[group][position : position + 1] != [number]:
             continue
         request = state.requests[sequence.request_id]
-        found.append(Holding(request, sequence, group, position, len(tables[group])))
-    return found
+        holdings.append(Holding(request, sequence, group, position, len(tables[group])))
+    return holdings
 
 
 def filled(holding: Holding, block_size: int) -> int:
@@ -91,10 +91,10 @@ def facts(
         if block in index.cached:
             return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
         return [*lines, *wrapped(_unheld(state, index, block), "dim", width)]
-    lines += [_owner_line(each, selected, block_size, width) for each in held[:MOST_NAMES]]
+    lines += [_owner_line(holding, selected, block_size, width) for holding in held[:MOST_NAMES]]
     if len(held) > MOST_NAMES:
         lines.append(((f"and {fmt.count(len(held) - MOST_NAMES)} more", "dim"),))
-    shown = next((each for each in held if each.sequence.seq_id == selected), held[0])
+    shown = next((holding for holding in held if holding.sequence.seq_id == selected), held[0])
     return [*lines, *_tokens(shown, block_size, width)]
 
 
@@ -178,7 +178,7 @@ def _headline(
         word = f"shared by {len(held)}"
     else:
         word = "swapped out" if on_host else "in use"
-    fill = max((filled(each, block_size) for each in held), default=0)
+    fill = max((filled(holding, block_size) for holding in held), default=0)
     return row(
         [
             (0, ((name, "title"),)),
@@ -220,7 +220,7 @@ def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
     ends = [max(place - num_prompt, 0) for place in (start, start + block_size)]
     ids = [*prompt[start : start + block_size], *sequence.output_token_ids[slice(*ends)]]
     done = filled(holding, block_size)
-    text = [(f"{each}", PLAIN if index < done else "dim") for index, each in enumerate(ids)]
+    text = [(f"{token_id}", PLAIN if index < done else "dim") for index, token_id in enumerate(ids)]
     line: list[StyledText] = [("token ids", "dim")]
     for span in text:
         line += [(" ", PLAIN), span]

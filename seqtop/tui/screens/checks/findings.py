@@ -33,41 +33,41 @@ class Findings(ListView):
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui)
-        self._found: list[LocatedFinding] = []
+        self._findings: list[LocatedFinding] = []
 
     @property
     def num_rows(self) -> int:
-        return len(self._found)
+        return len(self._findings)
 
     @property
     def cursor_row(self) -> int | None:
         number = self._ui.checks.selected
-        if number is None or not self._found:
+        if number is None or not self._findings:
             return None
-        index = bisect_left(self._found, number, key=attrgetter("number"))
-        return index if index < len(self._found) else None
+        index = bisect_left(self._findings, number, key=attrgetter("number"))
+        return index if index < len(self._findings) else None
 
     @property
     def selected(self) -> LocatedFinding | None:
         """The finding that the cursor is on."""
         index = self.cursor_row
-        return None if index is None else self._found[index]
+        return None if index is None else self._findings[index]
 
     def show(self, checker: BackgroundChecker) -> None:
         """Shows the findings so far. Called under the lock of `ui`."""
-        self._found = checker.found()
-        self.set_height(len(self._found))
-        if self._found:  # the cursor stays on its finding, or moves to the next one
-            self._ui.checks.selected = self._found[self.cursor_row or 0].number
+        self._findings = checker.findings()
+        self.set_height(len(self._findings))
+        if self._findings:  # the cursor stays on its finding, or moves to the next one
+            self._ui.checks.selected = self._findings[self.cursor_row or 0].number
         self.refresh_changed()
 
     def page(self, start: int, stop: int) -> Sequence[int]:
-        return [found.number for found in self._found[max(start, 0) : max(stop, 0)]]
+        return [located.number for located in self._findings[max(start, 0) : max(stop, 0)]]
 
     def line(self, key: int) -> Line:
-        found = self._found[bisect_left(self._found, key, key=attrgetter("number"))]
-        is_later = found.position > self._ui.time_travel.position
-        return finding_line(found.finding, self.text_width - 1, is_later=is_later)
+        located = self._findings[bisect_left(self._findings, key, key=attrgetter("number"))]
+        is_later = located.position > self._ui.time_travel.position
+        return finding_line(located.finding, self.text_width - 1, is_later=is_later)
 
     def is_selected(self, key: int) -> bool:
         return key == self._ui.checks.selected
@@ -149,11 +149,11 @@ def names_of_rules(width: int) -> list[Line]:
     return rows([((name, "dim"),) for name in RULES], width)
 
 
-def about(found: LocatedFinding | None, width: int) -> list[Line]:
+def about(located: LocatedFinding | None, width: int) -> list[Line]:
     """Returns one finding in full, with its rule."""
-    if found is None:
+    if located is None:
         return []
-    finding = found.finding
+    finding = located.finding
     of = f" · request {finding.request_id}" if finding.request_id is not None else ""
     sequence = f" · sequence {finding.seq_id}" if finding.seq_id is not None else ""
     block = f" · block {finding.block}" if finding.block is not None else ""

@@ -55,9 +55,9 @@ class ChecksScreen(EngineScreen):
     class Chosen(Message):
         """The user chose a finding to go to."""
 
-        def __init__(self, found: LocatedFinding) -> None:
+        def __init__(self, located: LocatedFinding) -> None:
             super().__init__()
-            self.found = found
+            self.located = located
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
@@ -122,8 +122,8 @@ class ChecksScreen(EngineScreen):
             self._describe()
 
     def action_go(self) -> None:
-        if (found := self.findings.selected) is not None:
-            self.post_message(self.Chosen(found))
+        if (located := self.findings.selected) is not None:
+            self.post_message(self.Chosen(located))
 
     def _describe(self) -> None:
         width = max(self.app.size.width - 2, 1)
@@ -136,7 +136,7 @@ class ChecksScreen(EngineScreen):
             ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
         ]
         room = self._hint.size.height - len(lines) - 1
-        table = next((each for each in tables if len(each) <= room), None)
+        table = next((table for table in tables if len(table) <= room), None)
         if table:
             table = [line if line_width(line) <= width else fitted(line, width) for line in table]
             indent = (width - max(map(line_width, table))) // 2

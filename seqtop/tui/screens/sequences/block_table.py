@@ -32,10 +32,10 @@ class BlockTablePane(DetailPane):
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
-        if (found := self._ui.selection) is None or not self.outer_size:
+        if (selection := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        request, sequence = found
+        request, sequence = selection
         info = self._ui.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0

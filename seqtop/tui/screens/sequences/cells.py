@@ -75,7 +75,7 @@ def row(
             continue
         if late and key == "request":
             name = plain(cell)
-            if not any(each.key in late for each in columns):  # no column can carry the sign
+            if not any(column.key in late for column in columns):  # no column can carry the sign
                 name = set_cell_size(name, max(width - 1, 0)) + LATE
             cell = ((name, "alert"),)
         if spans:
@@ -240,11 +240,11 @@ def _age(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
 
 
 def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
-    found = stage(s)
-    if found is None:
+    current = stage(s)
+    if current is None:
         return fitted(((fmt.UNKNOWN, "dim"),), width)
-    style = "prefill" if found == SequenceStage.PREFILL else "running"
-    return fitted(((found.name.lower(), style),), width)
+    style = "prefill" if current == SequenceStage.PREFILL else "running"
+    return fitted(((current.name.lower(), style),), width)
 
 
 def _id(r: RequestState, s: SequenceState, _: float, width: int) -> Line:

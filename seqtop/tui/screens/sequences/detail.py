@@ -142,11 +142,11 @@ class Detail(Vertical):
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
-        found = self._ui.selection
-        if found is None:
+        selection = self._ui.selection
+        if selection is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sequence = found[1]
+        sequence = selection[1]
         findings = findings_about(self._ui, sequence)
         status = status_sentence(self._ui.state, self._ui.view, sequence)
         sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
@@ -154,7 +154,7 @@ class Detail(Vertical):
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:
             self._summary.styles.height = self._summary_height = height
-        lines = [headline(*found, width)]
+        lines = [headline(*selection, width)]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
         if len(breaks) >= height:  # the end of the sentence is cut off
             start, end = wrap(sentence, width - 2, breaks[height - 2][0])[0]

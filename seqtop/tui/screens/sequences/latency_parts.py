@@ -66,7 +66,7 @@ class LatencyParts(ScrollablePane):
         if shown != self._shown:
             self._shown = shown
             lines = latency_lines(explanation, position, self.text_width)
-            self._positions = [each for each, _ in lines]
+            self._positions = [position for position, _ in lines]
             self.set_lines([line for _, line in lines])
 
     def on_click(self, event: events.Click) -> None:

@@ -36,20 +36,20 @@ class RawMessages(ScrollablePane):
     def update(self) -> None:
         if not self.outer_size:
             return
-        found, position = self._ui.selection, self._ui.time_travel.position
+        selection, position = self._ui.selection, self._ui.time_travel.position
         timeline = self._ui.source.history
-        if found is None:
+        if selection is None:
             self._shown = None
             self.set_lines([])
             return
         # A paused display shows every step, a live one the newest of each second.
-        when = found[1].last_step if self._ui.paused else self._ui.second
-        shown = (found[1].seq_id, when, position if self._ui.paused else -1, self.text_width)
+        when = selection[1].last_step if self._ui.paused else self._ui.second
+        shown = (selection[1].seq_id, when, position if self._ui.paused else -1, self.text_width)
         if self._shown == shown:
             return
         self._shown = shown
         with timeline.lock, contextlib.suppress(RecordingError):
-            self.set_lines(raw_lines(timeline, position, *found, self.text_width))
+            self.set_lines(raw_lines(timeline, position, *selection, self.text_width))
             return
         self.set_lines([(("The history cannot be read.", "dim"),)])
 
@@ -75,9 +75,9 @@ def raw_lines(
         if (metadata := metadata_of(step, request.request_id)) is not None:
             full = isinstance(metadata, SequenceGroupMetadata)
             add(f"{'Full' if full else 'Delta'} of step {step.step:,}", metadata)
-    found = _full(timeline, position, request)
-    if found is not None and found[0] != (step.step if step else None):
-        add(f"Last full, of step {found[0]:,}", found[1])
+    last_full = _full(timeline, position, request)
+    if last_full is not None and last_full[0] != (step.step if step else None):
+        add(f"Last full, of step {last_full[0]:,}", last_full[1])
     return lines or [(("The history has no message about it.", "dim"),)]
 
 
@@ -88,7 +88,7 @@ def _named(thing: object) -> object:
     if isinstance(thing, dict):
         return {key: _named(value) for key, value in thing.items()}
     if isinstance(thing, list | tuple | array):
-        return [_named(each) for each in thing]
+        return [_named(item) for item in thing]
     return thing.name if isinstance(thing, Enum) else thing
 
 

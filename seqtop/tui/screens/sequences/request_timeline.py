@@ -26,11 +26,11 @@ class RequestTimeline(DetailPane):
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
-        if (found := self._ui.selection) is None or not self.outer_size:
+        if (selection := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
         self.set_lines(
-            timeline_lines(*found, self._ui.state.time, self.text_width, self.size.height)
+            timeline_lines(*selection, self._ui.state.time, self.text_width, self.size.height)
         )
 
 

@@ -325,17 +325,17 @@ class SequencesScreen(EngineScreen):
         from seqtop.tui.dialogs.prompts import CopyDialog, copies
 
         with self.ui.lock:
-            found = self.ui.selection
-            if found is not None:
+            selection = self.ui.selection
+            if selection is not None:
                 self._keep_selected()
-                texts = copies(*found, self.ui.state.time)
+                texts = copies(*selection, self.ui.state.time)
 
         def chosen(what: str | None) -> None:
             if what is not None:
                 self.app.copy_to_clipboard(texts[what])
                 self.notify(f"Copied the {what}.", timeout=2, markup=False)
 
-        if found is None:
+        if selection is None:
             self.notify("No sequence is selected.", severity="warning", markup=False)
         else:
             self.app.push_screen(CopyDialog(), chosen)
@@ -386,8 +386,8 @@ class SequencesScreen(EngineScreen):
     def action_follow(self) -> None:
         self.ui.cursor.is_followed = not self.ui.cursor.is_followed
         self._table.rows.select(self.ui.cursor.seq_id)
-        what = "stays visible" if self.ui.cursor.is_followed else "may scroll away"
-        self.notify(f"The selected row {what}.", timeout=2, markup=False)
+        what = "Following" if self.ui.cursor.is_followed else "Stopped following"
+        self.notify(f"{what} the selected row.", timeout=2, markup=False)
 
     def _keep_selected(self) -> None:
         """Keeps the cursor on its request: the user reads about it."""

@@ -23,11 +23,11 @@ class TextPane(ScrollablePane):
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
-        found = self._ui.selection
-        if found is None or not self.outer_size:
+        selection = self._ui.selection
+        if selection is None or not self.outer_size:
             self.set_lines(())
             return
-        request, sequence = found
+        request, sequence = selection
         prompt = request.prompt or ""
         if not prompt and not sequence.text:
             self.set_lines([self._empty_line()])

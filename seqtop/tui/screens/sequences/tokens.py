@@ -37,16 +37,16 @@ class Tokens(ScrollablePane):
 
     @property
     def _num_lines(self) -> int:
-        found = self._ui.selection
-        return 1 if found is None else 1 + len(found[1].output_token_ids)
+        selection = self._ui.selection
+        return 1 if selection is None else 1 + len(selection[1].output_token_ids)
 
     def _line(self, index: int) -> Line:
-        found = self._ui.selection
-        if found is None or not found[1].output_token_ids:
+        selection = self._ui.selection
+        if selection is None or not selection[1].output_token_ids:
             return (("No output tokens yet.", "dim"),)
         if index == 0:
             return ((_TITLES, "dim"),)
-        sequence = found[1]
+        sequence = selection[1]
         place = len(sequence.output_token_ids) - index
         return token_line(sequence, place, self.text_width, self._text(sequence, place))
 
@@ -79,13 +79,13 @@ def token_line(sequence: SequenceState, place: int, width: int, text_delta: str 
     value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN
     share = fmt.percent(_probability(logprob))
     others = sorted(
-        ((each, other) for other, each in candidates.items() if other != token),
+        ((logprob, other) for other, logprob in candidates.items() if other != token),
         key=lambda pair: -pair[0].logprob,
     )
     alternatives = "  ".join(
-        f"{repr(each.decoded_token)[1:-1] if each.decoded_token else other}"
-        f" {fmt.percent(_probability(each.logprob))}"
-        for each, other in others
+        f"{repr(logprob.decoded_token)[1:-1] if logprob.decoded_token else other}"
+        f" {fmt.percent(_probability(logprob.logprob))}"
+        for logprob, other in others
     )
     unsure = logprob is not None and logprob < -1.0
     return fitted(

@@ -87,7 +87,7 @@ class Transcript:
 
     def _line(self, start: int, end: int) -> Line:
         spans: list[StyledText] = []
-        run = bisect_right(self._runs, start, key=lambda each: each[0])
+        run = bisect_right(self._runs, start, key=lambda run: run[0])
         while start < end:
             run_end, style = self._runs[run]
             stop = min(run_end, end)

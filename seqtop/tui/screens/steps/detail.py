@@ -154,12 +154,12 @@ def facts(
     sentences = [
         *([(_RESTARTED, "accent")] if restarted else ()),
         *(
-            (step_summary.describe_preemption(each), "preempted")
-            for each in step.preemptions[:MAX_SENTENCES]
+            (step_summary.describe_preemption(preemption), "preempted")
+            for preemption in step.preemptions[:MAX_SENTENCES]
         ),
         *(
-            (step_summary.describe_wait(each, info), "waiting")
-            for each in step.wait_reasons[:MAX_SENTENCES]
+            (step_summary.describe_wait(reason, info), "waiting")
+            for reason in step.wait_reasons[:MAX_SENTENCES]
         ),
     ]
     if swapped := _moved_blocks(figures):

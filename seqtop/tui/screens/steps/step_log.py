@@ -44,14 +44,14 @@ class StepLog:
             self._summaries.move_to_end(position)
             return self._summaries[position]
         step = self._read(position)
-        found = None
+        summary = None
         if step is not None:
             gap, was_idle = self._gap(step, position)
-            found = summarize(step, gap=gap, was_idle=was_idle)
-        self._summaries[position] = found
+            summary = summarize(step, gap=gap, was_idle=was_idle)
+        self._summaries[position] = summary
         if len(self._summaries) > CACHED_SUMMARIES:
             self._summaries.popitem(last=False)
-        return found
+        return summary
 
     def step(self, position: int) -> Step | None:
         """Returns a step in full; `None` if it cannot be read."""
@@ -102,10 +102,10 @@ class StepLog:
         timeline = self.timeline
         try:
             with timeline.lock:
-                found = [event for _, event in timeline.events(position - 1, position)]
+                events = [event for _, event in timeline.events(position - 1, position)]
         except RecordingError:
             return None
-        step = found[-1] if found else None
+        step = events[-1] if events else None
         if not isinstance(step, Step):
             return None
         self._last = position, step  # the newest step is often read for its row and for its details
@@ -114,5 +114,5 @@ class StepLog:
     @staticmethod
     def _restart_before(timeline: Timeline, position: int) -> int:
         """Returns the position of the last restart at or before `position`."""
-        found = timeline.index.previous(EventKind.RESTART, position + 1)
-        return timeline.first if found is None else found
+        restart = timeline.index.previous(EventKind.RESTART, position + 1)
+        return timeline.first if restart is None else restart

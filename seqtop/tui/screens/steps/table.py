@@ -52,8 +52,8 @@ class StepRows(ListView):
         if self._chosen is not None:
             return self._chosen
         row = self._log.row(self._ui.time_travel.position)
-        found = self._log.page(row, row + 1)
-        return found[0] if found else None
+        positions = self._log.page(row, row + 1)
+        return positions[0] if positions else None
 
     @property
     def num_rows(self) -> int:
@@ -117,8 +117,8 @@ class StepRows(ListView):
         if not self._is_held:
             return None
         row = self._log.row(self._ui.time_travel.position)
-        found = self._log.page(row, row + 1)
-        return found[0] if found and found[0] <= self._ui.time_travel.position else None
+        positions = self._log.page(row, row + 1)
+        return positions[0] if positions and positions[0] <= self._ui.time_travel.position else None
 
     def _update_chosen(self) -> None:
         """Resets the cursor after a move through the history, and if its step was dropped."""

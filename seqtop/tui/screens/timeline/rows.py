@@ -114,17 +114,17 @@ class TimelineRows(SequenceRows):
     def reveal_window(self) -> None:
         """Scrolls to the first row whose bar is not before the window."""
         for row_index, key in enumerate(self.page(0, self.num_rows)):
-            found = self._ui.sequence(key)
-            end = found[0].spans[-1].end if found else None
-            if found and (end is None or end >= self._window.start):
+            pair = self._ui.sequence(key)
+            end = pair[0].spans[-1].end if pair else None
+            if pair and (end is None or end >= self._window.start):
                 self.scroll_to(y=row_index, animate=False, force=True)
                 return
 
     def line(self, key: int) -> Line:
-        found = self._ui.sequence(key)
-        if found is None:  # removed since the view was last updated; the next frame has no such row
+        pair = self._ui.sequence(key)
+        if pair is None:  # removed since the view was last updated; the next frame has no such row
             return ()
-        request, sequence = found
+        request, sequence = pair
         last = request.spans[-1]
         now = self._ui.state.time
         place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
@@ -202,8 +202,8 @@ class TimeAxis(LineView):
         last = index.num_steps_until(index.at_time(window.end))
         if (last - first) * _LEAST_STEP > window.width:
             return []
-        found = (window.column(index[position].time) for position in index.steps(first, last))
-        return [column for column in found if column is not None]
+        times = (index[position].time for position in index.steps(first, last))
+        return [column for time in times if (column := window.column(time)) is not None]
 
 
 def legend(width: int) -> Line:

@@ -105,9 +105,9 @@ class TimelineScreen(ViewportScreen):
 
     def action_own(self, direction: int) -> None:
         with self.ui.lock:
-            if (found := self.ui.selection) is None:
+            if (selection := self.ui.selection) is None:
                 return
-            name = found[0].request_id
+            name = selection[0].request_id
             where = "after" if direction > 0 else "before"
             failure = f"No preemption of {name} {where} this moment in the history."
             jump(self.ui, seek.to_preemption_of(name, direction), failure)

@@ -98,10 +98,10 @@ def test_owners_that_have_released_the_block_since_the_last_frame_are_left_out()
         for block in range(len(index)):
             held = holdings(state, index, block)
             num_left_out += len(index.owners(block)) - len(held)
-            for each in held:
-                tables = [each.sequence.block_table, *each.sequence.group_block_tables]
+            for holding in held:
+                tables = [holding.sequence.block_table, *holding.sequence.group_block_tables]
                 if block >= index.num_device:
-                    assert each.sequence.host_table[each.position] == block - index.num_device
+                    assert holding.sequence.host_table[holding.position] == block - index.num_device
                 else:
-                    assert tables[each.group][each.position] == block
+                    assert tables[holding.group][holding.position] == block
     assert num_left_out

@@ -23,7 +23,7 @@ def test_every_block_is_in_one_cell(
     drawn = grid(num_device, num_host, *size, single=single)
     rows = {drawn.blocks(y) for y in range(drawn.height)} - {range(0)}
     assert sum(map(len, rows)) == num_device + num_host
-    assert {0, num_device + num_host - 1} <= {at for each in rows for at in (each[0], each[-1])}
+    assert {0, num_device + num_host - 1} <= {at for cells in rows for at in (cells[0], cells[-1])}
     assert not drawn.blocks(-1)
     assert not drawn.blocks(drawn.height)
     count = num_device + num_host

@@ -76,14 +76,16 @@ def number_of(findings: Findings) -> int | None:
 
 def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     payloads = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
-    source = ScriptedSource(*(parsing.event(each) for each in payloads))
+    source = ScriptedSource(*(parsing.event(payload) for payload in payloads))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
         assert app.ui.checks.checker is not None
-        of_request = [each for each in app.ui.checks.checker.found() if each.finding.request_id]
+        of_request = [
+            located for located in app.ui.checks.checker.findings() if located.finding.request_id
+        ]
         wanted = of_request[0]
         await pilot.press("home", *["down"] * (wanted.number - 1), "enter")
         await until(pilot, lambda: isinstance(app.screen, SequencesScreen))
@@ -98,7 +100,9 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
         findings = app.screen.query_one(Findings)
         await until(pilot, lambda: number_of(findings) == wanted.number)
-        with_block = next(each for each in app.ui.checks.checker.found() if each.finding.block)
+        with_block = next(
+            located for located in app.ui.checks.checker.findings() if located.finding.block
+        )
         await pilot.press("home", *["down"] * (with_block.number - 1), "enter")
         await until(pilot, lambda: app.ui.blocks.block == with_block.finding.block)
 

@@ -25,7 +25,7 @@ def test_shared_blocks_name_another_owner(number: int) -> None:
     script.step(prefill={f"runs-{index}": 160 for index in range(number)})
     ui = UiState(script.source)
     ui.update()
-    mine, other = (ui.state.sequences[each] for each in (1, number))
+    mine, other = (ui.state.sequences[seq_id] for seq_id in (1, number))
     other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
     assert shared_owners(ui, mine) == dict.fromkeys(mine.block_table[:2], other.request_id)
 
@@ -37,7 +37,7 @@ def test_a_paused_display_names_shared_blocks() -> None:
         for index in range(number):
             script.arrive(f"runs-{index}", num_prompt=160)
         script.step(prefill={f"runs-{index}": 160 for index in range(number)})
-        mine, other = (script.source.state.sequences[each] for each in (1, number))
+        mine, other = (script.source.state.sequences[seq_id] for seq_id in (1, number))
         other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
         app = SeqtopApp(script.source, clock=lambda: 0.0)
         async with app.run_test(size=(160, 50)) as pilot:

@@ -59,11 +59,11 @@ def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
 
 def test_a_cell_belongs_to_its_column() -> None:
     columns = arrange(100)
-    found = [cells.column_at(columns, x) for x in range(100)]
-    assert [key for index, key in enumerate(found) if index == 0 or found[index - 1] != key] == [
+    keys = [cells.column_at(columns, x) for x in range(100)]
+    assert [key for index, key in enumerate(keys) if index == 0 or keys[index - 1] != key] == [
         column.key for column in columns
     ]
-    assert found[columns[0].width + 1] == columns[1].key
+    assert keys[columns[0].width + 1] == columns[1].key
     assert cells.column_at(columns, 1000) is None
 
 
@@ -79,11 +79,11 @@ def texts(source: ScriptedSource, name: str, width: int = 198) -> dict[str, str]
     request = source.state.requests[name]
     sequence = source.state.sequences[request.seq_ids[0]]
     columns = arrange(width)
-    found = {}
+    text_of = {}
     for column in columns:
         line = cells.row((column,), request, sequence, source.state.time)
-        found[column.key] = plain(line).strip()
-    return found
+        text_of[column.key] = plain(line).strip()
+    return text_of
 
 
 def test_the_scene_in_figures(source: ScriptedSource) -> None:

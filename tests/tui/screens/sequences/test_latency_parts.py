@@ -61,8 +61,8 @@ def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> Non
         assert explained.ui.state.step == 2
         line = next(
             number
-            for number, each in enumerate(screen(explained).splitlines())
-            if "step 3" in each and "preempted" in each
+            for number, line in enumerate(screen(explained).splitlines())
+            if "step 3" in line and "preempted" in line
         )
         pane = explained.screen.query_one(LatencyParts)
         await pilot.click(LatencyParts, offset=(5, line - pane.region.y))

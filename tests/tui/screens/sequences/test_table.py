@@ -165,13 +165,13 @@ def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
         await pilot.pause()
         ink = app.screen.get_component_rich_style("style--match", partial=True)
         strips = app.screen._compositor.render_strips()
-        found = [
+        texts = [
             segment.text
             for strip in strips
             for segment in strip
             if segment.style and segment.style.bgcolor == ink.bgcolor and segment.style.underline
         ]
-        assert found == ["eq-1", "eq-1"]  # req-1 and req-10
+        assert texts == ["eq-1", "eq-1"]  # req-1 and req-10
 
     play(app, act, (100, 30))
 
@@ -289,12 +289,15 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
         await checked(app, pilot)
         checker = app.ui.checks.checker
         assert checker is not None
-        assert {each.finding.request_id for each in checker.found()} == {"huge", "thrashed"}
+        assert {located.finding.request_id for located in checker.findings()} == {
+            "huge",
+            "thrashed",
+        }
         assert (checker.num_errors, checker.num_warnings) == (1, 1)
         text = " ".join(screen(app).split())
         assert "checks: 1 error, 1 warning" in text
         assert "Warn Request" in text
-        rows = [each.split() for each in screen(app).splitlines() if "huge" in each]
+        rows = [line.split() for line in screen(app).splitlines() if "huge" in line]
         assert rows[0][0] == "1"
         assert "Warning thrash at step 7: " in text
         await pilot.press("0")
@@ -316,7 +319,7 @@ def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
     async def act(pilot: Pilot[int]) -> None:
         app.start_checking()
         await checked(app, pilot)
-        line = next(each for each in screen(app).splitlines() if "Warn Request" in each)
+        line = next(text for text in screen(app).splitlines() if "Warn Request" in text)
         await pilot.click(Titles, offset=(line.index("Warn"), 0))
         assert app.ui.view.sort.key == ""
         await pilot.click(Titles, offset=(line.index("Status") + 1, 0))

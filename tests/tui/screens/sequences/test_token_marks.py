@@ -95,6 +95,6 @@ def test_any_marks_leave_the_text_whole(
         )
         plainly = Transcript()
         plainly.update(prompt, output, 0, 10_000)
-        told = "".join(plain(line) for line in grown.lines).replace("│", "").replace(" ", "")
-        assert told == "".join(map(plain, plainly.lines)).replace("│", "").replace(" ", "")
+        text = "".join(plain(line) for line in grown.lines).replace("│", "").replace(" ", "")
+        assert text == "".join(map(plain, plainly.lines)).replace("│", "").replace(" ", "")
         assert all(line_width(line) <= width for line in grown.lines)

@@ -90,15 +90,15 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
         listed = [line for line in screen(app).splitlines() if "engine restarted;" in line]
         assert [line.split()[0] for line in listed] == ["0"]
         assert step_at(app, rows.cursor) == 1
-        told = "The engine was restarted before this step"
-        assert told not in screen(app)
+        sentence = "The engine was restarted before this step"
+        assert sentence not in screen(app)
         await pilot.press("up")
         await pilot.pause()
-        assert told in screen(app)
+        assert sentence in screen(app)
         await pilot.press("up")
         await pilot.pause()
         assert step_at(app, rows.cursor) == 40
-        assert told not in screen(app)
+        assert sentence not in screen(app)
 
     play(app, act, (width, 40))
 

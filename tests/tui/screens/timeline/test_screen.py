@@ -56,8 +56,7 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         await opened(app, pilot)
         await pilot.press("o")
         await pilot.pause()
-        told = notices(app)
-        assert told == ["No preemption of req-1 before this moment in the history."]
+        assert notices(app) == ["No preemption of req-1 before this moment in the history."]
         await pilot.press(*["down"] * 8)
         assert selected(app) == "req-7"
         await pilot.press("o")
