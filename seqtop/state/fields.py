@@ -150,10 +150,14 @@ def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
 
 
 def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:
-    """Returns the seconds since the last token of an unfinished sequence that has one."""
+    """Returns the seconds since the last token of an unfinished sequence that has one.
+
+    `None` if there is none, or if no clock can have measured its time.
+    """
     if not _ages(request, sequence):
         return None
-    return now - request.metrics.last_token_time
+    age = now - request.metrics.last_token_time
+    return age if math.isfinite(age) else None
 
 
 def is_stalled(request: RequestState, sequence: SequenceState, now: float) -> bool:

@@ -26,6 +26,16 @@ def test_any_row_fills_its_width_exactly(
     assert {ink for _, ink in line} <= STYLES | {""}
 
 
+@pytest.mark.parametrize("time", [float("inf"), float("-inf"), float("nan")])
+def test_a_time_that_no_clock_measures_has_no_age(time: float) -> None:
+    metrics = RequestMetrics(time, time, None, None, None)
+    request = RequestState("a", metrics, [1])
+    sequence = SequenceState(1, "a")
+    sequence.output_token_ids.append(5)
+    line = cells.row(arrange(112), request, sequence, 100.0)
+    assert line_width(line) == 112
+
+
 def test_columns_fill_the_width_and_keep_what_matters() -> None:
     for width in range(30, 260):
         columns = arrange(width)
