@@ -268,31 +268,32 @@ class StepPublisher:
         prefix_misses: list[PrefixMiss] | None,
     ) -> messages.SequenceUpdate:
         seq = update.seq
-        wants_candidates = _wants_candidates(self._groups[update.request_id])
-        status: SequenceStatus | None = seq.status
-        num_computed: int | None = seq.get_num_computed_tokens()
-        if in_batch is not None:  # which says that it runs, and by how much it advances
-            status = None if status is SequenceStatus.RUNNING else status
-            num_computed = None if num_computed == in_batch.num_computed_tokens else num_computed
-        return messages.SequenceUpdate(
+        published = messages.SequenceUpdate(
             seq_id=seq.seq_id,
             new_token_ids=update.new_token_ids,
             text_delta=update.text_delta,
             new_blocks=new_blocks,
             new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
-            status=status,
-            num_computed_tokens=num_computed,
-            num_cached_tokens=seq.data.get_num_cached_tokens() if in_batch is None else None,
             block_table=block_table,
             stop_reason=seq.stop_reason,
-            top_logprobs=update.new_logprobs if wants_candidates else None,
-            parent_seq_id=update.parent_seq_id,
-            request_id=None if update.parent_seq_id is None else update.request_id,
             num_draft_tokens=update.num_draft_tokens,
             num_accepted_tokens=update.num_accepted_tokens,
             is_removed=update.is_removed,
             prefix_misses=prefix_misses,
         )
+        num_computed = seq.get_num_computed_tokens()
+        # The batch says that a sequence runs, and by how much it advances.
+        if in_batch is None or seq.status is not SequenceStatus.RUNNING:
+            published.status = seq.status
+        if in_batch is None:
+            published.num_cached_tokens = seq.data.get_num_cached_tokens()
+        if in_batch is None or num_computed != in_batch.num_computed_tokens:
+            published.num_computed_tokens = num_computed
+        if _wants_candidates(self._groups[update.request_id]):
+            published.top_logprobs = update.new_logprobs
+        if update.parent_seq_id is not None:
+            published.parent_seq_id, published.request_id = update.parent_seq_id, update.request_id
+        return published
 
     def _preempted(self, preemption: PreemptionRecord) -> Iterator[messages.SequenceUpdate]:
         group = self._groups[preemption.request_id]

@@ -85,7 +85,12 @@ class Floats(_FloatArray):
         """Appends values; returns this array, or a new one if it has to be wider."""
         length = len(self)
         self.extend(values)
-        if self.typecode == "d" or self[length:].tolist() == list(values):
+        if self.typecode == "d" or not values:
+            return self
+        is_exact = (
+            self[-1] == values[0] if len(values) == 1 else self[length:].tolist() == [*values]
+        )
+        if is_exact:
             return self
         del self[length:]
         return Floats("d", self).plus(values)
