@@ -1,1 +1,1 @@
-"""What the publishers of engines share, bundled or adapted. Viewers do not import it."""
+"""Parts that the publishers of engines share, bundled or adapted. Viewers do not import them."""

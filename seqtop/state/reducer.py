@@ -174,10 +174,16 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
         chunk, request = update.chunk, state.requests.get(update.request_id or "")
         if chunk is None or request is None:
             continue  # if it is unknown, the update is an anomaly
+        if request.finish_reason is not None:
+            state.report_anomaly(f"request {request.request_id} ran after its end")
+            continue
         if request.request_id not in counted:
             counted.add(request.request_id)
             _count_step(state, request, step, is_prompt=chunk.is_prompt, chunk=chunk.num_tokens)
-        if sequence := state.sequences.get(update.seq_id):
+        sequence = state.sequences.get(update.seq_id)
+        if sequence is not None and sequence.request_id != request.request_id:
+            state.report_anomaly(f"chunk for sequence {update.seq_id} of another request")
+        elif sequence is not None:
             num_computed = chunk.num_computed_tokens + chunk.num_tokens
             _advance(state, sequence, step, num_computed)
             touched.append(update.seq_id)

@@ -58,7 +58,7 @@ NOTHING = Changes(set(), ticked=False)
 
 @dataclass
 class Preferences:
-    """What the user has chosen to see."""
+    """The choices of the user about what is shown."""
 
     columns: tuple[str, ...]
     """Keys of the table's columns; those at the end are left out where there is no room."""

@@ -365,7 +365,7 @@ class Step(Message, tag="Step"):
     execute: Public[ExecuteModelRequest | None]
     """`None` from an engine without `SequenceGroupMetadata`; then updates have a `chunk`."""
     sequences: Public[list[SequenceUpdate]]
-    """What the batch does not say, at most one for each sequence. Forks precede their parents."""
+    """Changes that the batch does not say, at most one for each sequence. Forks precede parents."""
     stats: Public[StepStats]
     """The figures after the step."""
     metrics: Public[dict[Name, RequestMetrics]] = {}

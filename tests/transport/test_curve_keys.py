@@ -58,7 +58,7 @@ def of(place: Path, name: str, server: str = "engine") -> ViewerKeys:
 
 
 def refusal(endpoint: str, own: ViewerKeys | None) -> str:
-    """What a viewer that is not let in gets as a reason; it must have seen nothing."""
+    """Returns the reason that a viewer gets which is not let in; it must have seen nothing."""
     with Session(endpoint, keys=own) as session:
         with pytest.raises(UnreachableError) as error:
             session.await_engine(SECONDS)

@@ -1,4 +1,4 @@
-"""Who was in the batch of a step, with how many tokens."""
+"""Members of the batch of a step, and their tokens."""
 
 from typing import Any
 
@@ -129,6 +129,25 @@ def test_an_engine_without_metadata_gives_chunks() -> None:
         assert block_moves(event) == ([], [], [])
         with_chunks.apply(event)
     assert with_chunks == with_deltas
+
+
+def test_a_chunk_changes_no_ended_or_foreign_sequence() -> None:
+    """As with deltas, which a viewer refuses for the same reasons."""
+    state = EngineState()
+    for number in (1, 2):
+        state.apply(arrival(number))
+    foreign, ended = step(0), step(1)
+    foreign.execute = ended.execute = None
+    chunk = Chunk(num_tokens=3, num_computed_tokens=0, is_prompt=True)
+    foreign.sequences = [SequenceUpdate(seq_id=2, request_id="req-1", chunk=chunk)]
+    state.apply(foreign)
+    assert state.last_anomaly == "chunk for sequence 2 of another request"
+    assert state.sequences[2].status is SequenceStatus.WAITING
+    state.requests["req-2"].finish_reason = "stop"
+    ended.sequences = [SequenceUpdate(seq_id=2, request_id="req-2", chunk=chunk)]
+    state.apply(ended)
+    assert state.last_anomaly == "request req-2 ran after its end"
+    assert (state.sequences[2].num_computed_tokens, state.num_anomalies) == (0, 2)
 
 
 def test_metadata_is_found_by_request() -> None:

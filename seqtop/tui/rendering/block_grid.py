@@ -15,7 +15,7 @@ class Pool(NamedTuple):
     size: int
     """The number of its blocks."""
     has_title: bool = True
-    """Whether a line above its first row names it, if it has blocks."""
+    """True if a line above its first row names it, when it has blocks."""
 
 
 class BlockGrid(NamedTuple):
