@@ -22,6 +22,7 @@ from engine_stub.step_record import (
     PrefixQueried,
     SequenceRecord,
     StepRecord,
+    TableChanges,
 )
 from seqtop import __version__
 from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
@@ -169,7 +170,7 @@ class StepPublisher:
         for update in record.updates:
             if update.parent_seq_id is not None:
                 self._add(update.request_id, update.seq)
-        misses = self._prefix_misses(record)
+        misses, batch = self._prefix_misses(record), _batch(record)
         preempted = (
             update for preemption in record.preemptions for update in self._preempted(preemption)
         )
@@ -179,7 +180,18 @@ class StepPublisher:
                 start_time=record.start_time,
                 time=record.time,
                 execute=_execute(record),
-                sequences=[*preempted, *self._updates(record, misses)],
+                sequences=[
+                    *preempted,
+                    *(
+                        self._update(
+                            update,
+                            record.table_changes,
+                            batch.get(update.seq.seq_id),
+                            misses.get(update.seq.seq_id),
+                        )
+                        for update in record.updates
+                    ),
+                ],
                 stats=self._last_stats,
                 metrics=_changed_metrics(record),
                 preemptions=[_preemption(preemption) for preemption in record.preemptions],
@@ -219,23 +231,6 @@ class StepPublisher:
     def _add(self, request_id: str, seq: Sequence) -> None:
         self._sequences[seq.seq_id] = _Published(request_id, seq, TokenHashes())
 
-    def _updates(
-        self, record: StepRecord, misses: dict[int, list[PrefixMiss]]
-    ) -> Iterator[messages.SequenceUpdate]:
-        """Yields an update for each sequence that changed in more than its batch says."""
-        changes, batch = record.table_changes, _batch(record)
-        for update in record.updates:
-            seq_id = update.seq.seq_id
-            new_blocks: list[int] = []
-            table: list[int] | None = None
-            in_batch = batch.get(seq_id)
-            if update.seq.is_finished():
-                table = []
-            elif in_batch is None or not in_batch.is_full:  # else the metadata has the tables
-                new_blocks = changes.appended.get(seq_id, new_blocks)
-                table = changes.replaced.get(seq_id)
-            yield self._update(update, in_batch, new_blocks, table, misses.get(seq_id))
-
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
         cached = self._cached
@@ -262,25 +257,28 @@ class StepPublisher:
     def _update(
         self,
         update: SequenceRecord,
+        changes: TableChanges,
         in_batch: _InBatch | None,
-        new_blocks: list[int],
-        block_table: list[int] | None,
         prefix_misses: list[PrefixMiss] | None,
     ) -> messages.SequenceUpdate:
+        """Returns what changed of a sequence beside what its batch says."""
         seq = update.seq
         published = messages.SequenceUpdate(
             seq_id=seq.seq_id,
             new_token_ids=update.new_token_ids,
             text_delta=update.text_delta,
-            new_blocks=new_blocks,
             new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
-            block_table=block_table,
             stop_reason=seq.stop_reason,
             num_draft_tokens=update.num_draft_tokens,
             num_accepted_tokens=update.num_accepted_tokens,
             is_removed=update.is_removed,
             prefix_misses=prefix_misses,
         )
+        if seq.is_finished():
+            published.block_table = []
+        elif in_batch is None or not in_batch.is_full:  # else the metadata has the tables
+            published.new_blocks = changes.appended.get(seq.seq_id, [])
+            published.block_table = changes.replaced.get(seq.seq_id)
         num_computed = seq.get_num_computed_tokens()
         # The batch says that a sequence runs, and by how much it advances.
         if in_batch is None or seq.status is not SequenceStatus.RUNNING:

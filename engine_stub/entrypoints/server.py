@@ -83,7 +83,10 @@ class EngineServer:
             for source in self._sources:
                 source.serve(self)
             if self._engine.has_unfinished_requests():
-                self._step()
+                record = self._engine.step()
+                self._steps.stepped(record)
+                for source in self._sources:
+                    source.stepped(record)
                 idle = self._seconds_per_tick - (time.monotonic() - tick_start)
             else:
                 idle = self._seconds_per_tick or _IDLE_SECONDS
@@ -114,12 +117,6 @@ class EngineServer:
     def abort(self, request_id: str) -> bool:
         """Aborts a request; see `LLMEngine.abort_request`."""
         return self._engine.abort_request(request_id)
-
-    def _step(self) -> None:
-        record = self._engine.step()
-        self._steps.stepped(record)
-        for source in self._sources:
-            source.stepped(record)
 
     def _add_due_arrivals(self, tick: int) -> None:
         while self._next_arrival and self._next_arrival.tick <= tick:

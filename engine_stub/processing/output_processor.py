@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
@@ -110,47 +111,20 @@ class OutputProcessor:
             return self._process_pooled(seq_group, model_output.pooler_output[index])
         if is_beam_search(seq_group.sampling_params):
             return self._beam_search.process(seq_group, result.samples)
-        num_draft_tokens = model_output.num_draft_tokens
-        updates = self.append_samples(
-            seq_group, result.samples, num_draft_tokens[index] if num_draft_tokens else None
-        )
-        if scheduled.num_lookahead_slots:
-            self._block_manager.cache_blocks(seq_group.first_seq)
-        return updates
-
-    def append_samples(
-        self,
-        seq_group: SequenceGroup,
-        samples: list[SequenceOutput],
-        num_draft_tokens: int | None = None,
-    ) -> list[SequenceRecord]:
-        """Appends samples to the sequences that they continue.
-
-        A sequence may have no samples, or several in order; those after its end are discarded.
-
-        Args:
-            num_draft_tokens: The number of draft tokens verified, of which all samples but the last
-                are the accepted ones; None without speculation.
-        """
+        # A sequence may have no samples, or several in order.
+        samples_of: defaultdict[int, list[SequenceOutput]] = defaultdict(list)
+        for sample in result.samples:
+            samples_of[sample.parent_seq_id].append(sample)
         updates = [
-            self._append(
-                seq_group, seq, [sample for sample in samples if sample.parent_seq_id == seq.seq_id]
-            )
+            self._append(seq_group, seq, samples_of[seq.seq_id])
             for seq in unfinished_seqs(seq_group)
         ]
-        if num_draft_tokens is not None:
-            counts = seq_group.metrics.spec_token_acceptance_counts
-            assert counts is not None
-            for position in range(len(samples)):
-                counts[position] += 1
-        if num_draft_tokens:
-            (update,) = updates
-            num_accepted = min(len(samples) - 1, len(update.new_token_ids))
-            updates = [
-                msgspec.structs.replace(
-                    update, num_draft_tokens=num_draft_tokens, num_accepted_tokens=num_accepted
-                )
-            ]
+        if model_output.num_draft_tokens is not None:
+            updates = _with_draft(
+                seq_group, updates, model_output.num_draft_tokens[index], len(result.samples)
+            )
+        if scheduled.num_lookahead_slots:
+            self._block_manager.cache_blocks(seq_group.first_seq)
         return updates
 
     def _process_pooled(
@@ -186,6 +160,7 @@ class OutputProcessor:
     def _append(
         self, seq_group: SequenceGroup, seq: Sequence, samples: list[SequenceOutput]
     ) -> SequenceRecord:
+        """Appends samples to the sequence that they continue; those after its end are discarded."""
         params = seq_group.sampling_params
         assert params is not None
         appended: list[SequenceOutput] = []
@@ -193,7 +168,9 @@ class OutputProcessor:
             if appended:  # a further sample means that the one before it has been computed
                 seq.data.update_num_computed_tokens(1)
             appended.append(sample)
-            self._append_sample(seq, sample, params)
+            self._name_tokens(sample.logprobs)
+            seq.append_token_id(sample.output_token, sample.logprobs)
+            self._detokenize_and_stop(seq, sample.output_token, params)
             if seq.is_finished():
                 break
         return SequenceRecord(
@@ -203,11 +180,6 @@ class OutputProcessor:
             new_logprobs=[sample.logprobs for sample in appended],
             text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         )
-
-    def _append_sample(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
-        self._name_tokens(sample.logprobs)
-        seq.append_token_id(sample.output_token, sample.logprobs)
-        self._detokenize_and_stop(seq, sample.output_token, params)
 
     def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
         for token_id, logprob in logprobs.items():
@@ -235,6 +207,32 @@ def _check_model_output(model_output: ModelOutput, index: int) -> None:
     """Raises `ModelRunnerError` if the model runner failed on the group at `index`."""
     if index in model_output.errors:
         raise ModelRunnerError(model_output.errors[index])
+
+
+def _with_draft(
+    seq_group: SequenceGroup,
+    updates: list[SequenceRecord],
+    num_draft_tokens: int,
+    num_samples: int,
+) -> list[SequenceRecord]:
+    """Counts the accepted tokens of a draft, and returns the updates with the draft.
+
+    All samples but the last are accepted tokens.
+    """
+    counts = seq_group.metrics.spec_token_acceptance_counts
+    assert counts is not None
+    for position in range(num_samples):
+        counts[position] += 1
+    if not num_draft_tokens:
+        return updates
+    (update,) = updates
+    return [
+        msgspec.structs.replace(
+            update,
+            num_draft_tokens=num_draft_tokens,
+            num_accepted_tokens=min(num_samples - 1, len(update.new_token_ids)),
+        )
+    ]
 
 
 def _fail(seq_group: SequenceGroup) -> list[SequenceRecord]:

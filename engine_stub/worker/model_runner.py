@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -138,7 +138,8 @@ class ModelRunner:
             all_sample = len(batch.sample_indices) == len(hidden)
             sampled = hidden if all_sample else hidden[batch.sample_indices]
             logits = self.model.compute_logits(sampled)
-            self._sample(logits, batch.sampling_rows, outputs, errors)
+            for rows in _alike(batch.sampling_rows):
+                self._sample(logits, rows, outputs, errors)
         for index, row in batch.prompt_logprobs_rows:
             with _collect_error(errors, row.group_index):
                 outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
@@ -172,76 +173,44 @@ class ModelRunner:
     def _sample(
         self,
         logits: Tensor,
-        rows: list[BatchRow],
-        outputs: list[CompletionSequenceGroupOutput],
-        errors: dict[int, str],
-    ) -> None:
-        """Samples for all rows: plain ones, those with drafts, and the beams of each search.
-
-        Adds an entry to `errors` for each group that cannot be sampled for.
-        """
-        beams: defaultdict[int, dict[int, BatchRow]] = defaultdict(dict)
-        singles: dict[int, BatchRow] = {}
-        drafted: dict[int, BatchRow] = {}
-        first = 0  # the first row of logits of the batch row
-        for row in rows:
-            if is_beam_search(row.group.sampling_params):
-                beams[row.group_index][first] = row
-            else:
-                (singles if row.draft is NO_DRAFT else drafted)[first] = row
-            first += 1 + len(row.draft.token_ids)
-        if singles:
-            self._sample_together(self._sample_singles, logits, singles, outputs, errors)
-        if drafted:
-            self._sample_together(self._sample_drafted, logits, drafted, outputs, errors)
-        for group_index, own in beams.items():
-            chosen = self._rows_of(logits, [*own])
-            with _collect_error(errors, group_index):
-                outputs[group_index].samples += _continue_beams(chosen, [*own.values()])
-
-    def _sample_together(
-        self,
-        sample: Callable[[Tensor, dict[int, BatchRow]], list[list[SequenceOutput]]],
-        logits: Tensor,
         rows: dict[int, BatchRow],
         outputs: list[CompletionSequenceGroupOutput],
         errors: dict[int, str],
     ) -> None:
-        """Samples for `rows`, given by their first rows of logits.
+        """Adds the samples of `rows`, given by their first rows of logits, to `outputs`.
 
-        After an error it samples one by one, so that the requests that are not at fault go on.
+        After an error it samples group by group, so that those that are not at fault go on, and
+        adds an entry to `errors` for each group that is.
         """
-        if len(rows) == 1:
-            ((first, row),) = rows.items()
-            with _collect_error(errors, row.group_index):
-                (outputs[row.group_index].samples,) = sample(logits, {first: row})
-            return
         try:
-            samples = sample(logits, rows)
+            samples = self._samples(logits, rows)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # noqa: BLE001 - raised again for the request at fault
+        except Exception as error:  # noqa: BLE001 - reported to the client
+            by_group: defaultdict[int, dict[int, BatchRow]] = defaultdict(dict)
             for first, row in rows.items():
-                self._sample_together(sample, logits, {first: row}, outputs, errors)
+                by_group[row.group_index][first] = row
+            if len(by_group) == 1:
+                errors[next(iter(by_group))] = _describe(error)
+            else:
+                for own in by_group.values():
+                    self._sample(logits, own, outputs, errors)
             return
-        for row, own in zip(rows.values(), samples, strict=True):
-            outputs[row.group_index].samples = own
+        for row, sample in samples:
+            output = SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
+            outputs[row.group_index].samples.append(output)
 
-    def _rows_of(self, logits: Tensor, rows: list[int]) -> Tensor:
-        return logits.index_select(0, to_device(rows, self.device))
-
-    def _sample_singles(
+    def _samples(
         self, logits: Tensor, rows: dict[int, BatchRow]
-    ) -> list[list[SequenceOutput]]:
-        chosen = logits if len(rows) == len(logits) else self._rows_of(logits, [*rows])
-        samples = self.sampler(chosen, [self._row_sampling(row) for row in rows.values()])
-        return [
-            _as_outputs(row, [sample]) for row, sample in zip(rows.values(), samples, strict=True)
-        ]
-
-    def _sample_drafted(
-        self, logits: Tensor, rows: dict[int, BatchRow]
-    ) -> list[list[SequenceOutput]]:
+    ) -> list[tuple[BatchRow, SampledToken]]:
+        """Samples for rows of one kind; see `_alike`."""
+        first_row = next(iter(rows.values()))
+        if is_beam_search(first_row.group.sampling_params):
+            return _continue_beams(self._rows_of(logits, [*rows]), [*rows.values()])
+        if first_row.draft is NO_DRAFT:
+            chosen = logits if len(rows) == len(logits) else self._rows_of(logits, [*rows])
+            sampled = self.sampler(chosen, [self._row_sampling(row) for row in rows.values()])
+            return list(zip(rows.values(), sampled, strict=True))
         indices = [
             first + offset
             for first, row in rows.items()
@@ -250,11 +219,16 @@ class ModelRunner:
         requests = [
             sampling for row in rows.values() for sampling in self._sampling_along_draft(row)
         ]
-        own_drafts = [row.draft for row in rows.values()]
-        sampled = self.rejection_sampler(self._rows_of(logits, indices), requests, own_drafts)
+        drafts = [row.draft for row in rows.values()]
+        accepted = self.rejection_sampler(self._rows_of(logits, indices), requests, drafts)
         return [
-            _as_outputs(row, samples) for row, samples in zip(rows.values(), sampled, strict=True)
+            (row, sample)
+            for row, samples in zip(rows.values(), accepted, strict=True)
+            for sample in samples
         ]
+
+    def _rows_of(self, logits: Tensor, rows: list[int]) -> Tensor:
+        return logits.index_select(0, to_device(rows, self.device))
 
     def _prompt_logprobs(self, hidden: Tensor, index: int, row: BatchRow) -> PromptLogprobs:
         """Returns the log probabilities of the prompt tokens that follow the tokens of a row."""
@@ -309,11 +283,29 @@ def _collect_error(errors: dict[int, str], group_index: int) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - reported to the client
-        errors[group_index] = f"{type(error).__name__}: {error}"
+        errors[group_index] = _describe(error)
 
 
-def _as_outputs(row: BatchRow, samples: list[SampledToken]) -> list[SequenceOutput]:
-    return [SequenceOutput(row.seq_id, sample.token_id, sample.logprobs) for sample in samples]
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _alike(rows: list[BatchRow]) -> list[dict[int, BatchRow]]:
+    """Divides rows, by their first rows of logits, into those that are sampled for together.
+
+    These are the plain ones, those with drafts, and the beams of each search.
+    """
+    singles: dict[int, BatchRow] = {}
+    drafted: dict[int, BatchRow] = {}
+    beams: defaultdict[int, dict[int, BatchRow]] = defaultdict(dict)
+    first = 0
+    for row in rows:
+        if is_beam_search(row.group.sampling_params):
+            beams[row.group_index][first] = row
+        else:
+            (singles if row.draft is NO_DRAFT else drafted)[first] = row
+        first += 1 + len(row.draft.token_ids)
+    return [own for own in (singles, drafted, *beams.values()) if own]
 
 
 def _outcomes(
@@ -335,7 +327,7 @@ def _outcomes(
     return outcomes
 
 
-def _continue_beams(logits: Tensor, rows: list[BatchRow]) -> list[SequenceOutput]:
+def _continue_beams(logits: Tensor, rows: list[BatchRow]) -> list[tuple[BatchRow, SampledToken]]:
     """Returns the likeliest continuations of a group's beams, from ``logits [beams, vocab]``."""
     params = rows[0].group.sampling_params
     beam = beam_search_params(params)
@@ -347,7 +339,4 @@ def _continue_beams(logits: Tensor, rows: list[BatchRow]) -> list[SequenceOutput
         num_candidates(params, beam.beam_width),
         temperature=beam.temperature,
     )
-    return [
-        SequenceOutput(rows[index].seq_id, sample.token_id, sample.logprobs)
-        for index, sample in continuations
-    ]
+    return [(rows[index], sample) for index, sample in continuations]

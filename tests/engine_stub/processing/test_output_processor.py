@@ -127,7 +127,7 @@ def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None
     manager = BlockManager(1, 16, enable_prefix_caching=False)
     scheduler = Scheduler(EngineConfig(num_gpu_blocks=1), manager)
     processor = OutputProcessor(detokenizer, 100, scheduler, itertools.count())
-    (update,) = processor.append_samples(group, [sample])
+    update = processor._append(group, seq, [sample])
     assert seq.stop_reason == ", stop"
     assert update.text_delta == seq.output_text == " all"
 
