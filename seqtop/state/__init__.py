@@ -4,6 +4,7 @@ This package does no I/O and imports no widget. `EngineState` is its main interf
 """
 
 from collections.abc import Iterable
+from typing import assert_never
 
 from seqtop.state import reducer, snapshot
 from seqtop.state.model import (
@@ -12,7 +13,16 @@ from seqtop.state.model import (
     RequestState,
     SequenceState,
 )
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import (
+    EngineInfo,
+    EngineStopped,
+    Event,
+    Heartbeat,
+    RequestArrived,
+    RequestFinished,
+    Step,
+    StreamingUpdate,
+)
 from seqtop.wire.snapshot import Snapshot, Span
 
 __all__ = ["DEFAULT_MAX_FINISHED", "EngineState", "RequestState", "SequenceState", "Span"]
@@ -32,6 +42,25 @@ class EngineState(EngineData):
             The ids of the sequences that changed, arrived or left the state (finished ones beyond
             `max_finished`). A view needs to redraw only those.
         """
-        if isinstance(event, Snapshot):
-            return snapshot.apply(self, event)
-        return reducer.apply(self, event)
+        match event:
+            case Step():
+                return reducer.apply_step(self, event)
+            case RequestArrived():
+                return reducer.add_arrival(self, event)
+            case StreamingUpdate():
+                return reducer.apply_streaming_update(self, event)
+            case RequestFinished():
+                return reducer.apply_finish(self, event)
+            case Heartbeat():
+                self.time = max(self.time, event.time)
+            case EngineInfo():
+                self.info = event
+                self.time = max(self.time, event.start_time)
+            case EngineStopped():
+                self.stopped = event.reason or "the engine stopped"
+                self.time = max(self.time, event.time)
+            case Snapshot():
+                return snapshot.apply(self, event)
+            case _:
+                assert_never(event)
+        return ()

@@ -6,7 +6,6 @@ sequence is counted as an anomaly and otherwise ignored.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import assert_never
 
 from seqtop.sequence import (
     SequenceData,
@@ -32,10 +31,6 @@ from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import (
     CachedBlocks,
-    EngineInfo,
-    EngineStopped,
-    Event,
-    Heartbeat,
     Preemption,
     RequestArrived,
     RequestFinished,
@@ -44,34 +39,6 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 from seqtop.wire.snapshot import Span, SpanKind
-
-
-def apply(state: EngineData, event: Event) -> Iterable[int]:
-    """Changes `state` by one event.
-
-    Returns:
-        The ids of the sequences that changed, arrived or left.
-    """
-    match event:
-        case Step():
-            return _apply_step(state, event)
-        case RequestArrived():
-            return add_arrival(state, event)
-        case StreamingUpdate():
-            return _apply_streaming_update(state, event)
-        case RequestFinished():
-            return _apply_finish(state, event)
-        case Heartbeat():
-            state.time = max(state.time, event.time)
-        case EngineInfo():
-            state.info = event
-            state.time = max(state.time, event.start_time)
-        case EngineStopped():
-            state.stopped = event.reason or "the engine stopped"
-            state.time = max(state.time, event.time)
-        case _:
-            assert_never(event)
-    return ()
 
 
 def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
@@ -102,7 +69,8 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     return request.seq_ids
 
 
-def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterable[int]:
+def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterable[int]:
+    """Adds more input to a streaming session; returns the ids of its sequences."""
     request = state.requests.get(event.request_id)
     if request is None or request.finish_reason is not None:
         state.report_anomaly(f"input for unknown or ended request {event.request_id}")
@@ -125,7 +93,8 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
     return request.seq_ids
 
 
-def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
+def apply_step(state: EngineData, step: Step) -> Iterable[int]:
+    """Changes the state by a step; returns the ids of the sequences that changed."""
     copy_finished(state, step)
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
@@ -406,7 +375,8 @@ def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> 
     waits.begin_wait(state, request, step.start_time)
 
 
-def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
+def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
+    """Ends a request; returns the ids of its sequences, and of those that leave for it."""
     request = state.requests.get(event.request_id)
     if request is None or request.finish_reason is not None:
         state.report_anomaly(f"end of unknown or ended request {event.request_id}")

@@ -132,6 +132,12 @@ def _fields(source: Any, history: type) -> dict[str, Any]:
     return {name: getattr(source, name) for name in history.__struct_fields__}  # type: ignore[attr-defined]
 
 
+def _set_fields(target: Any, history: EngineHistory | RequestHistory | SequenceHistory) -> None:
+    """Sets the values that a part of a state and its history have in common; inverts `_fields`."""
+    for name in history.__struct_fields__:
+        setattr(target, name, getattr(history, name))
+
+
 # --- To a state
 
 
@@ -195,8 +201,7 @@ class SnapshotLoader:
             state.wait_reason_ids = []
             state.blocked = replace(state.blocked, cause=None)
         else:
-            for name in EngineHistory.__struct_fields__:
-                setattr(state, name, getattr(history, name))
+            _set_fields(state, history)
         requests = state.requests.values()
         finished = [request.request_id for request in requests if request.finish_reason is not None]
         if sorted(finished) != sorted(state.finished):
@@ -233,8 +238,7 @@ class SnapshotLoader:
             return
         if not history.spans:
             raise WireError(f"snapshot: request {request_id!r} has no phase")
-        for name in RequestHistory.__struct_fields__:
-            setattr(request, name, getattr(history, name))
+        _set_fields(request, history)
 
     def _add_sequence(self, request: RequestState, whole: SequenceSnapshot) -> None:
         state, snapshot, history = self._state, self._snapshot, whole.history
@@ -265,8 +269,7 @@ class SnapshotLoader:
         sequence.top_logprobs = whole.top_logprobs
         self._touched.append(seq_id)
         if history is not None:
-            for name in SequenceHistory.__struct_fields__:
-                setattr(sequence, name, getattr(history, name))
+            _set_fields(sequence, history)
         else:
             for logprob in whole.output_logprobs:
                 sequence.cumulative_logprob += logprob

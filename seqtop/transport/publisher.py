@@ -195,10 +195,24 @@ class Publisher:
     def publish(self, event: Event | Snapshot) -> None:
         """Sends an event to every viewer. Never blocks and never raises; drops are counted."""
         self._count_undecodable()
-        if self._needs_repair and not isinstance(event, Snapshot):
+        if self._needs_repair and not isinstance(event, Snapshot | EngineStopped):
             self._drop()  # no viewer can interpret it without the messages that were lost
-        else:
-            self._encode_and_enqueue(event)
+            return
+        if isinstance(event, Snapshot):
+            self._repaired_at = time.monotonic()
+        try:
+            payload = codec.encode(redact(event) if self._redacts else event)
+            if isinstance(event, Snapshot):
+                # It is enqueued when the queue is almost empty, and its size does not count. If it
+                # did, one larger than the queue would cause the loss that requires the next one.
+                self._outbound_queue.put(QueuedSnapshot(payload, self._num_unannounced))
+            else:
+                self._require_room(len(payload))
+                self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced))
+                self._num_bytes_queued += len(payload)
+            self._num_unannounced = 0
+        except (WireError, QueueFullError) as error:
+            self._drop(str(error))
 
     @property
     def has_viewers(self) -> bool:
@@ -229,23 +243,6 @@ class Publisher:
     @property
     def _num_bytes_waiting(self) -> int:
         return self._num_bytes_queued - self._server.num_bytes_sent
-
-    def _encode_and_enqueue(self, event: Event | Snapshot) -> None:
-        if isinstance(event, Snapshot):
-            self._repaired_at = time.monotonic()
-        try:
-            payload = codec.encode(redact(event) if self._redacts else event)
-            if isinstance(event, Snapshot):
-                # It is enqueued when the queue is almost empty, and its size does not count. If it
-                # did, one larger than the queue would cause the loss that requires the next one.
-                self._outbound_queue.put(QueuedSnapshot(payload, self._num_unannounced))
-            else:
-                self._require_room(len(payload))
-                self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced))
-                self._num_bytes_queued += len(payload)
-            self._num_unannounced = 0
-        except (WireError, QueueFullError) as error:
-            self._drop(str(error))
 
     def _require_room(self, size: int) -> None:
         frames.check_size(size)
@@ -293,7 +290,7 @@ class Publisher:
             return
         self._is_closed = True
         stopped = EngineStopped(time=self._clock(), reason=reason, failed=failed)
-        self._encode_and_enqueue(stopped)
+        self.publish(stopped)
         self._outbound_queue.end()
         self._thread.join(timeout=5)
         if not self._thread.is_alive():

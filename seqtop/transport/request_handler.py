@@ -23,7 +23,6 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
     Abort,
-    Command,
     EngineInfo,
     Refused,
     SnapshotRequest,
@@ -116,7 +115,7 @@ class RequestHandler:
             except zmq.Again:
                 return
             request, num_bytes, num_parts = self._receive_last_part()
-            self._read_request(identity, request)
+            self._handle(identity, request)
             seconds = min(time.thread_time() - started, MAX_REQUEST_SECONDS)
             pause = max(
                 1 / REQUESTS_PER_SECOND,
@@ -168,7 +167,7 @@ class RequestHandler:
             num_parts += 1
         return request, num_bytes, num_parts
 
-    def _read_request(self, identity: bytes, request: zmq.Frame) -> None:
+    def _handle(self, identity: bytes, request: zmq.Frame) -> None:
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(identity, refusal)
@@ -177,8 +176,15 @@ class RequestHandler:
             command = parsing.command(request.bytes)
         except WireError as error:
             self._refuse(identity, f"the request cannot be read: {error}")
+            return
+        if isinstance(command, SnapshotRequest):
+            if len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
+                self._waiting_viewers[identity] = command.with_parts
+        # Checked again: a longer encoding of the tag is not recognised before decoding.
+        elif refusal := self._control_refusal(request):
+            self._refuse(identity, refusal)
         else:
-            self._handle(identity, command, request)
+            self._commands.put_nowait((identity, command))
 
     def _refusal(self, request: zmq.Frame) -> str | None:
         """Returns the reason why a request is not even decoded, or `None`."""
@@ -197,19 +203,6 @@ class RequestHandler:
         if self._commands.full():
             return "too many commands are waiting already"
         return None
-
-    def _handle(self, identity: bytes, command: Command, request: zmq.Frame) -> None:
-        if isinstance(command, SnapshotRequest):
-            self._handle_snapshot_request(identity, command)
-        # Checked again: a longer encoding of the tag is not recognised before decoding.
-        elif refusal := self._control_refusal(request):
-            self._refuse(identity, refusal)
-        else:
-            self._commands.put_nowait((identity, command))
-
-    def _handle_snapshot_request(self, identity: bytes, request: SnapshotRequest) -> None:
-        if len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
-            self._waiting_viewers[identity] = request.with_parts
 
     def _refuse(self, identity: bytes, error: str) -> None:
         self.reply(identity, codec.encode(Refused(error=error)))

@@ -197,32 +197,29 @@ class Subscriber(BaseSubscriber[EventSink]):
                 parts = self._live.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._handle_message(parts)
-
-    def _handle_message(self, parts: list[bytes]) -> None:
-        self.connection.num_bytes += sum(map(len, parts))
-        try:
-            frame = frames.unpack(parts)
-        except WireError as error:
-            self._report_error(error)
+            self.connection.num_bytes += sum(map(len, parts))
+            try:
+                frame = frames.unpack(parts)
+            except WireError as error:
+                self._report_error(error)
+                if not self._is_synced:
+                    self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
+                continue
+            self._received_at = time.monotonic()
+            if isinstance(frame, Welcome):
+                if not self._is_synced:
+                    self._request_snapshot()
+                continue
+            self.connection.num_messages += 1
             if not self._is_synced:
-                self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
-            return
-        self._received_at = time.monotonic()
-        if isinstance(frame, Welcome):
-            if not self._is_synced:
-                self._request_snapshot()
-            return
-        self.connection.num_messages += 1
-        if not self._is_synced:
-            self._add_pending(frame)
-        elif frame.incarnation != self._incarnation:
-            self._resync("the engine has been restarted", frame)
-        else:
-            self._apply_in_order(frame)
+                self._add_pending(frame)
+            elif frame.incarnation != self._incarnation:
+                self._resync("the engine has been restarted", frame)
+            else:
+                self._apply(frame)
 
-    def _apply_in_order(self, frame: Frame) -> None:
-        """Applies a frame if it is the next one, and resyncs if there is a gap before it.
+    def _apply(self, frame: Frame) -> None:
+        """Applies a frame if it is the next one and can be decoded, and resyncs otherwise.
 
         A number that has been applied already is a repetition and has no effect.
         """
@@ -231,10 +228,8 @@ class Subscriber(BaseSubscriber[EventSink]):
             self.connection.num_missed += num_missed
             verb = "was" if num_missed == 1 else "were"
             self._resync(f"{fmt.plural(num_missed, 'message')} {verb} missed", frame)
-        elif num_missed == 0:
-            self._apply(frame)
-
-    def _apply(self, frame: Frame) -> None:
+        if num_missed != 0:
+            return
         try:
             event = parsing.event(frame.payload)
         except parsing.UnknownEventError:
@@ -344,7 +339,7 @@ class Subscriber(BaseSubscriber[EventSink]):
         pending = self._pending.take()
         for position, message in enumerate(pending):
             if message.incarnation == self._incarnation:
-                self._apply_in_order(message)
+                self._apply(message)
             if not self._is_synced:  # a gap between the pending messages; it is pending again
                 for later in pending[position + 1 :]:
                     self._add_pending(later)
