@@ -32,7 +32,45 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence = new_sequence(state, request, update.seq_id)
         _fork(state, sequence, update.parent_seq_id)
     if update.new_token_ids or update.text_delta:
-        _append_output(state, sequence, update, time)
+        first = len(sequence.output_token_ids)
+        if update.top_logprobs:
+            sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
+        sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
+        sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
+        for (
+            logprob
+        ) in update.new_logprobs:  # one by one, in the order in which the engine adds them
+            sequence.cumulative_logprob += logprob
+        if update.text_delta:
+            sequence.text += update.text_delta
+            sequence.last_delta_length = len(update.text_delta)
+        _append_text_lengths(sequence, update)
+        state.num_output_tokens += len(update.new_token_ids)
+        if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
+            request.metrics.last_token_time = time
+    if update.block_table is not None:
+        sequence.block_table = update.block_table
+    else:
+        sequence.block_table.extend(update.new_blocks)
+    if update.group_block_tables is not None:
+        sequence.group_block_tables = update.group_block_tables
+    if update.stop_reason is not None:
+        sequence.stop_reason = update.stop_reason
+    sequence.last_step = step
+    _update_figures(state, sequence, update)
+    if update.engine_status != sequence.engine_status:
+        change_engine_status(state, sequence, update.engine_status)
+    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
+        state.num_queued += 1
+        state.requests[sequence.request_id].queue_turn = state.num_queued
+    if update.status is not None and update.status is not sequence.status:
+        set_status(state, sequence, update.status)
+    if update.is_removed:
+        remove_sequence(state, sequence)
+
+
+def _update_figures(state: EngineData, sequence: SequenceState, update: SequenceUpdate) -> None:
+    """Updates the computed tokens of a sequence and where they came from, and the totals."""
     status = sequence.status if update.status is None else update.status
     if update.num_computed_tokens is not None:
         sequence.num_computed_tokens = update.num_computed_tokens
@@ -46,30 +84,12 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
     if update.prefix_misses is not None:
         sequence.prefix_misses = update.prefix_misses
         _count_misses(state, update.prefix_misses)
-    if update.block_table is not None:
-        sequence.block_table = update.block_table
-    else:
-        sequence.block_table.extend(update.new_blocks)
-    if update.group_block_tables is not None:
-        sequence.group_block_tables = update.group_block_tables
     if update.num_draft_tokens is not None:
         drafted = (sequence.num_draft_tokens or 0) + update.num_draft_tokens
         sequence.num_draft_tokens = drafted
         accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
         sequence.num_accepted_tokens = accepted
         _count_drafts(state, update.num_draft_tokens, update.num_accepted_tokens or 0)
-    if update.engine_status != sequence.engine_status:
-        change_engine_status(state, sequence, update.engine_status)
-    if update.stop_reason is not None:
-        sequence.stop_reason = update.stop_reason
-    sequence.last_step = step
-    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
-        state.num_queued += 1
-        state.requests[sequence.request_id].queue_turn = state.num_queued
-    if status is not sequence.status:
-        set_status(state, sequence, status)
-    if update.is_removed:
-        remove_sequence(state, sequence)
 
 
 def change_engine_status(state: EngineData, sequence: SequenceState, engine_status: str) -> None:
@@ -112,25 +132,6 @@ def _fork(state: EngineData, sequence: SequenceState, parent_seq_id: int | None)
     sequence.text = parent.text
     sequence.text_lengths = parent.text_lengths.copy()
     sequence.fork_length = sequence.num_tokens
-
-
-def _append_output(
-    state: EngineData, sequence: SequenceState, update: SequenceUpdate, time: float
-) -> None:
-    if update.top_logprobs:
-        first = len(sequence.output_token_ids)
-        sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
-    sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
-    sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
-    for logprob in update.new_logprobs:  # one by one, in the order in which the engine adds them
-        sequence.cumulative_logprob += logprob
-    if update.text_delta:
-        sequence.text += update.text_delta
-        sequence.last_delta_length = len(update.text_delta)
-    _append_text_lengths(sequence, update)
-    state.num_output_tokens += len(update.new_token_ids)
-    if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
-        request.metrics.last_token_time = time
 
 
 def _append_text_lengths(sequence: SequenceState, update: SequenceUpdate) -> None:

@@ -42,7 +42,7 @@ from seqtop.tui.settings import (
     SettingsChanged,
 )
 from seqtop.tui.source import Engine, Source
-from seqtop.tui.ui_state import EVERYTHING, Changes, Engines, UiState
+from seqtop.tui.ui_state import Engines, UiState
 
 if TYPE_CHECKING:
     from seqtop.checks.background import BackgroundChecker, CheckThread
@@ -145,9 +145,9 @@ class SeqtopApp(BaseApp):
         self._check_threads: list[CheckThread] = []
         self._marked_states: dict[int, EngineState] = {}
         """By engine, a copy of the state at the moment that the user has marked to compare."""
-        self._refresher = Refresher(lambda: self.call_next(self.draw))
+        self._refresher = Refresher(lambda: self.call_next(self.draw), lambda: self.ui)
         for ui in self.engines.all:
-            ui.request_frame = partial(self._wake, ui)
+            ui.request_frame = partial(self._refresher.wake, ui)
         self._saved_state = saved_state
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
@@ -155,10 +155,6 @@ class SeqtopApp(BaseApp):
     def ui(self) -> UiState:
         """The state of the display of the selected engine."""
         return self.engines.ui
-
-    def _wake(self, ui: UiState) -> None:
-        if ui is self.ui:
-            self._refresher.wake()
 
     def get_default_screen(self) -> Screen[None]:
         """Returns the first screen: as a mode, it would make Textual parse the styles twice."""
@@ -213,11 +209,14 @@ class SeqtopApp(BaseApp):
         if self._saved_state is not None and (problem := self._saved_state.save(**changes)):
             self._show_notice(problem, severity="warning")
 
-    def draw(self) -> None:
-        """Draws the changes since the last call."""
+    def draw(self, *, redraw: bool = False) -> None:
+        """Draws the changes since the last call, or everything."""
         with self.ui.lock:
-            self.ui.update()
-            self._show(self.ui.take_changes())
+            self.ui.update(redraw=redraw)
+            changes = self.ui.take_changes()
+            for screen in self.screen_stack:
+                if isinstance(screen, EngineScreen):
+                    screen.show(changes)
             late = self.ui.latencies.take_alerts()
         if late:
             self._show_notice(slo_message(late), severity="warning")
@@ -233,11 +232,6 @@ class SeqtopApp(BaseApp):
             for screen in self.screen_stack:
                 if isinstance(screen, FleetScreen):
                     screen.show()
-
-    def _show(self, changes: Changes) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, EngineScreen):
-                screen.show(changes)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for command in super().get_system_commands(screen):
@@ -408,8 +402,7 @@ class SeqtopApp(BaseApp):
                 )
             if self.current_mode != blocks.TAB.name:
                 self.switch_mode(blocks.TAB.name)
-            with self.ui.lock:
-                self._show(EVERYTHING)
+            self.draw(redraw=True)
 
         with self.ui.lock:
             info = self.ui.state.info

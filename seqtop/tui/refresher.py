@@ -12,10 +12,17 @@ class Refresher:
 
     It uses no timer of Textual: each tick would be a message, and 30 messages a second would be
     most of the cost of an idle app.
+
+    Args:
+        draw: Draws a frame.
+        shown: Returns the source on display; the changes of others need no frame.
     """
 
-    def __init__(self, draw: Callable[[], object]) -> None:
+    def __init__(
+        self, draw: Callable[[], object], shown: Callable[[], object] = lambda: None
+    ) -> None:
         self._draw = draw
+        self._shown = shown
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -31,21 +38,26 @@ class Refresher:
         if self._next is not None:
             self._next.cancel()
 
-    def wake(self) -> None:
-        """Requests a frame; any thread may call it."""
+    def wake(self, source: object | None = None) -> None:
+        """Requests a frame; any thread may call it.
+
+        Args:
+            source: The source that has changed; `None` for a frame in any case.
+        """
         if (loop := self._loop) is None or self._is_due:
+            return
+        if source is not None and source is not self._shown():
             return
         self._is_due = True
         with contextlib.suppress(RuntimeError):  # the loop may just have been closed
-            loop.call_soon_threadsafe(self._schedule)
-
-    def _schedule(self) -> None:
-        if self._loop is not None:
-            delay = max(self._earliest - self._loop.time(), 0.0)
-            self._next = self._loop.call_later(delay, self._show_frame)
+            loop.call_soon_threadsafe(self._show_frame)
 
     def _show_frame(self) -> None:
+        """Draws, as soon as the frame rate allows it."""
         if self._loop is None:
+            return
+        if (delay := self._earliest - self._loop.time()) > 0:
+            self._next = self._loop.call_later(delay, self._show_frame)
             return
         self._is_due = False  # before drawing: later changes need another frame
         self._earliest = self._loop.time() + 1 / FRAMES_PER_SECOND

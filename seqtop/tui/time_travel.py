@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
 from seqtop.history.segments import Gap
@@ -175,7 +177,7 @@ class TimeTravel:
         if self._cursor is not None:
             self.state, self._position = self._cursor.state, self._cursor.position
         change = StateChange(self.state, touched)
-        self._add_touched(change)
+        self._touched = _union(self._touched, touched)
         if was_newest:
             self._notify(change)
         return touched is not None
@@ -194,7 +196,7 @@ class TimeTravel:
 
     def _observe(self, change: StateChange) -> None:
         if self._position is None:
-            self._add_touched(change)
+            self._touched = _union(self._touched, change.touched)
         self._notify(change)
 
     def _notify(self, change: StateChange) -> None:
@@ -202,11 +204,13 @@ class TimeTravel:
         for listener in self._listeners:
             listener(change)
 
-    def _add_touched(self, change: StateChange) -> None:
-        if change.touched is None or self._touched is None:
-            self._touched = None
-        else:
-            self._touched.update(change.touched)
+
+def _union(touched: set[int] | None, more: Iterable[int] | None) -> set[int] | None:
+    """Adds ids to `touched`; `None` stands for all."""
+    if touched is None or more is None:
+        return None
+    touched.update(more)
+    return touched
 
 
 def gap_message(timeline: Timeline, start: int, stop: int) -> str:

@@ -216,13 +216,19 @@ class UiState:
             self.request_frame()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
-        self._changes |= self._arrange(touched)
         position = self.paused, self.time_travel.position
-        if self.paused and position != self._arranged_for:
-            # Waiting times are those of the position on display, even within a second.
-            self.view.tick(self.state)
-            self._changes = self._changes._replace(ticked=True)
-        self._arranged_for = position
+        # Waiting times are those of the position on display, even within a second.
+        has_moved = self.paused and position != self._arranged_for
+        ticked = has_moved or self.second != self._second
+        self._second, self._arranged_for = self.second, position
+        self.blocks.update(self.state, touched)
+        if touched is None:
+            self.view.rebuild(self.state)
+        else:
+            touched |= self.view.update(self.state, touched)
+            if ticked:
+                self.view.tick(self.state)
+        self._changes |= EVERYTHING if touched is None else Changes(touched, ticked)
         if redraw:
             self._changes = EVERYTHING
 
@@ -243,18 +249,6 @@ class UiState:
     def filter_by(self, wanted: Filter) -> None:
         self.view.filter = wanted
         self.view.rebuild(self.state)
-
-    def _arrange(self, touched: set[int] | None) -> Changes:
-        """Updates the view from the state on display."""
-        ticked, self._second = self.second != self._second, self.second
-        self.blocks.update(self.state, touched)
-        if touched is None:
-            self.view.rebuild(self.state)
-            return EVERYTHING
-        moved = self.view.update(self.state, touched)
-        if ticked:
-            self.view.tick(self.state)
-        return Changes(touched | moved if moved else touched, ticked)
 
     def _observe_latencies(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)

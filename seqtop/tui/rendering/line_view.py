@@ -64,8 +64,8 @@ class LineView(ScrollView, can_focus=False):
             self._drawn_at = None  # drawn again when it is shown
             return
         drawn, drawn_at = self._drawn, self._drawn_at
-        self._update_drawn()
-        top, size = self._visible_range
+        self._drawn_at = top, size = self._visible_range
+        self._drawn = _padded(self.visible_lines(top, size.height), size.height)
         if drawn_at != (top, size):
             self.refresh_lines(top, size.height)
             return
@@ -80,9 +80,10 @@ class LineView(ScrollView, can_focus=False):
     def render_lines(self, crop: Region) -> list[Strip]:
         if self._drawn_at != self._visible_range:
             was_out_of_date = self._drawn_at is None
-            self._update_drawn()
+            self._drawn_at = top, size = self._visible_range
+            self._drawn = _padded(self.visible_lines(top, size.height), size.height)
             if was_out_of_date:  # Textual has cached lines of before
-                self.refresh_lines(self.scroll_offset.y, self.size.height)
+                self.refresh_lines(top, size.height)
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
@@ -127,11 +128,6 @@ class LineView(ScrollView, can_focus=False):
     def _visible_range(self) -> tuple[int, Size]:
         return self.scroll_offset.y, self.size
 
-    def _update_drawn(self) -> None:
-        self._drawn_at = top, size = self._visible_range
-        lines = self.visible_lines(top, size.height)
-        self._drawn = [*lines, *[((), PLAIN)] * (size.height - len(lines))]
-
     def _style(self, base: str, name: str) -> Style:
         """Returns a named style over the style `base`, both over the widget's own style."""
         style = self._rich_styles.get((base, name))
@@ -160,6 +156,11 @@ class LineView(ScrollView, can_focus=False):
             segments.append(Segment(" " * room, self._style(base, PLAIN)))
         strip = Strip(segments, width - min(room, 0))
         return strip if room >= 0 else strip.crop(0, width)
+
+
+def _padded(lines: Sequence[DrawnLine], height: int) -> list[DrawnLine]:
+    """Returns `height` lines; the last ones may be empty."""
+    return [*lines, *[((), PLAIN)] * (height - len(lines))]
 
 
 class DraggableView(LineView):

@@ -76,8 +76,13 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        rows: list[DrawnLine] = []
         with self._ui.lock:
-            return [self._drawn_row(key) for key in self.page(top, top + count)]
+            for key in self.page(top, top + count):
+                mark = self.cursor_mark if self.is_selected(key) else ""
+                margin = (mark, "accent") if mark else (" " * MARGIN, PLAIN)
+                rows.append(((margin, *self.line(key)), "cursor" if mark else PLAIN))
+        return rows
 
     def visible_keys(self) -> Sequence[int]:
         """Returns the keys of the visible rows."""
@@ -134,12 +139,6 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         row = max(min(row, self.num_rows - 1), 0)
         if keys := self.page(row, row + 1):
             self.select(keys[0])
-
-    def _drawn_row(self, key: int) -> DrawnLine:
-        mark = self.cursor_mark if self.is_selected(key) else ""
-        if mark:
-            return ((mark, "accent"), *self.line(key)), "cursor"
-        return ((" " * MARGIN, PLAIN), *self.line(key)), PLAIN
 
 
 def header(columns: Iterable[Column], gap: str = " ") -> Line:

@@ -170,7 +170,9 @@ class SequencesScreen(EngineScreen):
         self._table.rows.reveal_selected()
 
     def update(self, changes: Changes) -> None:
-        self._table.show()
+        self._table.titles.refresh_changed()
+        self._table.rows.show()
+        self._table.hint.update()
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
         self._show_counts()

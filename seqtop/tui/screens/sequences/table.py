@@ -30,18 +30,12 @@ class SequenceTable(Vertical):
         super().__init__()
         self.rows = Rows(ui)
         self.titles = Titles(ui)
-        self._hint = EmptyHint(ui)
+        self.hint = EmptyHint(ui)
 
     def compose(self) -> ComposeResult:
         yield self.titles
         yield self.rows
-        yield self._hint
-
-    def show(self) -> None:
-        """Draws the lines that look different. Called under the lock of the `UiState`."""
-        self.titles.refresh_changed()
-        self.rows.show()
-        self._hint.update()
+        yield self.hint
 
 
 class Titles(ColumnTitles):
