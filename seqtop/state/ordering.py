@@ -5,22 +5,23 @@ An update computes the keys of the touched sequences only, and moves their rows 
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedList, SortedSet
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import FIELDS
-from seqtop.state.filter import NO_FILTER, Filter
+from seqtop.state.filter import NO_FILTER
 from seqtop.state.model import EngineData, RequestState, SequenceState
-from seqtop.state.sort_key import Sort, SortKey, grows, queue_key, sort_key
+from seqtop.state.search_hits import SearchHits
+from seqtop.state.sort_key import Sort, SortKey, grows, sort_key
 from seqtop.state.tree import Path, RequestTrees, TreeKey, TreePosition, paths, tree_positions
+from seqtop.state.waiting_queue import WaitingQueue
 
 __all__ = ["SequenceView", "Sort"]
 
 _NO_TREE = TreePosition()
-_RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
+_RUNNING = SequenceStatus.RUNNING
 
 
 class SequenceView:
@@ -38,8 +39,7 @@ class SequenceView:
         """Sequences whose descendants are hidden while they are shown in a tree."""
         self.running: SortedSet = SortedSet()
         """The ids of all running sequences, including those that the filter rejects."""
-        self.search_filter = NO_FILTER
-        """Accepts the rows that a search finds; it hides none."""
+        self.queue = WaitingQueue()
         self._rows: SortedList = SortedList()
         """The keys of the rows, each ending in the sequence's id."""
         self._keys: dict[int, SortKey] = {}
@@ -48,12 +48,8 @@ class SequenceView:
         """The keys at time 0 of the rows that are sorted by a value that grows with time."""
         self._time = 0.0
         """The engine's time that the keys of growing rows are computed for."""
-        self._hits: set[int] = set()
-        self._hit_rows: list[SortKey] | None = []
-        """The keys of the rows found, sorted; `None` after a change."""
-        self._queue_keys: dict[int, SortKey] = {}
-        self._queue: list[SortKey] | None = []
-        """The keys of the waiting sequences, sorted; `None` after a change."""
+        self.hits = SearchHits(self._keys)
+        """The rows that a search finds."""
         self._trees = RequestTrees()
         self._positions: dict[int, TreePosition] = {}
 
@@ -62,11 +58,6 @@ class SequenceView:
 
     def __contains__(self, seq_id: object) -> bool:
         return seq_id in self._keys
-
-    @property
-    def queue(self) -> list[int]:
-        """The ids of the waiting sequences in the order in which they will be scheduled."""
-        return [key[-1] for key in self._sorted_queue()]
 
     def page(self, start: int, stop: int) -> list[int]:
         """Returns the ids in rows `start` to `stop`; fewer at the end."""
@@ -77,62 +68,6 @@ class SequenceView:
         if seq_id is None or seq_id not in self._keys:
             return None
         return int(self._rows.index(self._keys[seq_id]))
-
-    def queue_position(self, seq_id: int) -> tuple[int, int] | None:
-        """Returns the number of waiting sequences ahead of this one, and the next one's id.
-
-        `None` if the sequence is not waiting. For the head of the queue, the id is its own.
-        """
-        key = self._queue_keys.get(seq_id)
-        if key is None:
-            return None
-        queue = self._sorted_queue()
-        ahead = bisect_left(queue, key)
-        return ahead, queue[max(ahead - 1, 0)][-1]
-
-    def search(self, state: EngineData, query: Filter) -> None:
-        """Searches the rows for matches of `query`; an empty filter has none."""
-        self.search_filter = query
-        query.reset()
-        self._hits = {
-            seq_id
-            for seq_id in self._keys
-            if query.tests and seq_id in state.sequences and self._is_hit(state, seq_id)
-        }
-        self._hit_rows = None
-
-    def is_hit(self, seq_id: int) -> bool:
-        """Returns whether the search finds this row."""
-        return seq_id in self._hits
-
-    def hit_place(self, seq_id: int | None) -> tuple[int, int]:
-        """Returns the number of this row among the rows found, from 1, and their total.
-
-        The first is 0 for a row that the search does not find.
-        """
-        if seq_id is None or seq_id not in self._hits:
-            return 0, len(self._hits)
-        return bisect_left(self._sorted_hits(), self._keys[seq_id]) + 1, len(self._hits)
-
-    def next_hit(self, seq_id: int | None, direction: int, *, here: bool = False) -> int | None:
-        """Returns the row found after this row, or before it; wraps around at the ends.
-
-        Args:
-            seq_id: The row to start from; the first row found if it is not shown.
-            direction: Positive to go down, negative to go up.
-            here: Return the row itself if the search finds it.
-        """
-        hits = self._sorted_hits()
-        if not hits:
-            return None
-        if seq_id is None or seq_id not in self._keys:
-            return int(hits[0][-1])
-        place = bisect_left(hits, self._keys[seq_id])
-        if direction < 0:
-            place -= 1
-        elif seq_id in self._hits and not here:
-            place += 1
-        return int(hits[place % len(hits)][-1])
 
     def tree_position(self, seq_id: int) -> TreePosition:
         """Returns the position of a shown sequence in the tree of its request."""
@@ -152,16 +87,14 @@ class SequenceView:
     def rebuild(self, state: EngineData) -> None:
         """Sorts and filters all sequences; required after a change of sort, filter or state."""
         self.running.clear()
-        self._queue_keys.clear()
-        self._queue = None
+        self.queue.clear()
         self._positions.clear()
         self._trees.clear()
         self._keys.clear()
         self._rows.clear()
         self._growing.clear()
-        self._hits.clear()
+        self.hits.clear()
         self.filter.reset()
-        self.search_filter.reset()
         self.folded &= state.sequences.keys()
         self._time = state.time if math.isfinite(state.time) else 0.0
         self.update(state, state.sequences)
@@ -174,7 +107,7 @@ class SequenceView:
         """
         changed: set[int] = set()
         trees: dict[TreeKey, None] = {}
-        by_arrival = self.sort == Sort() and not (self.filter.tests or self.search_filter.tests)
+        by_arrival = self.sort == Sort() and not (self.filter.tests or self.hits.filter.tests)
         for seq_id in touched:
             sequence = state.sequences.get(seq_id)
             if sequence is None:
@@ -188,7 +121,10 @@ class SequenceView:
                 and seq_id not in self._positions
             ):
                 continue  # it was running before: the usual case
-            self._update_status(state, request, sequence)
+            is_running = sequence.status is _RUNNING
+            if is_running != (seq_id in self.running):
+                (self.running.add if is_running else self.running.discard)(seq_id)
+            self.queue.update(state, request, sequence)
             tree_key = self._trees.add(request, seq_id)
             if tree_key is not None:
                 trees[tree_key] = None
@@ -210,37 +146,23 @@ class SequenceView:
             self.update(state, self._newly_shown_or_hidden(state))
         field = FIELDS.get(self.sort.key)
         if field is not None and field.grows:
-            unfinished = self._queue_keys.keys() | self.running
+            unfinished = {*self.queue, *self.running}
             self.update(state, self._positions.keys() & unfinished)
         if self._growing:
-            self._keys |= {seq_id: self._grown(key) for seq_id, key in self._growing.items()}
+            self._keys.update((seq_id, self._grown(key)) for seq_id, key in self._growing.items())
             self._rows = SortedList(self._keys.values())
-            self._hit_rows = None
+            self.hits.moved()
 
     def _newly_shown_or_hidden(self, state: EngineData) -> list[int]:
         """Returns the unfinished sequences for which the result of the filter has changed."""
         accepts, sequences, requests = self.filter.matches, state.sequences, state.requests
         return [
             seq_id
-            for seq_id in (*self._queue_keys, *self.running)
+            for seq_id in (*self.queue, *self.running)
             if (sequence := sequences.get(seq_id))
             and accepts(requests[sequence.request_id], sequence, state.time)
             != (seq_id in self._keys)
         ]
-
-    def _update_status(
-        self, state: EngineData, request: RequestState, sequence: SequenceState
-    ) -> None:
-        seq_id, status = sequence.seq_id, sequence.status
-        if (status == _RUNNING) != (seq_id in self.running):
-            (self.running.add if status == _RUNNING else self.running.discard)(seq_id)
-        if status == _WAITING:
-            key = (*queue_key(state, request), seq_id)
-            if self._queue_keys.get(seq_id) != key:
-                self._queue_keys[seq_id] = key
-                self._queue = None
-        elif self._queue_keys.pop(seq_id, None) is not None:
-            self._queue = None
 
     def _place(self, state: EngineData, request: RequestState, sequence: SequenceState) -> None:
         """Computes the key of a sequence outside of a tree."""
@@ -290,13 +212,12 @@ class SequenceView:
     def _remove(self, seq_id: int, trees: dict[TreeKey, None]) -> None:
         """Removes a sequence that left the state; adds the key of the tree it was in to `trees`."""
         self.running.discard(seq_id)
-        if self._queue_keys.pop(seq_id, None) is not None:
-            self._queue = None
+        self.queue.discard(seq_id)
         self._hide(seq_id)
         self._positions.pop(seq_id, None)
         self.folded.discard(seq_id)
         self.filter.reset(seq_id)
-        self.search_filter.reset(seq_id)
+        self.hits.filter.reset(seq_id)
         if tree_key := self._trees.discard(seq_id):
             trees[tree_key] = None
 
@@ -304,9 +225,7 @@ class SequenceView:
         self._growing.pop(seq_id, None)
         if (key := self._keys.pop(seq_id, None)) is not None:
             self._rows.remove(key)
-        if seq_id in self._hits:
-            self._hits.discard(seq_id)
-            self._hit_rows = None
+        self.hits.discard(seq_id)
 
     def _set_key(self, state: EngineData, seq_id: int, key: SortKey) -> None:
         old = self._keys.get(seq_id)
@@ -315,10 +234,8 @@ class SequenceView:
                 self._rows.remove(old)
             self._keys[seq_id] = key
             self._rows.add(key)
-            self._hit_rows = None
-        if self.search_filter.tests and self._is_hit(state, seq_id) != (seq_id in self._hits):
-            self._hits ^= {seq_id}
-            self._hit_rows = None
+            self.hits.moved()
+        self.hits.update(state, seq_id)
 
     def _set_position(self, seq_id: int, position: TreePosition | None) -> bool:
         """Sets the position in a tree; returns whether it changed."""
@@ -336,17 +253,3 @@ class SequenceView:
 
     def _is_shown(self, state: EngineData, request: RequestState, sequence: SequenceState) -> bool:
         return not self.filter.tests or self.filter.matches(request, sequence, state.time)
-
-    def _is_hit(self, state: EngineData, seq_id: int) -> bool:
-        sequence = state.sequences[seq_id]
-        return self.search_filter.matches(state.requests[sequence.request_id], sequence, state.time)
-
-    def _sorted_hits(self) -> list[SortKey]:
-        if self._hit_rows is None:
-            self._hit_rows = sorted(self._keys[seq_id] for seq_id in self._hits)
-        return self._hit_rows
-
-    def _sorted_queue(self) -> list[SortKey]:
-        if self._queue is None:
-            self._queue = sorted(self._queue_keys.values())
-        return self._queue

@@ -215,7 +215,7 @@ def _waiting(
         return f"Waiting: {describe_reason(request.wait_reason, state.info)}."
     if sequence.status == SequenceStatus.SWAPPED:
         return "Waiting for free blocks on the device."
-    position = view.queue_position(sequence.seq_id)
+    position = view.queue.position(sequence.seq_id)
     if position is None or position[0] == 0:
         return "Next in the queue."
     ahead, next_id = position

@@ -20,7 +20,7 @@ def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: Any) -> Sequ
 def queue(state: EngineState) -> list[int]:
     view = SequenceView()
     view.rebuild(state)
-    return view.queue
+    return view.queue.ids
 
 
 def two_preempted(queue_order: str) -> EngineState:

@@ -67,7 +67,7 @@ def test_updates_keep_the_order_that_a_rebuild_makes(
         fresh.sort, fresh.filter = kept.sort, kept.filter
         fresh.rebuild(state)
         assert ids(kept) == ids(fresh)
-        assert kept.queue == fresh.queue
+        assert kept.queue.ids == fresh.queue.ids
         assert kept.running == {
             seq_id
             for seq_id, sequence in state.sequences.items()
@@ -223,8 +223,8 @@ def test_a_repeated_search_begins_again() -> None:
     view.rebuild(state)
     for text, is_hit in (("an owl and an owl", False), ("a fox", True), ("an owl", False)):
         state.sequences[1].text = text
-        view.search(state, query)
-        assert view.is_hit(1) == is_hit
+        view.hits.search(state, query)
+        assert (1 in view.hits) == is_hit
 
 
 def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
@@ -233,7 +233,7 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
     kept = SequenceView()
     kept.sort = Sort("out")
     kept.rebuild(state)
-    kept.search(state, parse("text:x"))
+    kept.hits.search(state, parse("text:x"))
     for seq_id in range(60):
         name = f"r{seq_id}"
         state.requests[name] = RequestState(name, RequestMetrics(0, 0, None, None, None), [seq_id])
@@ -249,17 +249,17 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
         kept.update(state, touched)
         rows = kept.page(0, len(kept))
         hits = [row_id for row_id in rows if state.sequences[row_id].text == "x"]
-        assert [row_id for row_id in rows if kept.is_hit(row_id)] == hits
-        assert [kept.hit_place(row_id) for row_id in hits] == [
+        assert [row_id for row_id in rows if row_id in kept.hits] == hits
+        assert [kept.hits.place(row_id) for row_id in hits] == [
             (place, len(hits)) for place in range(1, len(hits) + 1)
         ]
         for row, row_id in enumerate(rows):
             after = [hit for hit in hits if rows.index(hit) > row]
             before = [hit for hit in hits if rows.index(hit) < row]
             if hits:
-                assert kept.next_hit(None, 1) == kept.next_hit(-1, -1) == hits[0], "not shown"
-                assert kept.next_hit(row_id, 1) == (after or hits)[0]
-                assert kept.next_hit(row_id, -1) == (before or hits)[-1]
+                assert kept.hits.next(None, 1) == kept.hits.next(-1, -1) == hits[0], "not shown"
+                assert kept.hits.next(row_id, 1) == (after or hits)[0]
+                assert kept.hits.next(row_id, -1) == (before or hits)[-1]
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -291,25 +291,25 @@ def test_a_search_follows_the_text_of_a_running_sequence() -> None:
     state, view = EngineState(), SequenceView()
     for seq_id in (1, 2):
         running(state, seq_id, text="a f")
-    assert view.next_hit(None, 1) is None
+    assert view.hits.next(None, 1) is None
     view.rebuild(state)
-    view.search(state, parse("fox"))
-    assert view.hit_place(1) == (0, 0)
-    assert view.next_hit(1, 1) is None
+    view.hits.search(state, parse("fox"))
+    assert view.hits.place(1) == (0, 0)
+    assert view.hits.next(1, 1) is None
     state.sequences[1].text += "ox"
     view.update(state, [1])
-    assert view.is_hit(1)
-    assert view.hit_place(1) == (1, 1)
-    assert view.hit_place(2) == view.hit_place(None) == (0, 1)
+    assert 1 in view.hits
+    assert view.hits.place(1) == (1, 1)
+    assert view.hits.place(2) == view.hits.place(None) == (0, 1)
     state.sequences[2].status = SequenceStatus.WAITING
     state.sequences[2].text += "ox"
     view.update(state, [2])
-    assert view.hit_place(2) == (2, 2)
+    assert view.hits.place(2) == (2, 2)
     view.filter = parse("status:waiting")
     view.rebuild(state)
-    assert view.hit_place(2) == (1, 1)
-    view.search(state, parse(""))
-    assert view.hit_place(2) == (0, 0)
+    assert view.hits.place(2) == (1, 1)
+    view.hits.search(state, parse(""))
+    assert view.hits.place(2) == (0, 0)
 
 
 def test_a_search_may_stay_where_it_is() -> None:
@@ -317,10 +317,10 @@ def test_a_search_may_stay_where_it_is() -> None:
     for seq_id, text in enumerate(("owl", "fox", "owl", "fox", "owl")):
         running(state, seq_id, seq_id, text)
     view.rebuild(state)
-    view.search(state, parse("fox"))
-    assert [view.next_hit(seq_id, 1, here=True) for seq_id in range(5)] == [1, 1, 3, 3, 1]
-    assert [view.next_hit(seq_id, 1) for seq_id in range(5)] == [1, 3, 3, 1, 1]
-    assert [view.next_hit(seq_id, -1) for seq_id in range(5)] == [3, 3, 1, 1, 3]
+    view.hits.search(state, parse("fox"))
+    assert [view.hits.next(seq_id, 1, here=True) for seq_id in range(5)] == [1, 1, 3, 3, 1]
+    assert [view.hits.next(seq_id, 1) for seq_id in range(5)] == [1, 3, 3, 1, 1]
+    assert [view.hits.next(seq_id, -1) for seq_id in range(5)] == [3, 3, 1, 1, 3]
 
 
 @pytest.mark.parametrize("source", ["owl", "-owl"])
@@ -329,13 +329,13 @@ def test_another_sequence_with_the_id_of_one_that_is_gone_is_searched_anew(sourc
     running(state, 1, text="a long tale of a fox")
     view.filter = parse(source)
     view.rebuild(state)
-    view.search(state, parse(source))
+    view.hits.search(state, parse(source))
     del state.sequences[1], state.requests["req-1"]
     view.update(state, [1])
-    assert (len(view), view.is_hit(1), list(view.running)) == (0, False, [])
+    assert (len(view), 1 in view.hits, list(view.running)) == (0, False, [])
     running(state, 1, text="an owl, and a long tale of a fox")
     view.update(state, [1])
-    assert (1 in view) == view.is_hit(1) == (source == "owl")
+    assert (1 in view) == (1 in view.hits) == (source == "owl")
 
 
 def test_a_request_that_arrives_again_at_another_time_moves() -> None:
@@ -354,19 +354,19 @@ def test_the_place_in_the_queue_follows_each_change() -> None:
         running(state, seq_id, seq_id)
         state.sequences[seq_id].status = SequenceStatus.WAITING
     view.rebuild(state)
-    assert [view.queue_position(seq_id) for seq_id in (1, 2, 3)] == [(0, 1), (1, 1), (2, 2)]
+    assert [view.queue.position(seq_id) for seq_id in (1, 2, 3)] == [(0, 1), (1, 1), (2, 2)]
     state.sequences[1].status = SequenceStatus.RUNNING
     view.update(state, [1])
-    assert [view.queue_position(seq_id) for seq_id in (1, 2, 3)] == [None, (0, 2), (1, 2)]
+    assert [view.queue.position(seq_id) for seq_id in (1, 2, 3)] == [None, (0, 2), (1, 2)]
     state.requests["req-3"].priority = -1
     view.update(state, [3])
-    assert view.queue == [3, 2]
+    assert view.queue.ids == [3, 2]
     del state.sequences[3]
     view.update(state, [3])
-    assert view.queue == [2]
-    assert view.queue_position(3) is None
+    assert view.queue.ids == [2]
+    assert view.queue.position(3) is None
     view.rebuild(EngineState())
-    assert (view.queue, list(view.running), ids(view)) == ([], [], [])
+    assert (view.queue.ids, list(view.running), ids(view)) == ([], [], [])
 
 
 @pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])
@@ -394,12 +394,12 @@ def test_what_still_waits_is_compared_with_waits_that_ended(descending: bool) ->
     view.sort = Sort("queue", descending)
     view.rebuild(state)
     assert ids(view) == ([3, 1, 2] if descending else [2, 1, 3])
-    view.search(state, parse("req"))
-    assert [view.hit_place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
+    view.hits.search(state, parse("req"))
+    assert [view.hits.place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
     state.time = 11.0
     view.tick(state)
     assert ids(view) == ([1, 3, 2] if descending else [2, 3, 1])
-    assert [view.hit_place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
+    assert [view.hits.place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
     state.sequences[1].status = SequenceStatus.RUNNING
     state.requests["req-1"].metrics.time_in_queue = 5.0
     view.update(state, [1])

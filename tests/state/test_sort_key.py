@@ -47,8 +47,8 @@ def test_by_lifecycle_running_come_first_then_the_queue_then_the_latest_ends() -
     view = SequenceView()
     view.rebuild(state)
     assert ids(view) == [8, 7, 6, 5, 3, 4, 2, 1]
-    assert [view.queue_position(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
-    assert view.queue_position(7) is None
+    assert [view.queue.position(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
+    assert view.queue.position(7) is None
     view.sort = Sort(descending=True)
     view.rebuild(state)
     assert ids(view) == [1, 2, 4, 3, 5, 6, 7, 8]
@@ -81,10 +81,10 @@ def test_the_queue_is_in_the_order_of_its_engine(order: str, queue: list[int]) -
         state.sequences[seq_id].block_table = [1]
     view = SequenceView()
     view.rebuild(state)
-    assert view.queue == ids(view) == queue
+    assert view.queue.ids == ids(view) == queue
     view.sort = Sort(descending=True)
     view.rebuild(state)
-    assert (view.queue, ids(view)) == (queue, queue[::-1])
+    assert (view.queue.ids, ids(view)) == (queue, queue[::-1])
 
 
 def test_an_unknown_end_counts_as_the_last_token_and_an_end_at_nan_as_the_oldest() -> None:

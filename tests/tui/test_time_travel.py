@@ -106,7 +106,7 @@ def assert_shows(app: SeqtopApp, count: int) -> None:
     view.rebuild(wanted)
     assert app.ui.view.page(0, 10_000) == view.page(0, 10_000)
     assert app.ui.view.running == view.running
-    assert app.ui.view.queue == view.queue
+    assert app.ui.view.queue.ids == view.queue.ids
     text = screen(app)
     assert "‖ PAUSED" in text
     if wanted.step >= 0:

@@ -87,7 +87,7 @@ def shown(state: EngineState) -> dict[str, Any]:
             }
             for sequence in unfinished
         },
-        "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue],
+        "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
         "num_free": state.stats.num_free_blocks,
         "num_cached": state.stats.num_cached_blocks,
         "num_used": state.stats.num_used_blocks,

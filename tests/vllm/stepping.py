@@ -325,7 +325,7 @@ class SteppedEngine:
                 for name, (_, sequence) in rows.items()
                 if sequence.status is SequenceStatus.RUNNING
             },
-            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue],
+            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
             "loras": state.stats.num_used_loras,
             "graph": None
             if (graph := state.stats.cuda_graph) is None

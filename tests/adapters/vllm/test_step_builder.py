@@ -112,7 +112,7 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
             assert sequence.output_token_ids == request.tokens[request.num_prompt_tokens :]
         view = SequenceView()
         view.rebuild(state)
-        queue = [state.sequences[seq_id].request_id for seq_id in view.queue]
+        queue = [state.sequences[seq_id].request_id for seq_id in view.queue.ids]
         assert queue == [
             name(request) for request in (*scheduler.skipped_waiting, *scheduler.waiting)
         ]

@@ -191,7 +191,7 @@ class SequencesScreen(EngineScreen):
         hidden = None if hidden_id is None else self.ui.sequence(hidden_id)
         name = sequence_name(*hidden) if hidden else ""
         self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences), name)
-        self._search.show_count(*self.ui.view.hit_place(self.ui.cursor.seq_id))
+        self._search.show_count(*self.ui.view.hits.place(self.ui.cursor.seq_id))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:
         sort = self.ui.view.sort
@@ -202,9 +202,9 @@ class SequencesScreen(EngineScreen):
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
             with self.ui.lock:
-                self.ui.view.search(self.ui.state, parse(message.source))
+                self.ui.view.hits.search(self.ui.state, parse(message.source))
                 self._table.rows.show()
-                if (hit := self.ui.view.next_hit(self.ui.cursor.seq_id, 1, here=True)) is not None:
+                if (hit := self.ui.view.hits.next(self.ui.cursor.seq_id, 1, here=True)) is not None:
                     self._table.rows.select(hit)
             self.show_all()
         elif message.source != self.ui.view.filter.source:
@@ -232,7 +232,7 @@ class SequencesScreen(EngineScreen):
 
     def action_next_hit(self, by: int) -> None:
         with self.ui.lock:
-            hit = self.ui.view.next_hit(self.ui.cursor.seq_id, by)
+            hit = self.ui.view.hits.next(self.ui.cursor.seq_id, by)
             if hit is not None:
                 self._table.rows.select(hit)
                 return

@@ -85,8 +85,8 @@ class Rows(SequenceRows):
             redacted=info is not None and info.redacted,
             not_available=info.not_available if info is not None else (),
         )
-        if self.view.is_hit(key):
-            line = highlighted(line, self.view.search_filter.patterns)
+        if key in self.view.hits:
+            line = highlighted(line, self.view.hits.filter.patterns)
         return (*self._warn_cell(pair[1]), *line) if _warn_width(ui) else line
 
     def _warn_cell(self, sequence: SequenceState) -> Line:
