@@ -83,7 +83,7 @@ def measure(*, tiny: bool = False) -> Findings:
             f" longest {max(joined) * 1e3:.1f} ms",
             value=during,
             unit="ms",
-            peer=f"while nobody joins, {len(quiet):,} rounds; longest {max(quiet) * 1e3:.1f} ms",
+            peer=f"without joins, {len(quiet):,} rounds; longest {max(quiet) * 1e3:.1f} ms",
             peer_value=before,
             ratio=during / before,
         ),

@@ -35,7 +35,7 @@ def measure(*, tiny: bool = False) -> Findings:
     measured = f"CPU a step, median of {len(ours)}"
     figures = [
         Figure(
-            what=f"{size} in decode, nobody looking",
+            what=f"{size} in decode, without a viewer",
             measured=measured,
             value=middle(unheard) * 1e6,
             unit="µs",

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from seqtop.sequence import (
-    ExecuteModelRequest,
     RequestMetrics,
     SamplingParams,
-    SequenceDataDelta,
     SequenceGroupMetadataDelta,
-    SequenceGroupMetadataLike,
-    SequenceStage,
     SequenceStatus,
 )
 from seqtop.wire.arrays import Ints
@@ -26,10 +22,10 @@ from seqtop.wire.messages import (
     StepStats,
 )
 from tests.support import events
-from tests.support.event_script import WORDS, EventScript
+from tests.support.random_engine import WORDS, RandomEngine
 from tests.support.scripted import ScriptedSource, engine_info
 
-__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "num_deltas", "stats"]
+__all__ = ["Crowd", "RandomEngine", "ScriptedSource", "decoding", "num_deltas", "stats"]
 
 START = 1_700_000_000.0
 STEP_SECONDS = 0.02
@@ -91,27 +87,29 @@ class Crowd:
             self._outputs[number] += 1
             if self._outputs[number] % 16 == 0:
                 blocks[number] = [(number * 7 + self._outputs[number]) % 8_000]
-        groups: list[SequenceGroupMetadataLike] = []
-        updates = []
+        groups, updates = [], []
         for number in chosen:
             token = (number + self._outputs[number]) % 1_000
             num_computed = PROMPT_TOKENS + self._outputs[number] - 1
-            data = SequenceDataDelta([token], 0.0, num_computed, SequenceStage.DECODE)
             groups.append(
-                SequenceGroupMetadataDelta(
-                    {number: data}, f"req-{number}", {}, False, True, token_chunk_size=1
+                events.delta(
+                    f"req-{number}",
+                    number,
+                    computed=num_computed,
+                    outputs={number: ([token], 0.0)},
+                    do_sample=True,
                 )
             )
             updates.append(
-                SequenceUpdate(
-                    seq_id=number,
+                events.update(
+                    number,
                     new_token_ids=[token],
                     text_delta=WORDS[token % len(WORDS)],
                     new_blocks=blocks.get(number, []),
                     new_logprobs=[-token / 1_024],
                 )
             )
-        return self._step(ExecuteModelRequest(groups), updates, len(chosen))
+        return self._step(groups, updates, len(chosen))
 
     def ends(self) -> Iterator[Event]:
         """Returns the end of all sequences."""
@@ -123,8 +121,8 @@ class Crowd:
             numbers = range(first, min(first + _TOGETHER, self.size))
             yield from (self._arrival(number) for number in numbers)
             updates = [
-                SequenceUpdate(
-                    seq_id=number,
+                events.update(
+                    number,
                     status=SequenceStatus.FINISHED_STOPPED,
                     num_computed_tokens=PROMPT_TOKENS + num_tokens,
                     new_token_ids=[(number + index) % 1_000 for index in range(num_tokens)],
@@ -134,21 +132,26 @@ class Crowd:
                 )
                 for number in numbers
             ]
-            yield self._step(ExecuteModelRequest([]), updates, 0)
+            yield self._step([], updates, 0)
             yield from (self._end(number) for number in numbers)
 
     def _prefill(self) -> Step:
         groups, updates = [], []
         for number in range(self.size):
-            data = SequenceDataDelta([], 0.0, 0, SequenceStage.PREFILL)
             groups.append(
-                SequenceGroupMetadataDelta(
-                    {number: data}, f"req-{number}", {}, True, True, token_chunk_size=PROMPT_TOKENS
+                events.delta(
+                    f"req-{number}",
+                    number,
+                    computed=0,
+                    outputs={number: ([], 0.0)},
+                    is_prompt=True,
+                    do_sample=True,
+                    token_chunk_size=PROMPT_TOKENS,
                 )
             )
             updates.append(
-                SequenceUpdate(
-                    seq_id=number,
+                events.update(
+                    number,
                     status=SequenceStatus.RUNNING,
                     num_computed_tokens=PROMPT_TOKENS,
                     new_token_ids=[number % 1_000],
@@ -157,21 +160,21 @@ class Crowd:
                     block_table=[number % 8_000] * (PROMPT_TOKENS // 16 + 1),
                 )
             )
-        return self._step(ExecuteModelRequest(list(groups)), updates, self.size)
+        return self._step(groups, updates, self.size)
 
     def _step(
         self,
-        execute: ExecuteModelRequest,
+        groups: list[SequenceGroupMetadataDelta],
         updates: list[SequenceUpdate],
         num_running: int,
     ) -> Step:
         self.number += 1
         start, self.time = self.time, self.time + STEP_SECONDS
-        return Step(
-            step=self.number,
+        return events.step(
+            self.number,
+            *groups,
             start_time=start,
             time=self.time,
-            execute=execute,
             sequences=updates,
             stats=stats(num_running, self.size - num_running),
         )
@@ -214,9 +217,9 @@ def num_deltas(step: Step) -> int:
     )
 
 
-def decoding(running: int, num_steps: int, *, seed: int = 1) -> EventScript:
+def decoding(running: int, num_steps: int, *, seed: int = 1) -> RandomEngine:
     """Returns a seeded engine in which about `running` sequences arrive, decode and finish."""
-    return EventScript(
+    return RandomEngine(
         seed,
         num_steps,
         load=running + running // 8,

@@ -19,7 +19,8 @@ from benchmarks.scenes import decoding
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
-from seqtop.wire import codec, parsing
+from seqtop.wire import codec
+from tests.support.recordings import append, fed
 
 TITLE = "Going back: seek"
 MAX_MS = 100.0
@@ -45,7 +46,10 @@ def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
     positions = [draw.randrange(1, len(payloads) + 1) for _ in range(num_seeks)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "run.seqtop")
-        history = _record(payloads, path)
+        history = MemoryStore()
+        append(history, payloads, EngineState(max_finished=MAX_FINISHED))
+        with FileWriter(path) as writer:
+            append(writer, payloads, EngineState(max_finished=MAX_FINISHED))
         with FileStore(path) as recording:
             spent = {
                 "in memory": _seconds(history.at, positions),
@@ -55,7 +59,7 @@ def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
             from_start = []
             for position in few:
                 started = time.thread_time()
-                wanted = _from_start(payloads, position)
+                wanted = fed(payloads[:position], max_finished=MAX_FINISHED)
                 from_start.append(time.thread_time() - started)
                 if not history.at(position) == recording.at(position) == wanted:
                     raise AssertionError(f"the state found at {position} is another one")
@@ -63,44 +67,26 @@ def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
     return [
         Figure(
             what=f"{num_steps:,} steps of {RUNNING} sequences, {where}",
-            measured=f"CPU, p95 of {num_seeks}; median {middle(each) * 1e3:.1f} ms",
-            value=percentile(each, 95) * 1e3,
+            measured=f"CPU, p95 of {num_seeks}; median {middle(seconds) * 1e3:.1f} ms",
+            value=percentile(seconds, 95) * 1e3,
             unit="ms",
             limit=Limit(MAX_MS),
             peer="every event applied from the start",
             peer_value=peer,
-            ratio=peer / (percentile(each, 95) * 1e3),
+            ratio=peer / (percentile(seconds, 95) * 1e3),
         )
-        for where, each in spent.items()
+        for where, seconds in spent.items()
     ]
-
-
-def _record(payloads: Sequence[bytes], path: Path) -> MemoryStore:
-    state, history = EngineState(max_finished=MAX_FINISHED), MemoryStore()
-    with FileWriter(path) as writer:
-        for number, payload in enumerate(payloads):
-            event = parsing.event(payload)
-            state.apply(event)
-            history.append(number, payload, event, state)
-            writer.append(number, payload, event, state)
-    return history
 
 
 def _seconds(find: Callable[[int], EngineState], positions: Sequence[int]) -> list[float]:
     """Returns the CPU seconds of each seek; states are discarded at once, as in a viewer."""
-    found = []
+    spent = []
     for position in positions:
         started = time.thread_time()
         find(position)
-        found.append(time.thread_time() - started)
-    return found
-
-
-def _from_start(payloads: Sequence[bytes], position: int) -> EngineState:
-    state = EngineState(max_finished=MAX_FINISHED)
-    for payload in payloads[:position]:
-        state.apply(parsing.event(payload))
-    return state
+        spent.append(time.thread_time() - started)
+    return spent
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 
-PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
+PAYLOADS = [codec.encode(event) for event in RandomEngine(11, 60, num_blocks=24)]
 LONG = 60.0
 """Seconds within which everything here is checked."""
 

@@ -18,9 +18,9 @@ from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, assert_one_sentence, run
-from tests.support.event_script import EventScript
 from tests.support.events import arrival, engine_info
 from tests.support.hand_driven import HandDrivenEngine
+from tests.support.random_engine import RandomEngine
 from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 
@@ -39,7 +39,7 @@ def test_record_command_ends_cleanly_on_a_signal(
     endpoint: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     path = tmp_path / "run.seqtop"
-    info, *events, _ = EventScript(21, 60)
+    info, *events, _ = RandomEngine(21, 60)
     assert isinstance(info, EngineInfo)
     with Publisher(endpoint, info, EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)

@@ -14,7 +14,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, run
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append
 
 
@@ -122,7 +122,7 @@ def test_conflicts_of_options(
 
 
 def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(tmp_path: Path) -> None:
-    info, *events = EventScript(21, 20)
+    info, *events = RandomEngine(21, 20)
     assert isinstance(info, EngineInfo)
     info = msgspec.structs.replace(info, not_available={"why": "no queue", "end": "?"})
     path = tmp_path / "run.seqtop"

@@ -15,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 from tests.support import trace_format
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 from tests.support.trace_format import Begin, CounterSample, End, Instant, Metadata, Trace
 
 NANOSECOND = 1e-9
@@ -151,8 +151,8 @@ def history_of(*scripts: list[Event]) -> MemoryStore:
 
 def test_swaps_forks_and_a_restart() -> None:
     history = history_of(
-        list(EventScript(3, 120, num_blocks=24)),
-        list(EventScript(4, 60, incarnation="two", start=1.8e9)),
+        list(RandomEngine(3, 120, num_blocks=24)),
+        list(RandomEngine(4, 60, incarnation="two", start=1.8e9)),
     )
     runs = read_runs(history)
     assert [run.incarnation for run in runs] == ["one", "two"]
@@ -169,7 +169,7 @@ def test_swaps_forks_and_a_restart() -> None:
 
 
 def test_times_that_make_no_sense_still_make_a_trace() -> None:
-    script = list(EventScript(5, 60))
+    script = list(RandomEngine(5, 60))
     for number, event in enumerate(script):
         if number % 5 == 0 and hasattr(event, "time"):
             event.time = [math.nan, math.inf, -1e300, 1e300, 0.0][number // 5 % 5]

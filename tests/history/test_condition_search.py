@@ -9,7 +9,7 @@ from seqtop.history.condition_search import ConditionSearch
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
 from seqtop.state.condition import parse_condition
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 from tests.support.scripted import Script, ScriptedSource
 
 CONDITIONS = (
@@ -27,7 +27,7 @@ def recorded(seed: int, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A random run in many short segments, with a gap."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 4_000)
     source = ScriptedSource()
-    events = [*EventScript(seed, 60, num_blocks=24)]
+    events = [*RandomEngine(seed, 60, num_blocks=24)]
     for event in events[: len(events) // 2]:
         source.apply(event)
     source.replace(source.state, num_missed=3)

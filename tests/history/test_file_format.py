@@ -50,7 +50,7 @@ def test_zstd_reads_it(tmp_path: Path) -> None:
 
 def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     """Read by hand, from docs/recording.md, with nothing of the package."""
-    path, script = tmp_path / "run.seqtop", SCRIPT[:150]
+    path, script = tmp_path / "run.seqtop", SCRIPT[:110]
     with FileWriter(path) as writer:
         state = append(writer, script, EngineState())
         writer.restore("one", len(script) + 1, state)

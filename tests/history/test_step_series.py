@@ -17,7 +17,8 @@ from seqtop.wire.messages import EngineInfo, Step
 from tests.support import events
 from tests.support.questions import stats
 from tests.support.recordings import append, encoded
-from tests.support.scripted import START, engine_info
+from tests.support.scripted import engine_info
+from tests.support.simulated_engine import START
 
 
 def a_step(number: int, start: float, end: float, **figures: Any) -> Step:

@@ -32,7 +32,7 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Step
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 from tests.support.waiting import SECONDS
 
 SAMPLE_SECONDS = 2.0
@@ -45,7 +45,7 @@ MAX_FINISHED = 500
 def publish(endpoint: str, rate: float, ended: Flag, counts: Any) -> None:
     """Publishes about `rate` deltas per second until `ended`."""
     script = iter(
-        EventScript(1, sys.maxsize, load=96, max_running=64, num_blocks=2_048, budget=512)
+        RandomEngine(1, sys.maxsize, load=96, max_running=64, num_blocks=2_048, budget=512)
     )
     info = next(script)
     assert isinstance(info, EngineInfo)

@@ -22,13 +22,13 @@ from seqtop.wire.messages import (
     Step,
 )
 from tests.support import events
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 
 BLOCKS = 24
 
 
 def run(seed: int) -> list[Event]:
-    script = EventScript(seed, 80, num_blocks=BLOCKS)
+    script = RandomEngine(seed, 80, num_blocks=BLOCKS)
     return [parsing.event(codec.encode(event)) for event in script]
 
 

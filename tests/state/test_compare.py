@@ -7,7 +7,8 @@ from seqtop.state.freeze import freeze
 from seqtop.text import format as fmt
 from seqtop.wire.messages import MissCause, Preemption, PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import step
-from tests.support.scripted import START, Script, ScriptedSource, engine_info
+from tests.support.scripted import Script, ScriptedSource, engine_info
+from tests.support.simulated_engine import START
 
 
 def two_moments() -> tuple[ScriptedSource, Script]:

@@ -15,7 +15,8 @@ from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat, SequenceUpdate
 from tests.support.reducer_events import RUNNING, arrived, metrics, prefilled, step, update
-from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, engine_info
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource, engine_info
+from tests.support.simulated_engine import START
 
 
 def observed(slo: Slo | None = None, *, max_finished: int = 1_000) -> tuple[Script, Latencies]:

@@ -6,7 +6,8 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.slo import Slo, SloError, from_values, measured, missed, parse
-from tests.support.scripted import START, Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_engine import START
 
 
 def test_what_is_still_awaited_can_be_late_already() -> None:

@@ -35,8 +35,8 @@ from seqtop.wire.snapshot import (
     Span,
     WaitTimes,
 )
-from tests.support.event_script import EventScript
 from tests.support.events import engine_info
+from tests.support.random_engine import RandomEngine
 from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import (
     RUNNING,
@@ -101,7 +101,7 @@ def test_a_late_viewer_continues_as_one_that_was_there() -> None:
 
 def test_a_viewer_that_missed_messages_has_the_state_of_the_engine() -> None:
     engine, stale = EngineState(), EngineState()
-    for number, event in enumerate(EventScript(5, 150)):
+    for number, event in enumerate(RandomEngine(5, 150)):
         payload = codec.encode(event)
         engine.apply(parsing.event(payload))
         if number % 50 < 35:  # then fifteen are lost

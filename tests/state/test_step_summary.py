@@ -21,9 +21,9 @@ from seqtop.wire.messages import (
     WaitReason,
 )
 from tests.support import events
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 
-EVENTS = list(EventScript(5, 60, num_blocks=24))
+EVENTS = list(RandomEngine(5, 60, num_blocks=24))
 
 
 def info() -> EngineInfo:
@@ -45,11 +45,8 @@ def stats(**changes: Any) -> StepStats:
 
 
 def a_step(figures: StepStats, **changes: Any) -> Step:
-    values: dict[str, Any] = {
-        "step": 7, "start_time": 10.0, "time": 11.0, "execute": ExecuteModelRequest([]),
-        "sequences": [],
-    }  # fmt: skip
-    return Step(stats=figures, **(values | changes))
+    values = {"start_time": 10.0, "time": 11.0, "stats": figures}
+    return events.step(changes.pop("step", 7), **(values | changes))
 
 
 def test_figures_are_those_of_the_step() -> None:

@@ -110,11 +110,17 @@ def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step
     return Step(step=number, **(values | fields))
 
 
+def update(seq_id: int, **fields: Any) -> SequenceUpdate:
+    """Returns the update of a sequence."""
+    return SequenceUpdate(seq_id=seq_id, **fields)
+
+
 def delta(
     request_id: str,
     *seq_ids: int,
     computed: int = 3,
     tokens: list[int] | None = None,
+    outputs: dict[int, tuple[list[int], float]] | None = None,
     **fields: Any,
 ) -> SequenceGroupMetadataDelta:
     """Returns the delta of a scheduled group, by default of one that decodes.
@@ -124,11 +130,13 @@ def delta(
         seq_ids: Its sequences.
         computed: The computed tokens of each before the step.
         tokens: The tokens of each that its last delta did not have.
+        outputs: The same by sequence, with the log probability of the whole output.
         fields: Other fields of the delta.
     """
     is_prompt = fields.setdefault("is_prompt", False)
     stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
-    data = {seq_id: SequenceDataDelta(tokens or [], -1.5, computed, stage) for seq_id in seq_ids}
+    outputs = outputs or dict.fromkeys(seq_ids, (tokens or [], -1.5))
+    data = {seq_id: SequenceDataDelta(*outputs[seq_id], computed, stage) for seq_id in seq_ids}
     values: dict[str, Any] = {"block_tables": {}, "token_chunk_size": 1} | fields
     return SequenceGroupMetadataDelta(data, request_id, **values)
 

@@ -27,9 +27,9 @@ from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
-from tests.support.event_script import EventScript
 from tests.support.fuzz import Feed, require_reason
 from tests.support.mutation import Pool, by_meaning, bytewise, plausible
+from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, frames_of
 
 Frame = tuple[AnyHeader, bytes]
@@ -41,7 +41,7 @@ class _Recordings:
     def __init__(self, choose: random.Random, directory: Path) -> None:
         self._choose = choose
         self._path = directory / "run.seqtop"
-        payloads = [codec.encode(each) for each in EventScript(choose.randrange(2**32), 30)]
+        payloads = [codec.encode(each) for each in RandomEngine(choose.randrange(2**32), 30)]
         with (
             patch.multiple(segments, BATCH_BYTES=4_000, SEGMENT_BYTES=12_000),
             FileWriter(self._path) as writer,

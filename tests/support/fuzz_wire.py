@@ -23,9 +23,9 @@ from seqtop.state.status_sentence import status_sentence
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
 from seqtop.wire.messages import Accepted, Event, Refused
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
-from tests.support.event_script import EventScript
 from tests.support.fuzz import Feed, require_reason
 from tests.support.mutation import Pool, by_meaning, bytewise, plausible
+from tests.support.random_engine import RandomEngine
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -92,9 +92,9 @@ class _Stream:
     def __init__(self, choose: random.Random) -> None:
         self._choose = choose
         seed = choose.randrange(2**32)
-        events = list(EventScript(seed, 120))
+        events = list(RandomEngine(seed, 120))
         self._events = [codec.encode(event) for event in events]
-        self._others = [codec.encode(event) for event in EventScript(seed + 1, 40)]
+        self._others = [codec.encode(event) for event in RandomEngine(seed + 1, 40)]
         self._trees = [msgspec.msgpack.decode(each) for each in self._events]
         self._pool = Pool(self._trees)
         state = EngineState()

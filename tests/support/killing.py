@@ -27,7 +27,7 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 from tests.support.waiting import SECONDS, wait_until
 
 PACE = 0.001
@@ -36,7 +36,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 def publish(endpoint: str, seed: int, incarnation: str) -> None:
     """An engine: publishes its script until somebody ends it."""
-    script = iter(EventScript(seed, sys.maxsize, incarnation=incarnation))
+    script = iter(RandomEngine(seed, sys.maxsize, incarnation=incarnation))
     info = next(script)
     assert isinstance(info, EngineInfo)
     with Publisher(endpoint, info, EngineState()) as publisher:
@@ -136,7 +136,7 @@ def kill_viewer(seed: int, directory: str) -> str:
 def _assert_is_after(found: EngineState, seed: int, number: int) -> None:
     """`found` is what the engine's own events up to message `number` make."""
     truth = EngineState(max_finished=found.max_finished)
-    for index, event in enumerate(EventScript(seed, sys.maxsize)):
+    for index, event in enumerate(RandomEngine(seed, sys.maxsize)):
         truth.apply(event)
         if index == number:
             break

@@ -9,7 +9,8 @@ from seqtop.history import FileWriter
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import StepStats, WaitReason
 from tests.support import events
-from tests.support.scripted import START, Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_engine import START
 
 SLOW_STEP = 60
 """The first of the steps in which throughput falls."""

@@ -13,14 +13,14 @@ from seqtop.history.file_format import FrameLocation
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 
 MAX_FINISHED = 40
 
 
 def encoded(seed: int, num_steps: int, **options: Any) -> list[bytes]:
-    """The payloads of an `EventScript`."""
-    return [codec.encode(event) for event in EventScript(seed, num_steps, **options)]
+    """The payloads of an `RandomEngine`."""
+    return [codec.encode(event) for event in RandomEngine(seed, num_steps, **options)]
 
 
 def fed(script: list[bytes], *, max_finished: int = MAX_FINISHED) -> EngineState:

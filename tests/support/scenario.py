@@ -16,8 +16,8 @@ from seqtop.state.listener import StateChange
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, Step
-from tests.support.event_script import EventScript
 from tests.support.fault_proxy import HARMLESS, FaultProxy, Faults
+from tests.support.random_engine import RandomEngine
 from tests.support.waiting import SECONDS, wait_until
 
 HEARTBEAT = 0.2
@@ -87,7 +87,7 @@ class _Engine:
     def start(self) -> None:
         self._starts += 1
         steps = STEPS_BEFORE + STEPS_DURING + STEPS_AFTER
-        script = EventScript(
+        script = RandomEngine(
             self._seed + self._starts, steps, incarnation=f"start-{self._starts}", load=6
         )
         self._events = iter(script)

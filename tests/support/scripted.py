@@ -1,43 +1,33 @@
 """A source whose events are written by hand, and a scene with one of everything."""
 
-import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.process.observable import Observable
 from seqtop.sequence import (
-    ExecuteModelRequest,
-    RequestMetrics,
     SamplingParams,
-    SequenceDataDelta,
-    SequenceGroupMetadataDelta,
-    SequenceGroupMetadataLike,
-    SequenceStage,
     SequenceStatus,
 )
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.wire import codec
 from seqtop.wire.messages import (
-    CachedBlocks,
     EngineInfo,
     Event,
-    Preemption,
-    RequestArrived,
-    RequestFinished,
-    SequenceUpdate,
-    Step,
     StepStats,
     WaitReason,
 )
 from tests.support import events
+from tests.support.simulated_engine import (
+    BLOCK_SIZE,
+    START,
+    SimulatedEngine,
+    SimulatedRequest,
+)
 
-BLOCK_SIZE = 16
-START = 1_700_000_000.0
 STEP_TIME = 0.05
 
 HOSTILE = (
@@ -157,38 +147,47 @@ class ScriptedSource(Observable):
         self.aborted.append(request_id)
 
 
-@dataclass
-class Actor:
-    """A request of the script: one or more sequences that do the same."""
-
-    name: str
-    seq_ids: list[int]
-    metrics: RequestMetrics
-    num_prompt: int
-    pieces: list[str]
-    cached: int = 0
-    computed: int = 0
-    num_out: int = 0
-    tables: dict[int, list[int]] = field(default_factory=dict)
-
-
 class Script:
-    """Writes an engine's events, step by step, keeping its books as an engine would."""
+    """Writes an engine's events, step by step.
+
+    Attributes:
+        actors: The requests by id.
+    """
 
     def __init__(self, source: ScriptedSource, *, tells_cached: bool = False, **info: Any) -> None:
         self.source = source
-        self.info = engine_info(**info)
-        self.time = START
-        self.number = 0
-        self.actors: dict[str, Actor] = {}
-        self.running: list[str] = []
-        self.waiting: list[str] = []
-        self.free = list(range(self.info.num_gpu_blocks))[::-1]
-        self.num_preemptions = self.hits = self.queries = 0
-        self.known: dict[int, CachedBlocks] | None = {} if tells_cached else None
-        """The content of the prefix cache; `None` if it is not published."""
-        self._seq_ids = itertools.count(1)
+        self.engine = SimulatedEngine(
+            engine_info(**info), publishes_cache=tells_cached, sends_full=False
+        )
+        self.actors: dict[str, SimulatedRequest] = {}
+        self._pieces: dict[str, list[str]] = {}
+        """The texts of the tokens of a request, again and again."""
         source.apply(self.info)
+
+    @property
+    def info(self) -> EngineInfo:
+        return self.engine.info
+
+    @property
+    def number(self) -> int:
+        """The number of the next step."""
+        return self.engine.number
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self.engine.number = number
+
+    @property
+    def time(self) -> float:
+        return self.engine.time
+
+    @time.setter
+    def time(self, time: float) -> None:
+        self.engine.time = time
+
+    @property
+    def running(self) -> list[str]:
+        return [request.request_id for request in self.engine.running]
 
     def arrive(
         self,
@@ -200,23 +199,14 @@ class Script:
         priority: int = 0,
         max_tokens: int = 64,
         pieces: list[str] | None = None,
-    ) -> Actor:
-        metrics = RequestMetrics(self.time, self.time, None, None, None)
-        actor = Actor(name, [next(self._seq_ids) for _ in range(n)], metrics, num_prompt, [])
-        actor.pieces = pieces or [word + " " for word in STORY]
-        self.actors[name] = actor
-        self.waiting.append(name)
-        self.source.apply(
-            RequestArrived(
-                request_id=name,
-                arrival_time=self.time,
-                seq_ids=actor.seq_ids,
-                num_prompt_tokens=num_prompt,
-                prompt=prompt,
-                sampling_params=SamplingParams(n=n, max_tokens=max_tokens, temperature=0.8),
-                priority=priority,
-            )
+    ) -> SimulatedRequest:
+        params = SamplingParams(n=n, max_tokens=max_tokens, temperature=0.8)
+        actor, arrived = self.engine.arrive(
+            name, prompt, params, num_prompt=num_prompt, n=n, priority=priority
         )
+        self.actors[name] = actor
+        self._pieces[name] = pieces or [word + " " for word in STORY]
+        self.source.apply(arrived)
         self.time += 0.002
         return actor
 
@@ -231,187 +221,57 @@ class Script:
         stop: dict[str, SequenceStatus] | None = None,
     ) -> None:
         """One step: `prefill` chunks, one token each for `decode` (default: all that run)."""
-        start, self.time = self.time, self.time + STEP_TIME
-        self._forgotten: list[int] = []
-        updates: list[SequenceUpdate] = []
-        preemptions = [self._preempt(*pair, updates) for pair in (preempt or {}).items()]
+        engine, chunks, ends = self.engine, prefill or {}, stop or {}
+        engine.begin_step(STEP_TIME)
+        for name, by in (preempt or {}).items():
+            engine.preempt(self.actors[name], by, "recompute")
         for name, owner in (share or {}).items():
-            self._share(self.actors[name], self.actors[owner])
-        decoding = [name for name in self.running if name not in (prefill or {})]
+            engine.share(self.actors[name], self.actors[owner], 2)
+        decoding = [name for name in self.running if name not in chunks]
         decoding = decoding if decode is None else decode
-        groups: list[SequenceGroupMetadataLike] = []
-        metrics: dict[str, RequestMetrics] = {}
-        for name, chunk in [*(prefill or {}).items(), *((name, 1) for name in decoding)]:
-            actor = self.actors[name]
-            is_prompt = name in (prefill or {})
-            stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
-            deltas = {
-                seq_id: SequenceDataDelta([], 0.0, actor.computed, stage)
-                for seq_id in actor.seq_ids
-            }
-            groups.append(
-                SequenceGroupMetadataDelta(deltas, name, {}, is_prompt, token_chunk_size=chunk)
-            )
-            updates += self._advance(actor, chunk, start, is_prompt, (stop or {}).get(name))
-            metrics[name] = actor.metrics
-        newly_cached = self._newly_cached()
-        stats = self.stats(sum((prefill or {}).values()), len(decoding))
+        for name, chunk in [*chunks.items(), *((name, 1) for name in decoding)]:
+            self._run(self.actors[name], chunk, name in chunks, ends.get(name))
         self.source.apply(
-            Step(
-                step=self.number,
-                start_time=start,
-                time=self.time,
-                execute=ExecuteModelRequest(groups),
-                sequences=updates,
-                stats=stats,
-                metrics=metrics,
-                preemptions=preemptions,
-                wait_reasons=waits or [],
-                newly_cached_blocks=newly_cached,
-                uncached_blocks=self._forgotten,
-            )
+            engine.end_step(self._figures(sum(chunks.values()), len(decoding)), waits)
         )
-        self.number += 1
-        for name, status in (stop or {}).items():
+        for name, status in ends.items():
             self.finish(name, status)
 
-    def finish(self, name: str, status: SequenceStatus) -> None:
-        actor = self.actors[name]
-        actor.metrics.finished_time = self.time
-        self._release(actor)
-        for names in (self.running, self.waiting):
-            if name in names:
-                names.remove(name)
-        self.source.apply(
-            RequestFinished(request_id=name, time=self.time, status=status, metrics=actor.metrics)
-        )
-
-    def _advance(
-        self, actor: Actor, chunk: int, start: float, is_prompt: bool, end: SequenceStatus | None
-    ) -> list[SequenceUpdate]:
-        if actor.name in self.waiting:
-            self.waiting.remove(actor.name)
-            self.running.append(actor.name)
-        if actor.metrics.first_scheduled_time is None:
-            actor.metrics.first_scheduled_time = start
-            actor.metrics.time_in_queue = start - actor.metrics.arrival_time
-            self.queries += actor.num_prompt
-        known = actor.num_prompt + actor.num_out
-        actor.computed = min(actor.computed + chunk, known)
-        samples = not is_prompt or actor.computed == known
-        if samples:
-            actor.num_out += 1
-            actor.metrics.last_token_time = self.time
-            actor.metrics.first_token_time = actor.metrics.first_token_time or self.time
-        piece = actor.pieces[(actor.num_out - 1) % len(actor.pieces)] if samples else ""
-        updates = []
-        for seq_id in actor.seq_ids:
-            table = actor.tables.setdefault(seq_id, [])
-            needed = -(-actor.computed // BLOCK_SIZE) - len(table)
-            new = [self._take() for _ in range(needed)]
-            table += new
-            updates.append(
-                SequenceUpdate(
-                    seq_id=seq_id,
-                    status=SequenceStatus.RUNNING if end is None else end,
-                    num_computed_tokens=actor.computed,
-                    num_cached_tokens=actor.cached,
-                    new_token_ids=[actor.num_out] if samples else [],
-                    new_logprobs=[-0.5] if samples else [],
-                    text_delta=piece,
-                    new_blocks=new,
-                    block_table=self._table(actor, table, len(new), end),
-                )
-            )
-        return updates
-
-    def _table(
-        self, actor: Actor, table: list[int], num_new: int, end: SequenceStatus | None
-    ) -> list[int] | None:
-        """The whole table where appending blocks would not tell it."""
-        if end is not None:
-            return []
-        return list(table) if actor.cached and len(table) == num_new + 2 else None
-
-    def _share(self, actor: Actor, owner: Actor) -> None:
-        """Let `actor` begin with the first two blocks of `owner`, found in the prefix cache."""
-        actor.cached = actor.computed = 2 * BLOCK_SIZE
-        self.hits += actor.cached
-        for seq_id in actor.seq_ids:
-            actor.tables[seq_id] = owner.tables[owner.seq_ids[0]][:2]
-
-    def _preempt(self, name: str, by: str, updates: list[SequenceUpdate]) -> Preemption:
-        actor = self.actors[name]
-        lost, actor.computed, actor.cached = actor.computed, 0, 0
-        self.num_preemptions += 1
-        self.running.remove(name)
-        self.waiting.insert(0, name)
-        self._release(actor)
-        updates += [
-            SequenceUpdate(
-                seq_id=seq_id,
-                status=SequenceStatus.WAITING,
-                num_computed_tokens=0,
-                block_table=[],
-            )
-            for seq_id in actor.seq_ids
-        ]
-        return Preemption(
-            request_id=name, mode="recompute", num_lost_tokens=lost, for_request_id=by
-        )
-
-    def _release(self, actor: Actor) -> None:
-        for table in actor.tables.values():
-            blocks = [block for block in table if block in (self.known or ())]
-            self.free[:0] = blocks  # taken last
-            self.free += [block for block in table if block not in blocks]
-        actor.tables.clear()
-
-    def _take(self) -> int:
-        block = self.free.pop()
-        if self.known and self.known.pop(block, None):
-            self._forgotten.append(block)
-        return block
-
-    def _newly_cached(self) -> list[CachedBlocks] | None:
-        """Let the prefix cache know the full blocks of whoever runs."""
-        if self.known is None:
-            return None
-        newly: list[CachedBlocks] = []
-        for actor in map(self.actors.__getitem__, self.running):
-            for seq_id, table in actor.tables.items():
-                for position, block in enumerate(table[: actor.computed // BLOCK_SIZE]):
-                    if block not in self.known:
-                        self.known[block] = CachedBlocks(
-                            request_id=actor.name, seq_id=seq_id, position=position, blocks=[block]
-                        )
-                        newly.append(self.known[block])
-        return newly
-
     def stats(self, num_prefill: int, num_decode: int) -> StepStats:
-        used = {block for actor in self.actors.values() for table in actor.tables.values()
-                for block in table}  # fmt: skip
-        total = self.info.num_gpu_blocks
-        cached = (
-            min(self.number // 4, total - len(used))
-            if self.known is None
-            else len(self.known.keys() - used)
-        )
-        return events.stats(
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
-            num_used_blocks=len(used),
-            num_free_blocks=total - len(used) - cached,
-            num_cached_blocks=cached,
+        """Returns the figures of a step that computes so many tokens now."""
+        return self.engine.count(self._figures(num_prefill, num_decode))
+
+    def finish(self, name: str, status: SequenceStatus) -> None:
+        self.source.apply(self.engine.finish(self.actors[name], status))
+
+    def _run(
+        self, actor: SimulatedRequest, chunk: int, is_prompt: bool, end: SequenceStatus | None
+    ) -> None:
+        engine = self.engine
+        if actor in engine.waiting:
+            engine.admit(actor)
+        samples = not is_prompt or actor.computed + chunk >= actor.total
+        engine.schedule(actor, chunk, is_prompt=is_prompt, samples=samples)
+        engine.grow(actor, actor.computed)
+        for seq in actor.seqs:
+            token = None
+            if samples:
+                number = len(seq.outputs)
+                pieces = self._pieces[actor.request_id]
+                token = number + 1, -0.5, pieces[number % len(pieces)]
+            engine.sample(actor, seq, token, end)
+
+    def _figures(self, num_prefill: int, num_decode: int) -> StepStats:
+        figures = events.stats(
             num_prefill_tokens=num_prefill,
             num_decode_tokens=num_decode,
-            prefix_cache_queries=self.queries,
-            prefix_cache_hits=self.hits,
-            num_preemptions=self.num_preemptions,
             scheduler_time=0.0006,
             model_forward_time=0.038,
             model_execute_time=0.044,
         )
+        if self.engine.cached is None:  # a plausible number
+            figures.num_cached_blocks = min(self.number // 4, self.engine.num_available)
+        return figures
 
 
 def scene(

@@ -207,11 +207,11 @@ def test_nothing_is_laid_out_anew_while_blocks_fill(lines: Counter[LineView]) ->
             await drawn(app, pilot, lines)
             layouts: list[object] = []
             app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
-            held = len(script.actors["runs"].tables[1])
+            held = len(script.actors["runs"].seqs[0].table)
             for _ in range(18):
                 script.step()
                 await drawn(app, pilot, lines)
-            assert len(script.actors["runs"].tables[1]) > held
+            assert len(script.actors["runs"].seqs[0].table) > held
             assert not layouts
 
     asyncio.run(run())

@@ -7,13 +7,14 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
-from tests.support.event_script import EventScript
 from tests.support.piloting import play, screen
-from tests.support.scripted import START, Script, ScriptedSource
+from tests.support.random_engine import RandomEngine
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_engine import START
 
 
 def test_swaps_are_found() -> None:
-    source = ScriptedSource(*EventScript(11, 60, num_blocks=24))
+    source = ScriptedSource(*RandomEngine(11, 60, num_blocks=24))
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
     assert history.index.previous(EventKind.SWAP, history.last) is not None

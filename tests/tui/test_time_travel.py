@@ -29,12 +29,12 @@ from seqtop.tui.time_travel import TimeTravel
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support import events as builders
-from tests.support.event_script import EventScript
 from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, encoded, frames_of
 from tests.support.scripted import Script, ScriptedSource, scene
 
-PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
+PAYLOADS = [codec.encode(event) for event in RandomEngine(13, 60, num_blocks=24)]
 STEPS = [
     index for index, payload in enumerate(PAYLOADS) if isinstance(parsing.event(payload), Step)
 ]

@@ -19,7 +19,7 @@ from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import RequestArrived, SequenceUpdate
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
-from tests.support.event_script import EventScript
+from tests.support.random_engine import RandomEngine
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -153,7 +153,7 @@ def test_lists_are_arrays_too() -> None:
 
 def test_snapshots_in_lists_are_the_same_snapshots() -> None:
     """As engines send them that have no arrays."""
-    state, events = EngineState(), list(EventScript(11, 150))
+    state, events = EngineState(), list(RandomEngine(11, 150))
     for event in events[:100]:
         state.apply(event)
     in_lists = msgspec.msgpack.encode(snapshot.take(state), enc_hook=list)
@@ -188,7 +188,7 @@ def test_joining_makes_no_object_for_each_token() -> None:
 def encoded_state(num_tokens: int) -> bytes:
     """A snapshot of twenty sequences with so many tokens of prompt and of output each."""
     state = EngineState()
-    for event in EventScript(3, 40, load=20, max_running=20, num_blocks=4_000):
+    for event in RandomEngine(3, 40, load=20, max_running=20, num_blocks=4_000):
         state.apply(event)
     running = [each for each in state.requests.values() if each.finish_reason is None]
     for request in running[:20]:

@@ -15,8 +15,8 @@ from seqtop.wire.batch import (
     scheduled_requests,
 )
 from seqtop.wire.messages import Chunk, SequenceUpdate, Step
-from tests.support.event_script import EventScript
 from tests.support.events import arrival, delta, full, step
+from tests.support.random_engine import RandomEngine
 
 RUNNING = SequenceStatus.RUNNING
 
@@ -25,7 +25,7 @@ def test_members_agree_with_the_state_after_each_step() -> None:
     num_members, kinds = 0, set()
     for seed in range(5):
         state = EngineState()
-        for event in EventScript(seed, 60):
+        for event in RandomEngine(seed, 60):
             state.apply(event)
             if not isinstance(event, Step):
                 continue

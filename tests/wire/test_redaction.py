@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from seqtop.sequence import (
-    ExecuteModelRequest,
     GuidedDecodingParams,
     Logprob,
     PoolingParams,
@@ -158,14 +157,7 @@ def step() -> Step:
         block_tables={},
         is_prompt=False,
     )
-    return Step(
-        step=1,
-        start_time=1.0,
-        time=2.0,
-        execute=ExecuteModelRequest([full, delta]),
-        sequences=[update()],
-        stats=STATS,
-    )
+    return events.step(1, full, delta, start_time=1.0, time=2.0, sequences=[update()], stats=STATS)
 
 
 EVENTS: list[Event | Snapshot | SnapshotPart] = [

@@ -18,9 +18,9 @@ from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import CachedBlocks, RequestArrived
 from seqtop.wire.snapshot import RequestSnapshot, Snapshot, SnapshotPart
-from tests.support.event_script import EventScript
 from tests.support.events import arrival, engine_info
 from tests.support.hand_driven import HandDrivenEngine
+from tests.support.random_engine import RandomEngine
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 
@@ -58,7 +58,7 @@ def runs(count: int) -> Iterator[CachedBlocks]:
 
 def scripted(num_steps: int = 200) -> Iterator[EngineState]:
     state = EngineState()
-    for event in EventScript(3, num_steps):
+    for event in RandomEngine(3, num_steps):
         state.apply(event)
         yield state
 

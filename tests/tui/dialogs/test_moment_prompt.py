@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import play, screen
-from tests.support.scripted import START
+from tests.support.simulated_engine import START
 
 
 def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:

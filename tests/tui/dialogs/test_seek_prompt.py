@@ -5,7 +5,8 @@ import pytest
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
 from seqtop.tui.dialogs.seek_prompt import EXAMPLES, SeekTarget, parse
-from tests.support.scripted import START, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource, scene
+from tests.support.simulated_engine import START
 
 
 @pytest.fixture

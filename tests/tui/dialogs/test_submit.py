@@ -9,7 +9,8 @@ from seqtop.tui.dialogs.submit import SubmitDialog
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import RequestArrived
 from tests.support.piloting import notices, play, screen, selected, until
-from tests.support.scripted import START, Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_engine import START
 
 
 def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:

@@ -31,8 +31,8 @@ def test_a_changed_block_among_a_hundred_thousand_is_one_line(lines: Counter[Lin
             await drawn(app, pilot, lines)
             pool = app.screen.query_one(BlockMap)
             before = lines[pool]
-            taken = len(script.actors["runs"].tables[1])
-            while len(script.actors["runs"].tables[1]) == taken:
+            taken = len(script.actors["runs"].seqs[0].table)
+            while len(script.actors["runs"].seqs[0].table) == taken:
                 script.step()
             await drawn(app, pilot, lines)
             assert lines[pool] - before == 1

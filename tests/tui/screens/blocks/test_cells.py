@@ -157,8 +157,7 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
         assert "Also in the prefix cache: tokens 0 to 15, written by req-1;" in " ".join(
             screen(app).split()
         )
-        script.free.remove(3)
-        script.free.append(3)
+        script.engine.take_next(3)
         script.arrive("last", num_prompt=16)
         script.step(prefill={"last": 16}, decode=[])
         app.draw()

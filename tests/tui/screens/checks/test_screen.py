@@ -12,8 +12,8 @@ from seqtop.tui.screens.checks.screen import ChecksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import codec, parsing
 from tests.support.checks_screen import KEY, found, recorded, words
-from tests.support.event_script import EventScript
 from tests.support.piloting import checked, play, screen, until
+from tests.support.random_engine import RandomEngine
 from tests.support.scripted import Script, ScriptedSource
 
 THREAD = "seqtop-check"
@@ -75,7 +75,7 @@ def number_of(findings: Findings) -> int | None:
 
 
 def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
-    payloads = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
+    payloads = [codec.encode(event) for event in RandomEngine(11, 60, num_blocks=24)]
     source = ScriptedSource(*(parsing.event(payload) for payload in payloads))
     app = SeqtopApp(source, clock=lambda: 0.0)
 

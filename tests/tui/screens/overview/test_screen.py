@@ -8,7 +8,8 @@ from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.piloting import notices, play, screen
 from tests.support.questions import question_run
-from tests.support.scripted import START, Script, ScriptedSource, scene
+from tests.support.scripted import Script, ScriptedSource, scene
+from tests.support.simulated_engine import START
 
 KEY = "6"
 

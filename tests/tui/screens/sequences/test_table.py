@@ -14,7 +14,8 @@ from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat, RequestFinished
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import checked, play, screen, selected, until
-from tests.support.scripted import START, Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_engine import START
 
 
 def finish(source: ScriptedSource, name: str) -> RequestFinished:

@@ -4,8 +4,8 @@ from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parsing
-from tests.support.event_script import EventScript
 from tests.support.piloting import play, screen
+from tests.support.random_engine import RandomEngine
 from tests.support.scripted import ScriptedSource, engine_info
 from tests.support.steps_screen import opened, step_at
 
@@ -52,7 +52,7 @@ def test_an_engine_without_steps() -> None:
 
 def test_a_rich_stream_is_drawn() -> None:
     source = ScriptedSource()
-    for event in EventScript(3, 30, num_blocks=24):
+    for event in RandomEngine(3, 30, num_blocks=24):
         source.apply(parsing.event(codec.encode(event)))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
