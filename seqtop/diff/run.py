@@ -215,16 +215,16 @@ class Run:
         if not self.steps:
             self._start_time = self._end_time = step.start_time
         self._end_time = max(self._end_time, step.time)
+        sampled: list[tuple[int, ...]] = []
         for update in step.sequences:
-            if update.request_id in self._numbers:
+            if update.request_id is not None and update.request_id in self._numbers:
                 self._request_of[update.seq_id] = self._numbers[update.request_id]
+            if token_ids := update.new_token_ids:
+                sampled.append(tuple(token_ids))
+                if (number := self._request_of.get(update.seq_id)) is not None:
+                    self.requests[number].num_output_tokens += len(token_ids)
         preempted = tuple(self._preemptions(step))
         admitted, chunks, decodes = self._batch(step)
-        rows = [update.new_token_ids for update in step.sequences if update.new_token_ids]
-        for update in step.sequences:
-            if update.new_token_ids and update.seq_id in self._request_of:
-                request = self.requests[self._request_of[update.seq_id]]
-                request.num_output_tokens += len(update.new_token_ids)
         for request_id, metrics in step.metrics.items():
             if request_id in self._numbers:
                 self.requests[self._numbers[request_id]].metrics = metrics
@@ -238,7 +238,7 @@ class Run:
                 admitted,
                 chunks,
                 decodes,
-                hash(tuple(map(tuple, rows))),
+                hash(tuple(sampled)),
                 tuple(
                     (self._numbers[reason.request_id], reason.cause, reason.num_missing)
                     for reason in step.wait_reasons

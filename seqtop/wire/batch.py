@@ -40,11 +40,11 @@ class Member(msgspec.Struct, frozen=True, gc=False):
     @property
     def num_tokens(self) -> int:
         """Tokens computed, including those of drafts and of further iterations."""
-        start = max(self.num_computed_before, self.num_cached_tokens or 0)
-        num_tokens = max(self.num_computed_before + self.chunk - start, 0)
-        update = self.update
+        num_tokens, update = self.chunk, self.update
+        if self.num_cached_tokens:
+            num_tokens -= max(self.num_cached_tokens - self.num_computed_before, 0)
         if self.is_prompt or update is None:
-            return num_tokens
+            return max(num_tokens, 0)
         return max(num_tokens + (update.num_draft_tokens or 0), len(update.new_token_ids))
 
     @property
