@@ -127,6 +127,7 @@ UNITS: Final = {
     "engine number": "virtual_engine",
     "positions": "_mrope_position_delta",
     "elements": "dimensions",
+    "as the setting says": "scheduler_settings",
 }
 """Fields by their unit: a name, or `Struct.name` if others of that name have another unit."""
 

@@ -136,3 +136,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "speculative": get_args(SpeculativeMethod),
 }
 """The values of settings that have a fixed set of them, by the name of the setting."""
+
+SCHEDULER_SETTINGS = (
+    "num_scheduler_steps",
+    "num_speculative_tokens",
+    "pipeline_parallel_size",
+    "preemption_victim",
+    "seed",
+    "speculative",
+)
+"""Settings that the engine's decisions depend on, and that have no field in `EngineInfo`."""

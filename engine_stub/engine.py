@@ -26,6 +26,7 @@ from engine_stub.step_record import StepRecord
 from engine_stub.step_timer import StepTimer
 from engine_stub.worker.pipeline import Pipeline
 from engine_stub.worker.pool_sizes import with_pool_sizes
+from engine_stub.worker.recorded_worker import RecordedWorker
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
     ParallelSampleSequenceGroup,
@@ -51,6 +52,8 @@ class LLMEngine:
     Args:
         config: The settings.
         clock: Returns the time of day, in seconds since the epoch.
+        timer: Returns the seconds since any fixed time, for the durations of a step's parts.
+        worker: Runs the model; None for the device and the stages that `config` names.
 
     Raises:
         ValueError: A setting does not fit the model or the device.
@@ -58,17 +61,23 @@ class LLMEngine:
         StageError: A pipeline stage's process ended while it was being set up.
     """
 
-    def __init__(self, config: EngineConfig, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+        worker: Worker | Pipeline | RecordedWorker | None = None,
+    ) -> None:
         config = dataclasses.replace(config, model=find_model(config.model))
         self.model_config = ModelConfig.from_pretrained(config.model)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, device, self.model_config.torch_dtype)
         config = dataclasses.replace(config, device=device, dtype=dtype)
-        self.worker: Worker | Pipeline = (
-            Worker(config, self.model_config)
-            if config.pipeline_parallel_size == 1
-            else Pipeline(config, self.model_config)
-        )
+        if worker is None:
+            is_one_stage = config.pipeline_parallel_size == 1
+            worker = (Worker if is_one_stage else Pipeline)(config, self.model_config)
+        self.worker = worker
         self.config = with_pool_sizes(config, self.model_config, self.worker)
         assert self.config.num_gpu_blocks is not None
         assert self.config.num_cpu_blocks is not None
@@ -89,6 +98,7 @@ class LLMEngine:
             Detokenizer(self.tokenizer), self.max_model_len, self.scheduler, self._seq_ids
         )
         self.clock = clock
+        self._timer = timer
         self.seq_groups: dict[str, SequenceGroup] = {}
         self.seq_id_to_seq_group: dict[str, SequenceGroupBase] = {}
         self._steps = itertools.count()
@@ -103,7 +113,7 @@ class LLMEngine:
         Raises:
             StageError: A pipeline stage ended or failed.
         """
-        timer = StepTimer(self.clock)
+        timer = StepTimer(self.clock, self._timer)
         scheduled = self.scheduler.schedule()
         timer.mark_scheduled()
         model_output = self.worker.execute_model(scheduled.execute_model_req)
@@ -149,7 +159,7 @@ class LLMEngine:
             raise ValueError(f"priority must be an integer, got {priority!r}")  # noqa: TRY004 - as above
         processed = self.input_processor.process(prompt, params)
         add: Callable[..., Any] = (
-            self._add_processed_request
+            self.add_processed_request
             if isinstance(processed.params, PoolingParams) or processed.params.n == 1
             else partial(ParallelSampleSequenceGroup.add_request, engine=self)
         )
@@ -169,6 +179,51 @@ class LLMEngine:
                 self.abort_request(seq_group.request_id)
             raise
         return self._groups_of(request_id)
+
+    def add_processed_request(
+        self,
+        request_id: str,
+        *,
+        params: SamplingParams | PoolingParams,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        arrival_time: float,
+        priority: int,
+    ) -> SequenceGroup:
+        """Makes the group of one sample, and queues or refuses it; see `add_request`.
+
+        Args:
+            params: Parameters of one sequence or of a beam search, with all stop tokens of the
+                model, as `InputProcessor.process` returns them.
+        """
+        seq = Sequence(
+            next(self._seq_ids),
+            token_inputs(prompt_token_ids, prompt),
+            self.config.block_size,
+            self.model_config.eos_token_id[0] if self.model_config.eos_token_id else None,
+        )
+        is_pooling = isinstance(params, PoolingParams)
+        seq_group = SequenceGroup(
+            request_id,
+            [seq],
+            arrival_time,
+            sampling_params=None if isinstance(params, PoolingParams) else params,
+            pooling_params=params if isinstance(params, PoolingParams) else None,
+            priority=priority,
+            draft_size=1 + self.config.num_draft_tokens,
+        )
+        # Generation needs room for at least one token.
+        if seq.get_len() + (not is_pooling) <= self.max_model_len:
+            self.scheduler.add_seq_group(seq_group)
+        else:
+            seq.status = SequenceStatus.FINISHED_IGNORED
+            seq_group.set_finished_time(self.clock())
+            self._ignored.append(seq_group)
+        self.seq_groups[request_id] = seq_group
+        return seq_group
+
+    _add_processed_request = add_processed_request
+    """The name by which vLLM's `ParallelSampleSequenceGroup` adds each sample."""
 
     def abort_request(self, request_id: str) -> bool:
         """Aborts all unfinished samples of a request, and frees their blocks for the next step.
@@ -258,43 +313,6 @@ class LLMEngine:
             model_execute_time=timer.model_execute_time,
             step_time=timer.step_time(),
         )
-
-    def _add_processed_request(
-        self,
-        request_id: str,
-        *,
-        params: SamplingParams | PoolingParams,
-        prompt: str | None,
-        prompt_token_ids: list[int],
-        arrival_time: float,
-        priority: int,
-    ) -> SequenceGroup:
-        """Makes the group of one sample, and queues or refuses it."""
-        seq = Sequence(
-            next(self._seq_ids),
-            token_inputs(prompt_token_ids, prompt),
-            self.config.block_size,
-            self.model_config.eos_token_id[0] if self.model_config.eos_token_id else None,
-        )
-        is_pooling = isinstance(params, PoolingParams)
-        seq_group = SequenceGroup(
-            request_id,
-            [seq],
-            arrival_time,
-            sampling_params=None if isinstance(params, PoolingParams) else params,
-            pooling_params=params if isinstance(params, PoolingParams) else None,
-            priority=priority,
-            draft_size=1 + self.config.num_draft_tokens,
-        )
-        # Generation needs room for at least one token.
-        if seq.get_len() + (not is_pooling) <= self.max_model_len:
-            self.scheduler.add_seq_group(seq_group)
-        else:
-            seq.status = SequenceStatus.FINISHED_IGNORED
-            seq_group.set_finished_time(self.clock())
-            self._ignored.append(seq_group)
-        self.seq_groups[request_id] = seq_group
-        return seq_group
 
     def _groups_of(self, request_id: str) -> list[SequenceGroup]:
         """Returns the groups of a request that are not reported: its own, or one per sample."""

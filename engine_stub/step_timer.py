@@ -20,11 +20,14 @@ class StepTimer:
 
     Args:
         clock: Returns the time of day, in seconds since the epoch.
+        timer: Returns the seconds since any fixed time, for durations.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._begin = self._last_mark = perf_counter()
+    def __init__(
+        self, clock: Callable[[], float], timer: Callable[[], float] = perf_counter
+    ) -> None:
+        self._clock, self._timer = clock, timer
+        self._begin = self._last_mark = timer()
         self.start_time = clock()
         self.end_time = self.start_time
         self.scheduler_time = 0.0
@@ -57,9 +60,9 @@ class StepTimer:
 
     def step_time(self) -> float:
         """Returns the duration of the step so far, in seconds."""
-        return perf_counter() - self._begin
+        return self._timer() - self._begin
 
     def _since_last_mark(self) -> float:
-        now = perf_counter()
+        now = self._timer()
         duration, self._last_mark = now - self._last_mark, now
         return duration

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from engine_stub.config import DEFAULT_MODEL, EngineConfig
+from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
 from engine_stub.step_record import (
@@ -77,6 +77,7 @@ def engine_info(
         preemption_mode=config.preemption_mode,
         control=control,
         redacted=redacted,
+        scheduler_settings={name: getattr(config, name) for name in SCHEDULER_SETTINGS},
     )
 
 

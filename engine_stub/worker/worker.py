@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import torch
 
 from engine_stub.config import EngineConfig
-from engine_stub.core.metadata import snapshot
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import WHOLE
@@ -22,10 +20,10 @@ from engine_stub.worker.memory_profile import run_largest_steps
 from engine_stub.worker.model_runner import ModelOutput, ModelRunner
 from engine_stub.worker.multi_step import run_steps
 from engine_stub.worker.pool_sizes import bytes_per_block
+from engine_stub.worker.sent_groups import update_group
 from seqtop.sequence import (
     ExecuteModelRequest,
     SequenceGroupMetadata,
-    SequenceGroupMetadataLike,
 )
 
 
@@ -133,7 +131,10 @@ class Worker:
         self.cache.swap_out(execute_model_req.blocks_to_swap_out)
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)
         self.cache.copy_blocks(execute_model_req.blocks_to_copy)
-        groups = [self._update(group) for group in execute_model_req.seq_group_metadata_list]
+        groups = [
+            update_group(self.seq_groups, sent)
+            for sent in execute_model_req.seq_group_metadata_list
+        ]
         if self.config.speculative is not None:
             for group in groups:
                 if group.state is not None:
@@ -171,16 +172,3 @@ class Worker:
         size = self.model_config.hidden_size
         head = load_draft_head(self.config.model, size, device=self.device, dtype=self.dtype)
         return DraftHeadProposer(head, self.model)
-
-    def _update(self, sent: SequenceGroupMetadataLike) -> SequenceGroupMetadata:
-        """Returns the worker's copy of a group, updated from a full description or a delta."""
-        if isinstance(sent, SequenceGroupMetadata):
-            # Deltas change the copy; the request must stay unchanged.
-            seq_data = {seq_id: snapshot(data) for seq_id, data in sent.seq_data.items()}
-            group = msgspec.structs.replace(sent, seq_data=seq_data)
-            self.seq_groups[sent.request_id] = group
-        else:
-            group = self.seq_groups[sent.request_id]
-            group.apply_delta(sent)
-            group.state = sent.state  # `apply_delta` leaves the state unchanged, as in vLLM
-        return group

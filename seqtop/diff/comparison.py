@@ -35,8 +35,11 @@ DifferenceKind: TypeAlias = Literal[
 ]
 """The kind of the first difference."""
 
-_NOT_COMPARED = {"incarnation", "engine_id", "start_time", "control", "redacted"}
-"""Fields of `EngineInfo` that differ between equal runs."""
+_NOT_COMPARED = {
+    *("incarnation", "engine_id", "start_time", "control", "redacted", "predicted_from"),
+    "scheduler_settings",  # each of them is compared by its own name
+}
+"""Fields of `EngineInfo` that differ between equal runs, and that of further settings."""
 _MAX_NAMED = 4
 
 
@@ -194,11 +197,20 @@ class _Sides(NamedTuple):
 def _settings(a: EngineInfo | None, b: EngineInfo | None) -> list[Setting]:
     if a is None or b is None:
         return []
+    names = [*EngineInfo.__struct_fields__, *a.scheduler_settings, *b.scheduler_settings]
     return [
-        Setting(name, getattr(a, name), getattr(b, name))
-        for name in EngineInfo.__struct_fields__
-        if name not in _NOT_COMPARED and getattr(a, name) != getattr(b, name)
+        Setting(name, *values)
+        for name in dict.fromkeys(names)
+        if name not in _NOT_COMPARED
+        and (values := (_setting(a, name), _setting(b, name)))[0] != values[1]
     ]
+
+
+def _setting(info: EngineInfo, name: str) -> object:
+    """Returns the value of a setting; `None` if the engine does not give it."""
+    if name in EngineInfo.__struct_fields__:
+        return getattr(info, name)
+    return info.scheduler_settings.get(name)
 
 
 def _difference(aligned: _Alignment, index: int, settings: list[Setting]) -> Difference:

@@ -47,6 +47,10 @@ MissCause: TypeAlias = Literal[
 """The reason why tokens were not found in the prefix cache, as `docs/protocol.md` defines them."""
 
 
+Setting: TypeAlias = bool | int | float | Name | None
+"""The value of a setting of an engine."""
+
+
 class Message(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     """The base class of all messages. Subclasses that are sent by themselves set a tag."""
 
@@ -117,6 +121,10 @@ class EngineInfo(Message, tag="EngineInfo"):
     without an encoder."""
     encoder_cache_size: Public[int | None] = None
     """Encoder tokens whose outputs the encoder cache holds at most."""
+    scheduler_settings: Public[dict[Name, Setting]] = {}
+    """The engine's other settings that its scheduler's decisions depend on, by its own names."""
+    predicted_from: Public[Name] = ""
+    """The recording from which `seqtop whatif` predicted this run; empty for a run of an engine."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):

@@ -1,0 +1,137 @@
+"""Replays recorded workloads with the bundled engine's scheduler (`seqtop whatif`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.publishing import MessageSink, StepPublisher, engine_info
+from engine_stub.worker.recorded_worker import RecordedWorker
+from seqtop.sequence import SequenceGroup
+from seqtop.whatif.driver import serve
+from seqtop.whatif.replay import Clock, Replay, ReplayOptions
+from seqtop.whatif.step_time import Size
+from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
+from seqtop.wire.messages import EngineInfo
+
+_INFO_SETTINGS = (
+    "block_size",
+    "num_gpu_blocks",
+    "num_cpu_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "preemption_mode",
+)
+"""Settings that are fields of `EngineInfo`."""
+
+
+class BundledScheduler:
+    """The bundled engine without a model; a `seqtop.whatif.replay.Scheduler`.
+
+    Args:
+        workload: The recorded workload.
+        options: The settings that are different.
+        replay: Tells the durations of steps.
+        clock: The clock of the engine.
+        sink: Receives what the engine publishes.
+        name: The name of the recording.
+
+    Raises:
+        ValueError: The engine refuses the settings.
+        FileNotFoundError: The model is not there.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        options: ReplayOptions,
+        replay: Replay,
+        clock: Clock,
+        sink: MessageSink,
+        name: str,
+    ) -> None:
+        def ran(size: Size) -> float:
+            seconds = replay.seconds(size)
+            clock.now += seconds
+            return seconds
+
+        config = _config(workload.info, options)
+        answers: dict[str, Answer] = {
+            request_id: request.answer for request_id, request in workload.requests.items()
+        }
+        self._worker = RecordedWorker(answers, ran, is_speculative=config.speculative is not None)
+        clock.now = workload.info.start_time
+        self._engine = LLMEngine(config, clock=clock, timer=clock, worker=self._worker)
+        self._steps = StepPublisher(sink)
+        info = engine_info(self._engine, engine_id=workload.info.engine_id, control=False)
+        info.model, info.dtype, info.device = (
+            workload.info.model,
+            workload.info.dtype,
+            workload.info.device,
+        )
+        info.predicted_from = name
+        sink.publish(info)
+
+    @property
+    def has_work(self) -> bool:
+        """True if a step has something to do."""
+        return self._engine.has_unfinished_requests()
+
+    def add(self, request: WorkloadRequest, arrival_time: float) -> None:
+        """Adds a request; its parameters were completed when it was recorded.
+
+        Raises:
+            ValueError: The engine refuses it with these settings.
+        """
+        arrival = request.arrival
+        params = arrival.sampling_params or arrival.pooling_params
+        if params is None:
+            raise ValueError("its parameters are not recorded")
+        group: SequenceGroup = self._engine.add_processed_request(
+            arrival.request_id,
+            params=params,
+            prompt=arrival.prompt,
+            prompt_token_ids=list(arrival.prompt_token_ids),
+            arrival_time=arrival_time,
+            priority=arrival.priority,
+        )
+        self._steps.arrived(group)
+
+    def abort(self, request_id: str) -> None:
+        """Aborts a request, if it is unfinished."""
+        self._engine.abort_request(request_id)
+
+    def step(self) -> list[str]:
+        """Runs a step; returns the requests of which no further token is recorded."""
+        self._steps.stepped(self._engine.step())
+        return self._worker.exhausted
+
+
+def _config(info: EngineInfo, options: ReplayOptions) -> EngineConfig:
+    """Returns the recorded settings with the different ones."""
+    settings: dict[str, Any] = {name: getattr(info, name) for name in _INFO_SETTINGS}
+    settings["num_cpu_blocks"] = info.num_cpu_blocks or 0
+    settings |= {name: info.scheduler_settings[name] for name in SCHEDULER_SETTINGS}
+    settings |= options.settings
+    known = {field.name for field in dataclasses.fields(EngineConfig)}
+    assert settings.keys() <= known
+    # The model does not run: its stages and its device make no difference.
+    settings |= {"pipeline_parallel_size": 1, "device": "cpu", "dtype": "float32"}
+    return EngineConfig(model=_model(info, options), **settings)
+
+
+def _model(info: EngineInfo, options: ReplayOptions) -> Path:
+    if options.model is not None:
+        return Path(options.model)
+    return DEFAULT_MODEL if info.model == "bundled stories" else Path(info.model)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(BundledScheduler))

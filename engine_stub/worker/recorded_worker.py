@@ -1,0 +1,180 @@
+"""A worker without a model: it returns recorded tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+
+import torch
+
+from engine_stub.core.beam_search import is_beam_search
+from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.sent_groups import update_group
+from seqtop.sequence import (
+    CompletionSequenceGroupOutput,
+    ExecuteModelRequest,
+    Logprob,
+    PoolerOutput,
+    PoolingSequenceGroupOutput,
+    SequenceGroupMetadata,
+    SequenceOutput,
+)
+from seqtop.whatif.step_time import Size
+from seqtop.whatif.workload import Answer
+
+_NO_TOKEN = 0
+"""The token after the end of an output, which the engine discards."""
+
+_WORST = -1e9
+"""A log probability with which no beam continues."""
+
+_VECTOR = torch.empty(0)
+"""The vector of a pooled prompt, which no recording has."""
+
+
+class RecordedWorker:
+    """Answers with recorded tokens, each by the output that it follows.
+
+    Args:
+        answers: The tokens by request id.
+        ran: Called with the size of each step; returns its duration in seconds.
+        is_speculative: Drafts are verified, where they are recorded.
+
+    Attributes:
+        exhausted: Requests of the last step of which no further token is recorded.
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, Answer],
+        ran: Callable[[Size], float],
+        *,
+        is_speculative: bool = False,
+    ) -> None:
+        self.exhausted: list[str] = []
+        self._is_speculative = is_speculative
+        self._answers = answers
+        self._ran = ran
+        self._seq_groups: dict[str, SequenceGroupMetadata] = {}
+
+    def determine_num_available_blocks(self) -> int:
+        """Raises ValueError: there is no device; the size of the pool has to be set."""
+        raise ValueError("num_gpu_blocks must be set where no model runs")
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Does nothing: there are no keys and values."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def execute_model(self, execute_model_req: ExecuteModelRequest) -> ModelOutput:
+        """Returns the tokens of the groups of a step that are due."""
+        self.exhausted = []
+        for request_id in execute_model_req.finished_requests_ids:
+            self._seq_groups.pop(request_id, None)
+        groups = [
+            update_group(self._seq_groups, sent)
+            for sent in execute_model_req.seq_group_metadata_list
+        ]
+        num_drafted = [self._num_drafted(group) for group in groups]
+        outputs = [
+            CompletionSequenceGroupOutput(self._samples(group, drafted), None)
+            for group, drafted in zip(groups, num_drafted, strict=True)
+        ]
+        pooler_output = None
+        if any(group.pooling_params is not None for group in groups):
+            vectors = (_VECTOR if group.do_sample else None for group in groups)
+            pooler_output = PoolerOutput([*map(PoolingSequenceGroupOutput, vectors)])
+        seconds = self._ran(_size(groups, num_drafted))
+        has_drafts = self._is_speculative and bool(groups)
+        return ModelOutput(outputs, seconds, pooler_output, num_drafted if has_drafts else None)
+
+    def _num_drafted(self, group: SequenceGroupMetadata) -> int:
+        """Returns the number of draft tokens that the step verifies."""
+        if not self._is_speculative or not group.do_sample or len(group.seq_data) != 1:
+            return 0
+        assert group.state is not None
+        (data,) = group.seq_data.values()
+        draft = self._answers[group.request_id].drafts.get(data.get_output_len())
+        return min(draft.num_tokens, group.state.num_steps - 1) if draft else 0
+
+    def _samples(self, group: SequenceGroupMetadata, num_drafted: int) -> list[SequenceOutput]:
+        if not group.do_sample or group.pooling_params is not None:
+            return []
+        if is_beam_search(group.sampling_params):
+            samples = self._continuations(group)
+        else:
+            samples = self._next_tokens(group, num_drafted)
+        if not samples:
+            self.exhausted.append(group.request_id)
+        return samples
+
+    def _next_tokens(self, group: SequenceGroupMetadata, num_drafted: int) -> list[SequenceOutput]:
+        """Returns a token, and those of an accepted draft or of further iterations."""
+        assert group.state is not None
+        answer = self._answers[group.request_id]
+        ((seq_id, data),) = group.seq_data.items()
+        first = data.get_output_len()
+        most = group.state.num_steps
+        if self._is_speculative:
+            draft = answer.drafts.get(first)
+            most = 1 + (min(draft.num_accepted, num_drafted) if draft else 0)
+        tokens = zip(answer.token_ids[first : first + most], answer.logprobs[first:], strict=False)
+        samples = [
+            SequenceOutput(
+                seq_id,
+                token_id,
+                _copied(answer.candidates.get(index)) or {token_id: Logprob(logprob)},
+            )
+            for index, (token_id, logprob) in enumerate(tokens, first)
+        ]
+        if samples and self._is_speculative:  # a draft may be accepted beyond the end
+            beyond = SequenceOutput(seq_id, _NO_TOKEN, {_NO_TOKEN: Logprob(0.0)})
+            samples += [beyond] * (most - len(samples))
+        return samples
+
+    def _continuations(self, group: SequenceGroupMetadata) -> list[SequenceOutput]:
+        """Returns the continuations of beams, likeliest first."""
+        answer = self._answers[group.request_id]
+        beams = {
+            tuple(data.get_output_token_ids()): (seq_id, data.cumulative_logprob)
+            for seq_id, data in group.seq_data.items()
+        }
+        length = len(next(iter(beams)))
+        samples: list[tuple[float, SequenceOutput]] = []
+        for parent, token_id, logprob in answer.beams.get(length, ()):
+            if parent in beams:
+                seq_id, cumulative = beams[parent]
+                candidates = {token_id: Logprob(logprob)}
+                samples.append((cumulative + logprob, SequenceOutput(seq_id, token_id, candidates)))
+        if not samples and answer.is_whole:
+            # No continuation was good enough: the search ended with outputs that had ended before.
+            params = group.sampling_params
+            assert params is not None
+            token_id = next(own for own in count() if own not in params.all_stop_token_ids)
+            candidates = {token_id: Logprob(_WORST)}
+            return [SequenceOutput(seq_id, token_id, candidates) for seq_id, _ in beams.values()]
+        samples.sort(key=lambda ranked: -ranked[0])
+        return [sample for _, sample in samples]
+
+
+def _copied(candidates: dict[int, Logprob] | None) -> dict[int, Logprob]:
+    """Returns a copy, to which the engine adds the texts of the tokens."""
+    return {
+        token_id: Logprob(own.logprob, own.rank) for token_id, own in (candidates or {}).items()
+    }
+
+
+def _size(groups: list[SequenceGroupMetadata], num_drafted: list[int]) -> Size:
+    """Returns the numbers of tokens that a step computes."""
+    num_prefill = num_decode = 0
+    for group, drafted in zip(groups, num_drafted, strict=True):
+        chunk = group.token_chunk_size or 1
+        for data in group.seq_data.values():
+            start = data.get_num_computed_tokens()
+            num_tokens = start + chunk - max(start, data.get_num_cached_tokens())
+            if group.is_prompt:
+                num_prefill += num_tokens
+            else:
+                num_decode += num_tokens + drafted
+    return Size(num_prefill, num_decode)

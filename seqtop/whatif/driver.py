@@ -1,0 +1,144 @@
+"""Drivers: processes that replay workloads with the scheduler of one engine.
+
+A driver belongs to the engine's package, which the inspector never imports. It reads requests as
+lines of JSON from its standard input, and writes as many results. Another Python, with another
+version of the engine, may run it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from seqtop.history.file_store import FileStore
+from seqtop.history.file_writer import FileWriter
+from seqtop.history.timeline import RecordingError
+from seqtop.whatif.replay import (
+    Clock,
+    RecordingSink,
+    Replay,
+    ReplayOptions,
+    ReplayResult,
+    Scheduler,
+)
+from seqtop.whatif.workload import Workload, WorkloadError
+from seqtop.wire.errors import WireError
+
+DRIVERS = {"engine_stub": "engine_stub.entrypoints.whatif"}
+"""The modules of drivers, by the first word of `EngineInfo.engine`."""
+
+
+class ReplayRequest(msgspec.Struct):
+    """A request to a driver."""
+
+    recording: str
+    """The path of the recording."""
+    output: str
+    """The path of the prediction, which is replaced if it exists."""
+    options: ReplayOptions
+
+
+class DriverError(Exception):
+    """A driver cannot be started, or has failed; the message is one sentence for the user."""
+
+
+class MakeScheduler(Protocol):
+    """Makes a scheduler."""
+
+    def __call__(
+        self,
+        workload: Workload,
+        options: ReplayOptions,
+        replay: Replay,
+        clock: Clock,
+        sink: RecordingSink,
+        name: str,
+    ) -> Scheduler:
+        """Makes a scheduler for a workload. Raises ValueError or OSError if it cannot."""
+
+
+def serve(make_scheduler: MakeScheduler) -> int:
+    """Serves the requests on standard input; returns the exit status of the process."""
+    workloads: dict[str, Workload] = {}
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=ReplayRequest)
+        try:
+            if request.recording not in workloads:
+                with FileStore(request.recording) as recording:
+                    workloads[request.recording] = Workload(recording)
+            result = _replay(workloads[request.recording], request, make_scheduler)
+        except (WorkloadError, RecordingError, WireError, ValueError, OSError) as error:
+            result = ReplayResult(error=str(error))
+        sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _replay(
+    workload: Workload, request: ReplayRequest, make_scheduler: MakeScheduler
+) -> ReplayResult:
+    clock = Clock()
+    replay = Replay(workload, request.options, clock)
+    with FileWriter(request.output, overwrite=True) as writer:
+        scheduler = make_scheduler(
+            workload,
+            request.options,
+            replay,
+            clock,
+            RecordingSink(writer),
+            Path(request.recording).name,
+        )
+        return replay.run(scheduler)
+
+
+def run_driver(
+    module: str, requests: Iterable[ReplayRequest], *, python: str = sys.executable
+) -> Iterator[ReplayResult]:
+    """Runs a driver, and yields the result of each request as soon as it is there.
+
+    Args:
+        module: The module of the driver.
+        requests: The requests, in order.
+        python: The Python that runs it.
+
+    Raises:
+        DriverError: The driver cannot be started, or ends before its last result.
+    """
+    with ExitStack() as stack:
+        try:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [python, "-m", module],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )
+        except OSError as error:
+            raise DriverError(f"{python} cannot be started: {error.strerror}") from error
+        stack.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for request in requests:
+            try:
+                process.stdin.write(msgspec.json.encode(request) + b"\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+            if not line:
+                raise DriverError(_failure(process, module))
+            yield msgspec.json.decode(line, type=ReplayResult)
+
+
+def _failure(process: subprocess.Popen[bytes], module: str) -> str:
+    """Returns a sentence with the last line that a process wrote to its standard error."""
+    _, errors = process.communicate()
+    lines = errors.decode(errors="replace").strip().splitlines() or ["it wrote nothing"]
+    return f"{module} has failed: {lines[-1]}"

@@ -1,0 +1,269 @@
+"""A recorded workload: what the engine was given, and what its model answered.
+
+Decisions of the scheduler are not part of it. What a request's model answered is stored by the
+output so far, and not by step, because with other settings the steps are others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from seqtop.history.timeline import Timeline
+from seqtop.process import garbage_collection
+from seqtop.sequence import Logprob, SequenceStatus
+from seqtop.wire.messages import (
+    EngineInfo,
+    Event,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    StreamingUpdate,
+)
+
+TokenIds: TypeAlias = tuple[int, ...]
+
+
+class WorkloadError(Exception):
+    """A recording cannot be replayed; the message is one sentence for the user."""
+
+
+class Draft(NamedTuple):
+    """A draft that was verified after some output."""
+
+    num_tokens: int
+    num_accepted: int
+
+
+class Continuation(NamedTuple):
+    """A token by which a beam was continued."""
+
+    parent: TokenIds
+    """The output of the beam before."""
+    token_id: int
+    logprob: float
+
+
+class Answer(msgspec.Struct):
+    """What the model answered to one request."""
+
+    token_ids: list[int] = []
+    """The output of a request with one sequence."""
+    logprobs: list[float] = []
+    candidates: dict[int, dict[int, Logprob]] = {}
+    """The candidates for the token at an index, if the request asked for them."""
+    drafts: dict[int, Draft] = {}
+    """Drafts by the length of the output before."""
+    beams: dict[int, list[Continuation]] = {}
+    """The continuations of a beam search by the length of the outputs before, in any order."""
+    is_whole: bool = False
+    """True if the request ended by itself, so that there are no further tokens."""
+
+
+class WorkloadRequest(msgspec.Struct):
+    """A request of a workload."""
+
+    arrival: RequestArrived
+    answer: Answer
+    status: SequenceStatus | None = None
+    """The final status; `None` if it was unfinished at the end of the recording."""
+    joined_at: float = 0.0
+    """The time (epoch seconds) after which a step could first schedule it."""
+    ended_at: float | None = None
+    """The time (epoch seconds) of its end."""
+
+    @property
+    def is_cut(self) -> bool:
+        """True if its own end is unknown: it was aborted, or unfinished at the end."""
+        return self.status in (None, SequenceStatus.FINISHED_ABORTED)
+
+    @property
+    def has_free_length(self) -> bool:
+        """True if a run with other settings might sample another length: unseeded, and stopped."""
+        params = self.arrival.sampling_params
+        if params is None or self.status is not SequenceStatus.FINISHED_STOPPED:
+            return False
+        is_beam = "beam_width" in (params.extra_args or ())
+        return not is_beam and params.temperature > 0 and params.seed is None
+
+
+class StepInputs(msgspec.Struct):
+    """What the engine was given before one step, and the times and size of the step."""
+
+    arrived: list[str]
+    """Ids of requests, in order."""
+    aborted: list[str]
+    start_time: float
+    end_time: float
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    is_idle_after: bool = False
+    """True if no request was unfinished after the step."""
+
+
+class Workload:
+    """The workload of a recorded run.
+
+    Args:
+        timeline: The recording, which is read from its beginning to its end.
+
+    Raises:
+        RecordingError: A part of the recording cannot be read.
+        WorkloadError: The recording does not contain a whole run from its start, with its tokens.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.info: EngineInfo
+        self.requests: dict[str, WorkloadRequest] = {}
+        """All requests by id, in order of arrival."""
+        self.steps: list[StepInputs] = []
+        self._info: EngineInfo | None = None
+        self._arrived: list[str] = []
+        self._aborted: list[str] = []
+        self._unfinished: set[str] = set()
+        self._outputs: dict[int, TokenIds] = {}
+        """The output so far of each beam, by sequence id."""
+        self._request_of: dict[int, WorkloadRequest] = {}
+        """The request of each unfinished sequence."""
+        with garbage_collection.paused():
+            self._read_start(timeline)
+            for _, event in timeline.events(timeline.first, timeline.last):
+                self._read(event)
+        if self._info is None:
+            raise WorkloadError("the recording does not describe its engine")
+        if not self.steps:
+            raise WorkloadError("the recording has no step")
+        self.info = self._info
+        if self._aborted:  # by the end of the recording no step had taken note of them
+            last = self.steps[-1]
+            self.steps.append(
+                StepInputs(self._arrived, self._aborted, last.end_time, last.end_time, 0, 0)
+            )
+
+    @property
+    def num_free_lengths(self) -> int:
+        """The number of requests that might sample another length."""
+        return sum(request.has_free_length for request in self.requests.values())
+
+    def _read_start(self, timeline: Timeline) -> None:
+        state = timeline.at(timeline.first)
+        self._info = state.info
+        if state.info is not None:
+            _check(state.info)
+        unfinished = [
+            request for request in state.requests.values() if request.finish_reason is None
+        ]
+        if unfinished or state.cached_blocks:
+            reason = (
+                f"{len(unfinished):,} requests were running already"
+                if unfinished
+                else "the prefix cache had contents already"
+            )
+            raise WorkloadError(f"the recording starts in the middle of a run: {reason}")
+
+    def _read(self, event: Event | None) -> None:
+        match event:
+            case None:
+                raise WorkloadError(
+                    f"messages are missing in the recording after {len(self.steps):,} steps"
+                )
+            case EngineInfo():
+                _check(event)
+                self._info = event
+            case RequestArrived():
+                self._arrive(event)
+            case Step():
+                self._step(event)
+            case RequestFinished():
+                self._finish(event)
+            case StreamingUpdate():
+                raise WorkloadError(
+                    f"request {event.request_id} is a streaming session, which cannot be replayed"
+                )
+
+    def _arrive(self, event: RequestArrived) -> None:
+        if event.request_id in self.requests:
+            raise WorkloadError(f"the id {event.request_id!r} is used by several requests")
+        if event.lora:
+            raise WorkloadError(
+                f"request {event.request_id} uses a LoRA adapter, which cannot be replayed"
+            )
+        request = WorkloadRequest(event, Answer())
+        # What arrived during a step was not scheduled by it.
+        earliest = self.steps[-1].start_time if self.steps else event.arrival_time
+        request.joined_at = max(event.arrival_time, earliest)
+        self.requests[event.request_id] = request
+        self._unfinished.add(event.request_id)
+        self._arrived.append(event.request_id)
+        for seq_id in event.seq_ids:
+            self._request_of[seq_id] = request
+            self._outputs[seq_id] = ()
+
+    def _step(self, step: Step) -> None:
+        if self.steps:
+            self.steps[-1].is_idle_after = not self._unfinished.difference(self._arrived)
+        stats = step.stats
+        self.steps.append(
+            StepInputs(
+                self._arrived,
+                self._aborted,
+                step.start_time,
+                step.time,
+                stats.num_prefill_tokens,
+                stats.num_decode_tokens,
+            )
+        )
+        self._arrived, self._aborted = [], []
+        # Forks come before their parents, and begin with the output that these had before the step.
+        before = {update.seq_id: self._outputs.get(update.seq_id, ()) for update in step.sequences}
+        for update in step.sequences:
+            self._update(update, before)
+
+    def _update(self, update: SequenceUpdate, before: dict[int, TokenIds]) -> None:
+        if update.parent_seq_id is not None:
+            request = self.requests.get(update.request_id or "")
+            if request is None:
+                raise WorkloadError(f"sequence {update.seq_id} was forked in an unknown request")
+            self._request_of[update.seq_id] = request
+            output = before.get(update.parent_seq_id, ())
+        else:
+            known = self._request_of.get(update.seq_id)
+            if known is None:
+                raise WorkloadError(f"sequence {update.seq_id} belongs to no request")
+            request, output = known, before[update.seq_id]
+        answer = request.answer
+        params = request.arrival.sampling_params
+        if params is not None and "beam_width" in (params.extra_args or ()):
+            self._outputs[update.seq_id] = output + tuple(update.new_token_ids)
+            for token_id, logprob in zip(update.new_token_ids, update.new_logprobs, strict=False):
+                continuations = answer.beams.setdefault(len(output), [])
+                continuations.append(Continuation(output, token_id, logprob))
+            return
+        first = len(answer.token_ids)
+        if update.num_draft_tokens is not None:
+            answer.drafts[first] = Draft(update.num_draft_tokens, update.num_accepted_tokens or 0)
+        answer.token_ids += update.new_token_ids
+        answer.logprobs += update.new_logprobs
+        if update.top_logprobs:
+            answer.candidates |= dict(enumerate(update.top_logprobs, first))
+
+    def _finish(self, event: RequestFinished) -> None:
+        request = self.requests.get(event.request_id)
+        if request is None:
+            raise WorkloadError(f"request {event.request_id} ended, but did not arrive")
+        request.status, request.ended_at = event.status, event.time
+        request.answer.is_whole = not request.is_cut
+        self._unfinished.discard(event.request_id)
+        if event.status is SequenceStatus.FINISHED_ABORTED:
+            self._aborted.append(event.request_id)
+
+
+def _check(info: EngineInfo) -> None:
+    if info.redacted:
+        raise WorkloadError("the recording is redacted: without tokens it cannot be replayed")
+    if info.predicted_from:
+        raise WorkloadError(
+            f"the recording is a prediction from {info.predicted_from}; use that one"
+        )
