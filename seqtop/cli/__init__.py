@@ -15,6 +15,7 @@ COMMANDS = (
     "check",
     "diff",
     "explain",
+    "whatif",
     "serve",
     "keygen",
     "completion",

@@ -29,9 +29,26 @@ from seqtop.whatif.replay import (
 )
 from seqtop.whatif.workload import Workload, WorkloadError
 from seqtop.wire.errors import WireError
+from seqtop.wire.messages import EngineInfo
 
 DRIVERS = {"engine_stub": "engine_stub.entrypoints.whatif"}
 """The modules of drivers, by the first word of `EngineInfo.engine`."""
+
+
+class DriverError(Exception):
+    """A driver cannot be started, or has failed; the message is one sentence for the user."""
+
+
+def driver_of(info: EngineInfo) -> str:
+    """Returns the module of the driver for an engine.
+
+    Raises:
+        DriverError: There is none.
+    """
+    engine = info.engine.partition(" ")[0]
+    if engine not in DRIVERS:
+        raise DriverError(f"the scheduler of {info.engine} cannot be run again yet")
+    return DRIVERS[engine]
 
 
 class ReplayRequest(msgspec.Struct):
@@ -42,10 +59,6 @@ class ReplayRequest(msgspec.Struct):
     output: str
     """The path of the prediction, which is replaced if it exists."""
     options: ReplayOptions
-
-
-class DriverError(Exception):
-    """A driver cannot be started, or has failed; the message is one sentence for the user."""
 
 
 class MakeScheduler(Protocol):

@@ -65,6 +65,18 @@ class StepTime(msgspec.Struct, frozen=True):
         """Returns the time from the end of a step to the next one, if there is work."""
         return self.per_gap + self.per_arrival * num_arrived
 
+    def check_prefill(self) -> None:
+        """Checks that the cost of prefill tokens is known.
+
+        Raises:
+            StepTimeError: Too few steps have some, so that they might seem to cost nothing.
+        """
+        if self.num_prefill_steps < MIN_PREFILL_STEPS:
+            raise StepTimeError(
+                f"{self.num_prefill_steps} steps with prefill tokens are too few to know what those"
+                f" cost; {MIN_PREFILL_STEPS} are needed"
+            )
+
     def is_extrapolation(self, size: Size) -> bool:
         """Returns whether a step is larger than all recorded ones."""
         return any(given > most for given, most in zip(size, self.largest, strict=True))

@@ -13,6 +13,7 @@ import msgspec
 from seqtop.history.timeline import Timeline
 from seqtop.process import garbage_collection
 from seqtop.sequence import Logprob, SequenceStatus
+from seqtop.text import format as fmt
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -119,7 +120,7 @@ class Workload:
         self.requests: dict[str, WorkloadRequest] = {}
         """All requests by id, in order of arrival."""
         self.steps: list[StepInputs] = []
-        self._info: EngineInfo | None = None
+        self._info: EngineInfo | None
         self._arrived: list[str] = []
         self._aborted: list[str] = []
         self._unfinished: set[str] = set()
@@ -128,14 +129,13 @@ class Workload:
         self._request_of: dict[int, WorkloadRequest] = {}
         """The request of each unfinished sequence."""
         with garbage_collection.paused():
-            self._read_start(timeline)
-            for _, event in timeline.events(timeline.first, timeline.last):
-                self._read(event)
-        if self._info is None:
+            self._read_all(timeline)
+        info = self._info
+        if info is None:
             raise WorkloadError("the recording does not describe its engine")
         if not self.steps:
             raise WorkloadError("the recording has no step")
-        self.info = self._info
+        self.info = info
         if self._aborted:  # by the end of the recording no step had taken note of them
             last = self.steps[-1]
             self.steps.append(
@@ -147,6 +147,11 @@ class Workload:
         """The number of requests that might sample another length."""
         return sum(request.has_free_length for request in self.requests.values())
 
+    def _read_all(self, timeline: Timeline) -> None:
+        self._read_start(timeline)
+        for _, event in timeline.events(timeline.first, timeline.last):
+            self._read(event)
+
     def _read_start(self, timeline: Timeline) -> None:
         state = timeline.at(timeline.first)
         self._info = state.info
@@ -155,13 +160,11 @@ class Workload:
         unfinished = [
             request for request in state.requests.values() if request.finish_reason is None
         ]
-        if unfinished or state.cached_blocks:
-            reason = (
-                f"{len(unfinished):,} requests were running already"
-                if unfinished
-                else "the prefix cache had contents already"
+        if unfinished:
+            raise WorkloadError(
+                "the recording starts in the middle of a run:"
+                f" {fmt.plural(len(unfinished), 'request')} had not ended"
             )
-            raise WorkloadError(f"the recording starts in the middle of a run: {reason}")
 
     def _read(self, event: Event | None) -> None:
         match event:
