@@ -119,6 +119,8 @@ def _config(info: EngineInfo, options: ReplayOptions) -> EngineConfig:
     settings: dict[str, Any] = {name: getattr(info, name) for name in _INFO_SETTINGS}
     settings["num_cpu_blocks"] = info.num_cpu_blocks or 0
     settings |= {name: info.scheduler_settings[name] for name in SCHEDULER_SETTINGS}
+    if info.max_model_len == info.num_gpu_blocks * info.block_size:
+        settings["max_model_len"] = None  # it was what the pool had room for
     settings |= options.settings
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     assert settings.keys() <= known

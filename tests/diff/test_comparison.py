@@ -85,10 +85,13 @@ def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
 )
 def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any]) -> None:
     comparison = changed(crowded, **CROWDED, **changes)
-    assert comparison.settings == []
+    named = [setting.name for setting in comparison.settings]
+    assert named == [name for name in changes if name != "patch"]
     assert comparison.first is not None
     assert comparison.first.kind == "preemption"
-    assert comparison.first.cause == "the policy that chooses the request to preempt differs"
+    policy = "the policy that chooses the request to preempt differs"
+    assert comparison.first.cause.endswith(policy)
+    assert ("preemption_victim last → largest" in comparison.first.cause) == bool(named)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ class Header(BaseHeader):
 
 
 def badges(ui: UiState) -> Line:
-    """Returns badges for the connection, a pause and a recording."""
-    recording = _recording(ui)
+    """Returns badges for a prediction, a recording, a pause and the connection."""
+    recording = (*_prediction(ui), *_recording(ui))
     text, style = BADGES[ui.source.connection.state]
     if ui.source.connection.state is ConnectionState.LOST:
         text += f" {fmt.growing(float(int(ui.message_clock.silence)))}"
@@ -51,6 +51,14 @@ def badges(ui: UiState) -> Line:
     if ui.source.connection.state is ConnectionState.LIVE:
         return (*recording, paused)
     return (*recording, paused, (f" {text} ", style))
+
+
+def _prediction(ui: UiState) -> Line:
+    """Returns the badge of a predicted run."""
+    info = ui.state.info
+    if info is None or not info.predicted_from:
+        return ()
+    return ((" PREDICTION ", "badge-alert"), (" ", PLAIN))
 
 
 def _recording(ui: UiState) -> Line:

@@ -86,6 +86,16 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
     play(app, act)
 
 
+@pytest.mark.parametrize("name", ["", "run.seqtop"])
+def test_a_prediction_says_that_it_is_one(name: str) -> None:
+    app = SeqtopApp(scene(ScriptedSource(), predicted_from=name).source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        assert ("PREDICTION" in screen(app)) == bool(name)
+
+    play(app, act)
+
+
 def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "missed" not in screen(app)

@@ -1,0 +1,100 @@
+"""A recorded run of the bundled engine comes out again, and its predictions are what runs do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_stub.entrypoints.whatif import BundledScheduler
+from seqtop.diff.comparison import Comparison, compare
+from seqtop.diff.run import Run
+from seqtop.history import FileStore, FileWriter
+from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
+from seqtop.whatif.step_time import fit
+from seqtop.whatif.workload import Workload
+from tests.support.greedy_runs import record_run
+from tests.support.random_runs import RandomRun, small_models
+
+NUM_RUNS = 40
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return small_models(tmp_path_factory.mktemp("models"))
+
+
+def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
+    with FileStore(source) as recording:
+        workload = Workload(recording)
+    clock = Clock()
+    replay = Replay(workload, options, clock)
+    with FileWriter(target, overwrite=True) as writer:
+        sink = RecordingSink(writer)
+        scheduler = BundledScheduler(workload, options, replay, clock, sink, source.name)
+        return replay.run(scheduler)
+
+
+def compared(a: Path, b: Path) -> Comparison:
+    with FileStore(a) as first, FileStore(b) as second:
+        return compare(Run(first), Run(second))
+
+
+def record_random(path: Path, seed: int, models: list[Path]) -> RandomRun:
+    run = RandomRun(seed, models)
+    with FileWriter(path, overwrite=True) as writer:
+        sink = RecordingSink(writer)
+        sink.publish(run.info())
+        for _ in run.steps(sink):
+            pass
+    return run
+
+
+def test_random_runs_come_out_again(tmp_path: Path, models: list[Path]) -> None:
+    """Beams, samples, drafts, swapping, aborts, preemptions, pooling, several iterations a step."""
+    num_steps = num_preemptions = num_aborts = 0
+    for seed in range(NUM_RUNS):
+        path, again = tmp_path / "run.seqtop", tmp_path / "again.seqtop"
+        run = record_random(path, seed, models)
+        options = ReplayOptions(model=str(run.engine.config.model))
+        result = replayed(path, again, options)
+        comparison = compared(path, again)
+        assert comparison.first is None, (seed, comparison.first)
+        assert not comparison.settings
+        assert (result.num_steps, result.cut, result.refused) == (run.num_steps, [], {})
+        num_steps += run.num_steps
+        num_aborts += run.num_aborts
+        with FileStore(again) as recording:
+            state = recording.at(recording.last)
+        assert state.info is not None
+        assert state.info.predicted_from == "run.seqtop"
+        num_preemptions += state.stats.num_preemptions if state.stats else 0
+    assert num_steps > 1_000
+    assert num_preemptions > 10
+    assert num_aborts > 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_gpu_blocks": 64},
+        {"num_gpu_blocks": 32},
+        {"max_num_seqs": 4},
+        {"max_num_batched_tokens": 48},
+        {"enable_prefix_caching": False},
+        {"num_cpu_blocks": 30, "preemption_mode": "swap"},
+    ],
+)
+def test_a_prediction_is_what_a_run_with_these_settings_does(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    base, real, predicted = (tmp_path / name for name in ("base", "real", "predicted"))
+    record_run(base)
+    record_run(real, **changes)
+    assert compared(base, real).first is not None, "the settings make no difference"
+    with FileStore(base) as recording:
+        step_time = fit(Workload(recording).steps)
+    result = replayed(base, predicted, ReplayOptions(settings=changes, step_time=step_time))
+    comparison = compared(real, predicted)
+    assert comparison.first is None
+    assert not comparison.settings
+    assert not result.cut
