@@ -22,6 +22,7 @@ from seqtop.state.sequence_updates import (
     clear_output,
     close_span,
     joint_lengths,
+    large_forks,
     new_request,
     new_sequence,
     set_status,
@@ -102,9 +103,11 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     touched = dict.fromkeys(_run_batch(state, step))
     swapped_out = block_moves(step).swapped_out
     host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
+    too_large = large_forks(state, step.sequences)
     for update in step.sequences:
         _update_host_table(state, update, host_tables)
-        update_sequence(state, update, step=step.step, time=step.time)
+        is_large = update.seq_id in too_large
+        update_sequence(state, update, step=step.step, time=step.time, is_large=is_large)
         _count_extra_tokens(state, update)
         touched[update.seq_id] = None
     touched |= dict.fromkeys(_update_wait_reasons(state, step))

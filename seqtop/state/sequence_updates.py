@@ -1,5 +1,7 @@
 """Applies the updates of a step: one `SequenceUpdate` changes one sequence."""
 
+from collections.abc import Sequence
+
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import waits
 from seqtop.state.model import EngineData, RequestState, SequenceState
@@ -13,8 +15,53 @@ _LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
 _MAX_DRAFT_POSITIONS = 64
 """Later positions in a draft are not counted."""
 
+_FREE_FORKED_TOKENS = 2**18
+_FORKED_PER_TOKEN = 4
+_MAX_FORKED_TOKENS = 2**22
+"""A fork copies the output of its parent, so a row of a few bytes may cost megabytes. All forks
+together may hold the first number of tokens, and the second number for each received token, up to
+the last number. Those of a beam search hold at most as many as were received."""
+_CHARACTERS_PER_TOKEN = 8
+"""Characters of text that count as much as a token."""
 
-def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
+
+def large_forks(state: EngineData, updates: Sequence[SequenceUpdate]) -> set[int]:
+    """Returns the new forks whose copies of their parents' outputs would be too large together."""
+    forks = [
+        update
+        for update in updates
+        if update.parent_seq_id is not None and update.seq_id not in state.sequences
+    ]
+    if not forks:
+        return set()
+    removed = {update.seq_id for update in updates if update.is_removed}
+    allowed = _FREE_FORKED_TOKENS + _FORKED_PER_TOKEN * state.num_output_tokens
+    left = min(allowed, _MAX_FORKED_TOKENS) - sum(
+        _output_size(sequence)
+        for sequence in state.sequences.values()
+        if sequence.parent_seq_id is not None and sequence.seq_id not in removed
+    )
+    sizes: dict[int, int] = {}
+    too_large: set[int] = set()
+    for update in forks:
+        parent = state.sequences.get(update.parent_seq_id or -1)
+        size = sizes.get(update.parent_seq_id or -1, 0) if parent is None else _output_size(parent)
+        if size > left:
+            too_large.add(update.seq_id)
+            size = 0
+        left -= size
+        sizes[update.seq_id] = size
+    return too_large
+
+
+def _output_size(sequence: SequenceState) -> int:
+    """Returns the size of an output, in tokens."""
+    return len(sequence.output_token_ids) + len(sequence.text) // _CHARACTERS_PER_TOKEN
+
+
+def update_sequence(
+    state: EngineData, update: SequenceUpdate, *, step: int, time: float, is_large: bool = False
+) -> None:
     """Applies the update of one sequence, or adds a forked one.
 
     Args:
@@ -22,6 +69,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         update: The changes. If its sequence and its request are unknown, it counts as an anomaly.
         step: The number of the step.
         time: The end of the step, epoch seconds.
+        is_large: Whether it is one of the `large_forks`, which begin without an output.
     """
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
@@ -30,7 +78,14 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
             state.report_anomaly(f"update for unknown sequence {update.seq_id}")
             return
         sequence = new_sequence(state, request, update.seq_id)
-        _fork(state, sequence, update.parent_seq_id)
+        if is_large:
+            sequence.parent_seq_id = update.parent_seq_id
+            state.report_anomaly(
+                f"sequence {update.seq_id} begins without the output of its parent:"
+                " all forks together hold too much"
+            )
+        else:
+            _fork(state, sequence, update.parent_seq_id)
     if update.new_token_ids or update.text_delta:
         first = len(sequence.output_token_ids)
         if update.top_logprobs:

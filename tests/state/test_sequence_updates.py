@@ -181,6 +181,47 @@ def test_a_fork_starts_with_the_output_of_its_parent_and_goes_on_alone() -> None
     assert state.num_anomalies == 0
 
 
+@pytest.mark.parametrize("has_text", [False, True])
+def test_many_forks_of_a_long_output_cost_little(has_text: bool) -> None:
+    """A row of a few bytes may not copy megabytes without end."""
+    state = prefilled()
+    tokens = [7] if has_text else [7] * 200_000
+    text = "x" * 4_000_000 if has_text else ""
+    state.apply(step(1, sequences=[update(1, RUNNING, 3, new_token_ids=tokens, text_delta=text)]))
+    names = range(10, 2_010)
+    forks = [
+        update(name, RUNNING, 3, request_id="a", parent_seq_id=1, new_token_ids=[8], text_delta="y")
+        for name in names
+    ]
+    for number in (2, 3):  # the second step changes those of the first
+        state.apply(step(number, sequences=forks))
+    sequences = [state.sequences[name] for name in names]
+    assert sum(len(sequence.output_token_ids) for sequence in sequences) < 2_000_000
+    assert sum(len(sequence.text) for sequence in sequences) < 20_000_000
+    num_short = sum(len(sequence.text) == 2 for sequence in sequences)
+    assert num_short == state.num_anomalies > 1_900
+    assert state.last_anomaly is not None
+    assert "begins without the output of its parent" in state.last_anomaly
+
+
+def test_the_beams_of_a_long_search_have_their_outputs() -> None:
+    state = prefilled()
+    length, width = 3_000, 64
+    state.apply(step(1, sequences=[update(1, RUNNING, 3, new_token_ids=[7] * length)]))
+    for number in range(2, 4):
+        forks = [
+            update(number * 100 + beam, RUNNING, 3, request_id="a", parent_seq_id=1)
+            for beam in range(width)
+        ]
+        removed = [
+            update(seq_id, RUNNING, 3, is_removed=True) for seq_id in state.sequences if seq_id > 1
+        ]
+        state.apply(step(number, sequences=[*forks, *removed]))
+    assert len(state.sequences) == 1 + width
+    assert {len(sequence.output_token_ids) for sequence in state.sequences.values()} == {length + 1}
+    assert state.num_anomalies == 0
+
+
 def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
     state = EngineState()
     state.apply(arrived("a", 1))
