@@ -161,7 +161,7 @@ def compare_at_once(
     path: Path, reference: LlamaForCausalLM, requests: list[Request], rounds: int
 ) -> dict[str, float]:
     """Measures requests that arrive together, and prints a line."""
-    num_tokens = sum(each.num_outputs for each in requests)
+    num_tokens = sum(request.num_outputs for request in requests)
     engine, generate, batching = ([float("inf")] for _ in range(3))
     steps: list[float] = []
     plain: list[float] = []
@@ -204,7 +204,7 @@ def compare_in_bfloat16(path: Path, vocab_size: int, size: int, rounds: int) -> 
     for name in ("temperature", "top_p", "top_k", "eos_token_id"):
         setattr(reference.generation_config, name, None)
     requests = all_at_once(vocab_size, size)
-    num_tokens = sum(each.num_outputs for each in requests)
+    num_tokens = sum(request.num_outputs for request in requests)
     engine, generate = [], []
     for _ in range(rounds):
         engine.append(serve_with_engine(path, requests, "bfloat16").seconds)
@@ -318,7 +318,7 @@ def decoding_engine(
 @torch.inference_mode()
 def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool) -> list[float]:
     """Returns the times of the products of so many rows with every weight matrix."""
-    weights = [each.weight for each in model.modules() if isinstance(each, torch.nn.Linear)]
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
     inputs = [torch.randn(num_rows, weight.shape[1]) for weight in weights]
     product: Callable[[Tensor, Tensor], Tensor] = linear
     if packed and torch.backends.mkl.is_available():

@@ -45,7 +45,7 @@ def feeding(
     state: EngineState, events: list[Event] | list[bytes], *, per_second: float | None = None
 ) -> Iterator[Feeder]:
     """Publishes `state` and, after `go`, the messages `events` at the given rate."""
-    payloads = [each if isinstance(each, bytes) else codec.encode(each) for each in events]
+    payloads = [event if isinstance(event, bytes) else codec.encode(event) for event in events]
     context = multiprocessing.get_context("spawn")
     go = context.Event()
     with TemporaryDirectory(prefix="sq") as directory:

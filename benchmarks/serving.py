@@ -202,7 +202,7 @@ def serve_with_batching(model: LlamaForCausalLM, requests: list[Request]) -> Run
 
 def summary(run: Run, requests: list[Request]) -> dict[str, float]:
     """Returns tokens of output per second, and the means of known times in seconds."""
-    figures = {"tokens_per_second": sum(each.num_outputs for each in requests) / run.seconds}
+    figures = {"tokens_per_second": sum(request.num_outputs for request in requests) / run.seconds}
     for name in ("latencies", "waits", "first_tokens"):
         if values := getattr(run, name):
             figures[f"mean_{name}"] = mean(values)

@@ -16,7 +16,7 @@ def page() -> str:
     """Returns the manual page, which depends on nothing but the parser."""
     os.environ["COLUMNS"] = "80"
     parser = build_parser()
-    (commands,) = (each for each in parser._actions if isinstance(each.choices, dict))
+    (commands,) = (action for action in parser._actions if isinstance(action.choices, dict))
     for command in commands.choices.values():
         command.description = f"{command.description}\n\nE{command.epilog[1:]}"
         command.formatter_class = argparse.RawDescriptionHelpFormatter

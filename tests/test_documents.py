@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "docs", "engine_stub", "screenshots", "seqtop", "tests")
 FILES = [
     str(path.relative_to(ROOT))
-    for found in (ROOT.glob("*"), *(ROOT.joinpath(each).rglob("*") for each in FOLDERS))
+    for found in (ROOT.glob("*"), *(ROOT.joinpath(folder).rglob("*") for folder in FOLDERS))
     for path in found
     if path.is_file()
 ]
@@ -118,7 +118,9 @@ def code_spans(text: str) -> list[str]:
 def anchors(text: str) -> set[str]:
     """The anchors of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 def alternatives(path: str) -> Iterator[str]:
@@ -195,7 +197,9 @@ def test_each_promise_of_the_security_page_names_tests() -> None:
     for promise, bound, tests in rows:
         assert promise.startswith("**"), promise
         assert bound
-        named = [ROOT / each for each in code_spans(tests) if each.startswith("tests/")]
+        named = [
+            ROOT / code_span for code_span in code_spans(tests) if code_span.startswith("tests/")
+        ]
         assert named, promise
         for file in named:
             assert "\ndef test_" in file.read_text(encoding="utf-8"), file
@@ -252,7 +256,9 @@ def test_the_functions_on_a_token_s_path_exist() -> None:
 def test_the_floors_of_components() -> None:
     """The table has the layers of import-linter's contract."""
     contracts = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
-    (layers,) = (each["layers"] for each in contracts if "seqtop.cli" in str(each.get("layers")))
+    (layers,) = (
+        contract["layers"] for contract in contracts if "seqtop.cli" in str(contract.get("layers"))
+    )
     floors = {
         module: str(floor)
         for floor, layer in enumerate(reversed(layers), 1)
@@ -305,7 +311,7 @@ def test_each_number_on_the_wire_has_a_unit() -> None:
 
 def test_all_structs_on_the_wire_are_listed() -> None:
     modules = (messages, snapshot)
-    structs = {each for module in modules for each in vars(module).values() if is_struct(each)}
+    structs = {var for module in modules for var in vars(module).values() if is_struct(var)}
     assert structs - {*STRUCTS} == {messages.Message}
 
 

@@ -107,7 +107,10 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         if min(ids[at : at + 2]) > 255  # of three bytes each
     ]
     runs += [
-        b"".join(struct.pack("<q", each) for each in group.prompt_token_ids[:2]) for group in groups
+        b"".join(
+            struct.pack("<q", prompt_token_id) for prompt_token_id in group.prompt_token_ids[:2]
+        )
+        for group in groups
     ]
     assert len(words) > 5
     assert len(runs) > 20

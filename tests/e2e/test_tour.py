@@ -165,7 +165,7 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
             r"(\S+) \((\d+) tokens? lost\)", flowed(app).partition("Preempted here: ")[2]
         )
         victims = [each for each in truth["requests"] if lost_at in each["preemption_steps"]]
-        assert {name for name, _ in described} == {each["request_id"] for each in victims}
+        assert {name for name, _ in described} == {victim["request_id"] for victim in victims}
         app.press("4")
         app.wait_until(
             lambda: all(f"{tokens} computed tokens will be recomputed" in flowed(app)

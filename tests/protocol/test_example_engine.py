@@ -89,7 +89,7 @@ def assert_shows(session: Session, engine: Any) -> None:
     with session.lock:
         state = session.state
         assert state.step == engine.number
-        unfinished = [each for each in state.requests if each not in state.finished]
+        unfinished = [request for request in state.requests if request not in state.finished]
         assert unfinished == [expected["name"] for expected in engine.requests.values()]
         for seq_id, expected in engine.requests.items():
             shown = state.sequences[seq_id]

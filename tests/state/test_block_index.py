@@ -63,12 +63,13 @@ def test_the_index_follows_the_tables_and_tells_what_changed(seed: int) -> None:
             assert dict(index.owners(block)) == now.get(block, {})
         num_swapped += index.num_swapped
         block_size = state.info.block_size if state.info else 0
-        tables = [each for each in state.sequences.values() if each.block_table]
+        tables = [sequence for sequence in state.sequences.values() if sequence.block_table]
         assert index.num_unfilled == sum(
-            max(len(each.block_table) * block_size - each.num_computed_tokens, 0) for each in tables
+            max(len(table.block_table) * block_size - table.num_computed_tokens, 0)
+            for table in tables
         )
-        assert index.num_saved == sum(len(each.block_table) for each in tables) - len(
-            {block for each in tables for block in each.block_table}
+        assert index.num_saved == sum(len(table.block_table) for table in tables) - len(
+            {block for table in tables for block in table.block_table}
         )
         before = {block: dict(held) for block, held in now.items()}
     assert num_swapped

@@ -53,7 +53,7 @@ def test_arrival_waits() -> None:
     ]
     assert state.num_by_status[WAITING] == 1
     state.apply(arrived("b", 2))
-    assert [each.queue_turn for each in state.requests.values()] == [1, 2]
+    assert [request.queue_turn for request in state.requests.values()] == [1, 2]
 
 
 def test_an_arrival_tells_all_of_a_request() -> None:
@@ -178,7 +178,7 @@ def test_a_preemption_ends_the_wait_before_it() -> None:
     swapped = update(1, SequenceStatus.SWAPPED, 3)
     state.apply(step(1, sequences=[swapped], preemptions=[preemption]))
     request = state.requests["a"]
-    assert [(each.kind, each.start, each.end) for each in request.spans] == [
+    assert [(span.kind, span.start, span.end) for span in request.spans] == [
         ("queued", 10.0, 21.0),
         ("swapped", 21.0, None),
     ]
@@ -201,7 +201,7 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     assert state.sequences[2].host_table == [0, 1]
     assert state.sequences[3].host_table == [0]
     assert state.sequences[1].host_table == [2, 5], "no copy of block 9"
-    assert [each.spans[-1].kind for each in state.requests.values()] == ["swapped"] * 2
+    assert [request.spans[-1].kind for request in state.requests.values()] == ["swapped"] * 2
     state.apply(step(5, full("a", 1, [7, 3], chunk=3)))
     state.apply(step(6, delta("a", 1, [], 3)))
     assert (state.sequences[1].host_table, state.sequences[2].host_table) == ([], [0, 1])
@@ -470,8 +470,8 @@ def test_figures_of_a_request_add_up_over_its_steps() -> None:
     last = step(4, more, sequences=[update(1, RUNNING, 7)])
     last.stats = unknown
     state.apply(last)
-    assert [(each.kind, each.start, each.end, each.num_steps, each.num_tokens)
-            for each in request.spans] == [
+    assert [(span.kind, span.start, span.end, span.num_steps, span.num_tokens)
+            for span in request.spans] == [
         ("queued", 10.0, 20.0, 0, 0),
         ("prefill", 20.0, 20.5, 1, 2),
         ("prefill", 21.0, 21.5, 1, 2),

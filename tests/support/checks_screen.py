@@ -21,4 +21,6 @@ def words(app: SeqtopApp) -> str:
 
 def found(app: SeqtopApp) -> list[tuple[int, str]]:
     assert app.ui.checks.checker is not None
-    return [(each.position, each.finding.rule) for each in app.ui.checks.checker.findings()]
+    return [
+        (finding.position, finding.finding.rule) for finding in app.ui.checks.checker.findings()
+    ]

@@ -5,7 +5,7 @@ from seqtop.tui.screens.fleet.screen import FleetScreen
 from tests.support.piloting import SCREENS
 from tests.support.scripted import ScriptedSource, scene
 
-NAMES = [*(each.TAB.name for each in SCREENS), FleetScreen.TAB.name]
+NAMES = [*(screen.TAB.name for screen in SCREENS), FleetScreen.TAB.name]
 
 
 def several() -> SeqtopApp:
@@ -17,5 +17,5 @@ def several() -> SeqtopApp:
 
 
 def leading_to(name: str) -> str:
-    names = [each.TAB.name for each in SCREENS]
+    names = [screen.TAB.name for screen in SCREENS]
     return str(names.index(name) + 1) if name in names else FleetScreen.TAB.key

@@ -335,10 +335,10 @@ class Scheduler:
                 resumed_req_ids={each.request_id for each in resumed},
                 new_block_ids=[
                     *(
-                        ([block.block_id for block in new_blocks[each]],)
-                        if new_blocks[each]
+                        ([block.block_id for block in new_blocks[cached_id]],)
+                        if new_blocks[cached_id]
                         else None
-                        for each in cached_ids
+                        for cached_id in cached_ids
                     ),
                     *((self.table(each.request_id),) for each in resumed),
                 ],
@@ -480,7 +480,10 @@ def configuration(max_num_seqs: int, budget: int, rank: int = 0) -> SimpleNamesp
 
 def step(scheduler: Scheduler) -> Any:
     output = scheduler.schedule()
-    sampled = {each: 1000 + len(each) for each in output.num_scheduled_tokens}
+    sampled = {
+        num_scheduled_token: 1000 + len(num_scheduled_token)
+        for num_scheduled_token in output.num_scheduled_tokens
+    }
     return scheduler.update_from_output(output, sampled)
 
 

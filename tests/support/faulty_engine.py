@@ -48,8 +48,8 @@ class FaultyEngine:
 
     def step(self, *updates: SequenceUpdate, **fields: Any) -> Event:
         self._number += 1
-        self._running |= {each.seq_id for each in updates if each.status is RUNNING}
-        self._running -= {each.seq_id for each in updates if each.status is WAITING}
+        self._running |= {update.seq_id for update in updates if update.status is RUNNING}
+        self._running -= {update.seq_id for update in updates if update.status is WAITING}
         num_running = len(self._running)
         stats = events.stats(
             num_prefill_tokens=len(updates),

@@ -52,7 +52,7 @@ class _Recordings:
         for offset, header in frames_of(self._path):
             data = self._whole[offset : offset + header.size]
             self._frames.append((header, file_format.decompress(data, max_length=header.length)))
-        self._pool = Pool([msgspec.msgpack.decode(each, strict=False) for each in payloads])
+        self._pool = Pool([msgspec.msgpack.decode(payload, strict=False) for payload in payloads])
 
     def feed(self) -> bool:
         if self._choose.random() < 0.1:

@@ -54,9 +54,9 @@ class Served:
     def running(self) -> list[str]:
         with self.session.lock:
             return [
-                each.request_id
-                for each in self.session.state.sequences.values()
-                if each.status is SequenceStatus.RUNNING and each.output_token_ids
+                sequence.request_id
+                for sequence in self.session.state.sequences.values()
+                if sequence.status is SequenceStatus.RUNNING and sequence.output_token_ids
             ]
 
     def wait_until_aborted(self, request_id: str) -> None:

@@ -90,7 +90,10 @@ def misname_a_block(run: Run) -> None:
         tables = [list_ for update in step.sequences for list_ in (update.new_blocks,)]
         for group in step.execute.seq_group_metadata_list:
             tables += group.block_tables.values()
-        tables += [step.uncached_blocks, *(each.blocks for each in step.newly_cached_blocks)]
+        tables += [
+            step.uncached_blocks,
+            *(newly_cached_block.blocks for newly_cached_block in step.newly_cached_blocks),
+        ]
         for table in tables:
             table[:] = [1_000 if block == 5 else block for block in table]
 

@@ -40,7 +40,11 @@ async def settled(app: App[Any]) -> None:
             num_frames += 1
             app.screen._on_timer_update()  # now, rather than at the next frame
         elif beneath is None:  # once: Textual never calls these all drawn
-            beneath = [each for each in app._background_screens if _is_stale(each)]
+            beneath = [
+                background_screen
+                for background_screen in app._background_screens
+                if _is_stale(background_screen)
+            ]
             for each in beneath:
                 each._on_timer_update()
         else:

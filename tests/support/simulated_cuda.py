@@ -106,10 +106,14 @@ class SimulatedCuda(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        operands = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        operands = [
+            tree_leave
+            for tree_leave in tree_leaves((args, kwargs))
+            if isinstance(tree_leave, Tensor)
+        ]
         if name in _MOVES and (target := _target(name, args, kwargs)) != args[0].device.type:
             return self._move(args[0], target, args, kwargs)
-        to_device = any(isinstance(each, OnDevice) for each in operands)
+        to_device = any(isinstance(operand, OnDevice) for operand in operands)
         pins = kwargs.pop("pin_memory", False)
         if name == "pin_memory":
             assert not to_device
@@ -143,11 +147,11 @@ class SimulatedCuda(TorchFunctionMode):
             self._wait(f"{name} reads the device")
         if name in ("__getitem__", "__setitem__"):
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(each, list) for each in indices):
+            if any(isinstance(index, list) for index in indices):
                 self._wait("an index is a list, which is copied from pageable memory")
-            if any(isinstance(each, Tensor) and each.dtype == torch.bool for each in indices):
+            if any(isinstance(index, Tensor) and index.dtype == torch.bool for index in indices):
                 self._wait("an index is a mask, whose ones are counted")
-            assigns = name == "__setitem__" and any(isinstance(each, Tensor) for each in indices)
+            assigns = name == "__setitem__" and any(isinstance(index, Tensor) for index in indices)
             if assigns and not isinstance(args[2], OnDevice):
                 # torch makes a tensor of the number first, on the host.
                 self._wait("a number is assigned through an index, and copied for that")
@@ -211,7 +215,7 @@ class SimulatedCuda(TorchFunctionMode):
                 for each in (_tensors(operand) if isinstance(operand, QueryTiles) else (operand,))
                 if isinstance(each, Tensor)
             ]
-            if not all(isinstance(each, OnDevice) for each in tensors):
+            if not all(isinstance(tensor, OnDevice) for tensor in tensors):
                 raise DeviceError("a kernel has operands on the host")
             with torch._C.DisableTorchFunction():
                 result = _on_device(run(*operands))
@@ -221,7 +225,7 @@ class SimulatedCuda(TorchFunctionMode):
             return result
 
         def run(*operands: Any) -> Tensor:
-            return function(*(_on_host(each) for each in operands))
+            return function(*(_on_host(operand) for operand in operands))
 
         return launch
 

@@ -184,7 +184,7 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         assert state.num_anomalies == 0, state.last_anomaly
         assert session.connection.num_missed == session.connection.num_errors == 0
         assert seen.findings == []
-        preempted = [each for each in state.requests.values() if each.num_preemptions]
+        preempted = [request for request in state.requests.values() if request.num_preemptions]
         num_preemptions = sum(each.num_preemptions for each in preempted)
         assert preempted, "the pool was meant to be too small"
         assert any(each.preempted_for not in (None, each.request_id) for each in preempted)
@@ -200,8 +200,8 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         )
     assert_ended_as_users_saw(states, ended)
     if run == "drafts":
-        drafted = [each.num_draft_tokens or 0 for each in states[0].sequences.values()]
-        accepted = [each.num_accepted_tokens or 0 for each in states[0].sequences.values()]
+        drafted = [sequence.num_draft_tokens or 0 for sequence in states[0].sequences.values()]
+        accepted = [sequence.num_accepted_tokens or 0 for sequence in states[0].sequences.values()]
         assert 0 < sum(accepted) < sum(drafted)
 
 

@@ -50,16 +50,16 @@ def loading_core(**more: Any) -> Any:
 def loading(engine: Any) -> list[str]:
     """Internal ids of the requests that the connector loads."""
     return [
-        each.request_id
-        for each in engine.scheduler.requests.values()
-        if each.status.name == "WAITING_FOR_REMOTE_KVS"
+        request.request_id
+        for request in engine.scheduler.requests.values()
+        if request.status.name == "WAITING_FOR_REMOTE_KVS"
     ]
 
 
 def report(engine: Any, title: str) -> None:
     print(f"\nvLLM {vllm.__version__}, {title}: {engine.num_steps} steps")
-    for rule in dict.fromkeys(each.rule for each in engine.watch.findings):
-        found = [each for each in engine.watch.findings if each.rule == rule]
+    for rule in dict.fromkeys(finding.rule for finding in engine.watch.findings):
+        found = [finding for finding in engine.watch.findings if finding.rule == rule]
         print(f"  {len(found)} of {rule}: step {found[0].step}, {found[0].message}")
 
 
@@ -93,7 +93,9 @@ def test_loads_hold_the_blocks_that_the_head_needs(
             kv_connector.LOADED.update(set(loading(engine)) - loaded)
             loaded |= kv_connector.LOADED
             kv_connector.SENT.update(
-                each.request_id for each in engine.scheduler.requests.values() if each.is_finished()
+                request.request_id
+                for request in engine.scheduler.requests.values()
+                if request.is_finished()
             )
             engine.step()
         report(engine, "loads hold all blocks")

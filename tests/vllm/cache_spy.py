@@ -62,9 +62,9 @@ class CacheSpy:
     def _schedule(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._looked_up, self._allocated = {}, {}
         output = call(*args, **kwargs)
-        new = {each.req_id for each in output.scheduled_new_reqs}
+        new = {scheduled_new_req.req_id for scheduled_new_req in output.scheduled_new_reqs}
         admitted = new | set(output.scheduled_cached_reqs.resumed_req_ids)
-        self.admissions += [each for each in self._allocated.items() if each[0] in admitted]
+        self.admissions += [item for item in self._allocated.items() if item[0] in admitted]
         return output
 
     def _update(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -198,7 +198,7 @@ def measure(followed: EngineProcess, plain: EngineProcess, title: str) -> None:
     for name, off in plain.times.items():
         on = followed.times[name]
         figures = [at(times) for at in (_p10, median, _p99) for times in (off, on)]
-        print(f"{name:14}" + "".join(f"{1e3 * each:12.3f}" for each in figures))
+        print(f"{name:14}" + "".join(f"{1e3 * figure:12.3f}" for figure in figures))
     for what, name in (("schedule()", "schedule CPU"), ("schedule() and update", "both CPU")):
         on, off = followed.times[name], plain.times[name]
         added = ", ".join(

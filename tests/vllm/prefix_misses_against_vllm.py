@@ -43,9 +43,9 @@ class Shown:
 
 def block_causes(misses: list[PrefixMiss]) -> list[Cause]:
     return [
-        Cause(each.cause, each.step, None if each.cause == "extra_keys" else each.request_id)
-        for each in misses
-        for _ in range(-(-each.num_tokens // BLOCK_SIZE))
+        Cause(miss.cause, miss.step, None if miss.cause == "extra_keys" else miss.request_id)
+        for miss in misses
+        for _ in range(-(-miss.num_tokens // BLOCK_SIZE))
     ]
 
 
@@ -107,7 +107,7 @@ def test_causes_are_those_of_a_spy_inside_the_cache(options: dict[str, Any], see
                 assert engine.scheduler.reset_prefix_cache()
         engine.run()
         requests = engine.session.state.requests.values()
-        num_preemptions = sum(each.num_preemptions for each in requests)
+        num_preemptions = sum(request.num_preemptions for request in requests)
     spy.close()
     truth: dict[str, list[list[Cause]]] = {}
     for request_id, causes in spy.admissions:

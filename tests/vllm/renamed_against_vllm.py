@@ -38,8 +38,8 @@ def renamed(code: CodeType, old: str, new: str) -> CodeType:
     return code.replace(
         co_names=tuple(new if name == old else name for name in code.co_names),
         co_consts=tuple(
-            renamed(each, old, new) if isinstance(each, CodeType) else each
-            for each in code.co_consts
+            renamed(co_const, old, new) if isinstance(co_const, CodeType) else co_const
+            for co_const in code.co_consts
         ),
     )
 

@@ -172,9 +172,9 @@ def test_kv_connector(more: dict[str, Any]) -> None:
         for _ in range(4):
             engine.step()
         loading = [
-            each.request_id
-            for each in engine.scheduler.requests.values()
-            if each.status.name == "WAITING_FOR_REMOTE_KVS"
+            request.request_id
+            for request in engine.scheduler.requests.values()
+            if request.status.name == "WAITING_FOR_REMOTE_KVS"
         ]
         assert loading
         engine.add("short", prompt(9, 20), max_tokens=90)
@@ -185,18 +185,24 @@ def test_kv_connector(more: dict[str, Any]) -> None:
         for _ in range(20):
             engine.step()
         ended = [
-            each.request_id for each in engine.scheduler.requests.values() if each.is_finished()
+            request.request_id
+            for request in engine.scheduler.requests.values()
+            if request.is_finished()
         ]
         assert ended, "the connector holds their blocks"
         kv_connector.SENT.update(ended)
         for _ in range(100):
             engine.step()
             kv_connector.SENT.update(
-                each.request_id for each in engine.scheduler.requests.values() if each.is_finished()
+                request.request_id
+                for request in engine.scheduler.requests.values()
+                if request.is_finished()
             )
         engine.run()
         report(engine, "KV connector")
-        external = [each.num_external_tokens for each in engine.session.state.sequences.values()]
+        external = [
+            sequence.num_external_tokens for sequence in engine.session.state.sequences.values()
+        ]
         assert max(external) > 0
 
 
@@ -228,8 +234,8 @@ def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         engine.run()
         report(engine, f"drafts, {is_async=}")
         sequences = engine.session.state.sequences.values()
-        accepted = sum(each.num_accepted_tokens or 0 for each in sequences)
-        assert 0 < accepted < sum(each.num_draft_tokens or 0 for each in sequences)
+        accepted = sum(sequence.num_accepted_tokens or 0 for sequence in sequences)
+        assert 0 < accepted < sum(sequence.num_draft_tokens or 0 for sequence in sequences)
         state = engine.session.state
         drafts_of = list(drafted_by.values())
         assert state.num_drafted == by_position([draft[0] for each in drafts_of for draft in each])

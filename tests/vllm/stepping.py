@@ -382,8 +382,8 @@ class SteppedEngine:
 def manager_tables(manager: Any) -> set[str]:
     return {
         name
-        for each in manager.coordinator.single_type_managers
-        for name, blocks in each.req_to_blocks.items()
+        for single_type_manager in manager.coordinator.single_type_managers
+        for name, blocks in single_type_manager.req_to_blocks.items()
         if blocks
     }
 
@@ -428,7 +428,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
                 assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
                 watch.end()
                 assert not engine.differences, engine.differences
-                assert {each.rule for each in watch.findings} == set(rules), watch.findings
+                assert {finding.rule for finding in watch.findings} == set(rules), watch.findings
                 assert session.state.num_anomalies == 0, session.state.last_anomaly
             finally:
                 spy.close()
