@@ -84,7 +84,9 @@ class LifecycleRules(RuleGroup):
     def _late_runs(self, step: Step) -> Iterator[Finding]:
         for request_id in scheduled_requests(step):
             request = self.state.requests.get(request_id)
-            if request is not None and request.finish_reason is not None:
+            if request is None or request.ended_after(step.start_time):
+                continue
+            if request.finish_reason is not None:
                 yield self.of_engine("it is in the batch after its end", request_id=request_id)
 
     @_LATE_TOKEN

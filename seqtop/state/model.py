@@ -142,6 +142,14 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     parent_request_id: Public[Name] = ""
     """The id of the request of which this is a part; empty if it is whole."""
 
+    def ended_after(self, time: float) -> bool:
+        """Returns whether the request ended after `time`, in epoch seconds.
+
+        It is then rightly in the batch of a step that was scheduled at that time.
+        """
+        end = self.metrics.finished_time
+        return end is not None and end > time
+
 
 class EngineData(msgspec.Struct):
     """All data about one engine after the events applied so far.

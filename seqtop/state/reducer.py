@@ -146,6 +146,8 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
         chunk, request = update.chunk, state.requests.get(update.request_id or "")
         if chunk is None or request is None:
             continue  # if it is unknown, the update is an anomaly
+        if request.ended_after(step.start_time):
+            continue
         if request.finish_reason is not None:
             state.report_anomaly(f"request {request.request_id} ran after its end")
             continue
@@ -216,6 +218,8 @@ def _apply_full(
     if request is None:
         # Plain vLLM announces no arrivals, so the metadata stands for one.
         request = new_request(state, group.request_id, step.start_time)
+    if request.ended_after(step.start_time):
+        return
     if request.finish_reason is not None:
         state.report_anomaly(f"request {group.request_id} ran after its end")
         return
@@ -255,6 +259,8 @@ def _apply_delta(
     request = state.requests.get(group.request_id)
     if request is None:
         state.report_anomaly(f"delta for unknown request {group.request_id}")
+        return
+    if request.ended_after(step.start_time):
         return
     if request.finish_reason is not None:
         state.report_anomaly(f"request {group.request_id} ran after its end")

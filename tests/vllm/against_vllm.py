@@ -102,6 +102,7 @@ def spied(line: str) -> dict[str, Any]:
     running = {name[:-9] for name in step.pop("running")}
     is_running = {name for name, each in step["requests"].items() if each["status"] == "RUNNING"}
     assert running == is_running
+    del step["scheduler"]
     return step
 
 
@@ -176,7 +177,10 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
             assert session.wait_for(ConnectionState.STOPPED, timeout=60)
     states = [session.state for session in sessions]
     for rank, (session, seen) in enumerate(zip(sessions, watched, strict=True)):
-        truth = [spied(line) for line in (directory / f"spy{rank}").read_text().splitlines()]
+        lines = (directory / f"spy{rank}").read_text().splitlines()
+        scheduler = "AsyncScheduler" if "--async-scheduling" in arguments else "Scheduler"
+        assert {json.loads(line)["scheduler"] for line in lines} == {scheduler}
+        truth = [spied(line) for line in lines]
         assert len(seen.steps) == len(truth)
         for number, (is_shown, is_true) in enumerate(zip(seen.steps, truth, strict=True)):
             assert is_shown == is_true, f"step {number} of {len(truth)}"

@@ -80,7 +80,10 @@ async def serve(options: argparse.Namespace) -> list[dict[str, Any]]:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    engine = AsyncLLM.from_engine_args(engine_arguments(options))
+    config = engine_arguments(options).create_engine_config()
+    # vLLM's CPU platform turns it off.
+    config.scheduler_config.async_scheduling = options.async_scheduling
+    engine = AsyncLLM.from_vllm_config(config)
 
     async def one(number: int) -> dict[str, Any]:
         await asyncio.sleep(0.02 * (number // 10))

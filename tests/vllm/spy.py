@@ -43,10 +43,12 @@ def _write(scheduler: Any, file: TextIO) -> None:
         for request in getattr(scheduler, name, ())
     ]
     line = {
+        "scheduler": type(scheduler).__name__,
         "requests": {
             request.request_id: {
                 "status": request.status.name,
-                "num_computed_tokens": request.num_computed_tokens,
+                # Without drafts in flight, which are no tokens of the request yet.
+                "num_computed_tokens": min(request.num_computed_tokens, request.num_tokens),
                 "block_ids": manager.get_block_ids(request.request_id)[0],
                 "num_prompt_tokens": request.num_prompt_tokens,
                 "output_token_ids": list(request.output_token_ids),

@@ -42,6 +42,12 @@ def window(size: int = 48) -> Any:
     )
 
 
+def sampling(**options: Any) -> Any:
+    from vllm.sampling_params import SamplingParams
+
+    return SamplingParams(temperature=0, ignore_eos=True, detokenize=False, **options)
+
+
 def version() -> tuple[int, ...]:
     import vllm
 
@@ -74,7 +80,11 @@ def test_limits(limits: dict[str, Any], more: dict[str, Any]) -> None:
     with stepped(make_core(**limits, **more)) as engine:
         for number in range(12):
             priority = number % 3 if "scheduling_policy" in limits else 0
-            engine.add(f"req-{number}", prompt(number), max_tokens=30, priority=priority)
+            # Those that stop at a token do so while their next step is in flight.
+            name = f"req-{number}"
+            stop = token_executor.token(f"{name}-00000000", 49) if number % 2 else None
+            params = sampling(max_tokens=30, stop_token_ids=[stop] if stop else None)
+            engine.add(name, prompt(number), params=params, priority=priority)
         for _ in range(6):
             engine.step()
         engine.abort("req-3")
@@ -190,14 +200,16 @@ def test_kv_connector(more: dict[str, Any]) -> None:
             if request.is_finished()
         ]
         assert ended, "the connector holds their blocks"
-        kv_connector.SENT.update(ended)
+        sent = set(ended)
+        kv_connector.SENT.update(sent)
         for _ in range(100):
             engine.step()
             kv_connector.SENT.update(
-                request.request_id
-                for request in engine.scheduler.requests.values()
-                if request.is_finished()
+                request_id
+                for request_id, request in engine.scheduler.requests.items()
+                if request.is_finished() and request_id not in sent
             )
+            sent |= kv_connector.SENT
         engine.run()
         report(engine, "KV connector")
         external = [

@@ -25,6 +25,8 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
+from seqtop.wire.batch import members
+from seqtop.wire.messages import Step
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
@@ -54,8 +56,28 @@ def make_core(*, kv_cache_specs: Any = None, **arguments: Any) -> Any:
         "enforce_eager": True,
         "async_scheduling": False,
     }
-    config = EngineArgs(**(defaults | arguments)).create_engine_config()
-    return EngineCore(config, token_executor.TokenExecutor, log_stats=True)
+    options = defaults | arguments
+    config = EngineArgs(**options).create_engine_config()
+    core = EngineCore(
+        forced(config, is_async=options["async_scheduling"]),
+        token_executor.TokenExecutor,
+        log_stats=True,
+    )
+    assert_scheduling(core, is_async=options["async_scheduling"])
+    return core
+
+
+def forced(config: Any, *, is_async: bool) -> Any:
+    """The configuration with or without async scheduling, which vLLM's CPU platform turns off."""
+    config.scheduler_config.async_scheduling = is_async
+    return config
+
+
+def assert_scheduling(core: Any, *, is_async: bool) -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    assert isinstance(core.scheduler, AsyncScheduler) is is_async
+    assert (core.batch_queue is not None) is is_async
 
 
 class Watch:
@@ -63,11 +85,16 @@ class Watch:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.step: Step | None = None
+        """The last step."""
         self._checker = Checker(thresholds=THRESHOLDS)
 
     def note(self, change: StateChange) -> None:
         if change.event is not None:
-            self.findings += self._checker.apply(parsing.event(change.payload))
+            event = parsing.event(change.payload)
+            self.findings += self._checker.apply(event)
+            if isinstance(event, Step):
+                self.step = event
         elif change.state.info is not None:
             self._checker = Checker(thresholds=THRESHOLDS)
             self._checker.apply(change.state.info)
@@ -76,8 +103,9 @@ class Watch:
         self.findings += self._checker.end()
 
 
-class AllocationSpy:
-    """Records what `allocate_slots` was called with, and the requests that it found no blocks for.
+class SchedulerSpy:
+    """Records the calls of a scheduler: what `allocate_slots` was called with, the requests that it
+    found no blocks for, the batch whose outputs have arrived, and lookups in the prefix cache.
 
     It wraps the classes, and before the adapter wraps the instances.
     """
@@ -86,12 +114,19 @@ class AllocationSpy:
         self.refused: list[str] = []
         self.num_running = 0
         self.preempted: set[str] = set()
+        self.num_updates = 0
+        self.batch: dict[str, int] = {}
+        """The tokens of each request in the last batch whose outputs have arrived."""
         self.cached: dict[str, tuple[int, int]] = {}
         """By request, the tokens that its last admission began with, and those of a connector."""
         self._loading: dict[str, int] = {}
         self._classes = type(scheduler.kv_cache_manager), type(scheduler)
         manager, scheduler_class = self._classes
-        self._originals = allocate, schedule = manager.allocate_slots, scheduler_class.schedule
+        self._originals = allocate, schedule, update = (
+            manager.allocate_slots,
+            scheduler_class.schedule,
+            scheduler_class.update_from_output,
+        )
 
         @functools.wraps(allocate)
         def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +162,15 @@ class AllocationSpy:
                 )
             return output
 
+        @functools.wraps(update)
+        def updated(this: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+            if this is scheduler:
+                self.num_updates += 1
+                self.batch = dict(output.num_scheduled_tokens)
+            return update(this, output, *args, **kwargs)
+
         manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
+        scheduler_class.update_from_output = updated
         self._fits = fits = getattr(manager, "can_fit_full_sequence", None)
         if fits is None:
             return
@@ -142,7 +185,9 @@ class AllocationSpy:
         manager.can_fit_full_sequence = fitted
 
     def close(self) -> None:
-        self._classes[0].allocate_slots, self._classes[1].schedule = self._originals
+        manager, scheduler_class = self._classes
+        manager.allocate_slots, scheduler_class.schedule = self._originals[:2]
+        scheduler_class.update_from_output = self._originals[2]
         if self._fits is not None:
             self._classes[0].can_fit_full_sequence = self._fits
 
@@ -150,7 +195,7 @@ class AllocationSpy:
 class SteppedEngine:
     """An EngineCore and its viewer."""
 
-    def __init__(self, core: Any, session: Session, watch: Watch, spy: AllocationSpy) -> None:
+    def __init__(self, core: Any, session: Session, watch: Watch, spy: SchedulerSpy) -> None:
         self.core = core
         self.session = session
         self.watch = watch
@@ -201,16 +246,21 @@ class SteppedEngine:
         self.core.abort_requests([f"{name}-00000000"])
 
     def step(self) -> None:
-        """Make a step, and compare what the viewer shows after it with what is true."""
+        """Make a step, and compare what the viewer shows after it with what is true.
+
+        With async scheduling, a call that only schedules publishes nothing.
+        """
+        num_updates = self._spy.num_updates
         _, ran = self.core.step_fn()
         post = getattr(self.core, "post_step", None)
         if post is not None:
             post(ran)
-        self.compare()
+        if self.core.batch_queue is None or self._spy.num_updates > num_updates:
+            self.compare()
 
     def run(self, most: int = 2_000) -> None:
         for _ in range(most):
-            if not self.scheduler.has_requests() and not getattr(self.core, "batch_queue", None):
+            if not self.scheduler.has_requests() and not self.core.batch_queue:
                 return
             self.step()
         raise AssertionError("it does not end")
@@ -254,7 +304,8 @@ class SteppedEngine:
             "requests": {
                 request.request_id[:-9]: {
                     "status": request.status.name,
-                    "computed": request.num_computed_tokens,
+                    # Without drafts in flight, which are no tokens of the request yet.
+                    "computed": min(request.num_computed_tokens, request.num_tokens),
                     "tables": [list(table) for table in manager.get_block_ids(request.request_id)]
                     if not request.is_finished() or request.request_id in manager_tables(manager)
                     else [],
@@ -285,6 +336,8 @@ class SteppedEngine:
             "encoder": self.encoder(),
             **pool,
             "used": len(blocks) - len(free),
+            "batch": {name[:-9]: num_tokens for name, num_tokens in self._spy.batch.items()},
+            "tokens": sum(self._spy.batch.values()),
         }
 
     def shown(self) -> dict[str, Any] | None:
@@ -336,6 +389,10 @@ class SteppedEngine:
             "free": state.stats.num_free_blocks,
             "cached": state.stats.num_cached_blocks,
             "used": state.stats.num_used_blocks,
+            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
+            if self.watch.step is not None
+            else {},
+            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
         }
 
     def _in_order(self, tables: list[list[int]]) -> list[list[int]]:
@@ -412,7 +469,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
     """A viewer of an EngineCore, in which `seqtop check` finds something by these rules alone."""
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        spy = AllocationSpy(core.scheduler)
+        spy = SchedulerSpy(core.scheduler)
         attachment = follow(core.scheduler, AdapterSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
         watch = Watch()

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
+from seqtop.checks.checker import Checker
 from seqtop.sequence import (
     ExecuteModelRequest,
+    RequestMetrics,
     SequenceStatus,
 )
 from seqtop.state import EngineState
@@ -14,7 +18,7 @@ from seqtop.wire.batch import (
     metadata_of,
     scheduled_requests,
 )
-from seqtop.wire.messages import Chunk, SequenceUpdate, Step
+from seqtop.wire.messages import Chunk, RequestFinished, SequenceUpdate, Step
 from tests.support.events import arrival, delta, full, step
 from tests.support.random_engine import RandomEngine
 
@@ -148,6 +152,33 @@ def test_a_chunk_changes_no_ended_or_foreign_sequence() -> None:
     state.apply(ended)
     assert state.last_anomaly == "request req-2 ran after its end"
     assert (state.sequences[2].num_computed_tokens, state.num_anomalies) == (0, 2)
+
+
+@pytest.mark.parametrize("start_time", [100.9, 101.1])
+@pytest.mark.parametrize("has_metadata", [True, False])
+def test_batch_names_a_request_that_ended_in_flight(has_metadata: bool, start_time: float) -> None:
+    """It is in the batch, and unchanged; one that ended before the step was scheduled is wrong."""
+    checker = Checker()
+    metrics = RequestMetrics(10.0, 100.5, 100.0, 100.5, 90.0, finished_time=101.0)
+    ended = RequestFinished("req-1", 101.0, SequenceStatus.FINISHED_STOPPED, metrics)
+    events = [arrival(1), step(0, delta("req-1", 1)), ended]
+    late = step(1, delta("req-1", 1, computed=3), start_time=start_time)
+    if not has_metadata:
+        late.execute = None
+        chunk = Chunk(num_tokens=1, num_computed_tokens=3, is_prompt=False)
+        late.sequences = [SequenceUpdate(seq_id=1, request_id="req-1", chunk=chunk)]
+    for event in events:
+        checker.apply(event)
+    before = checker.state.sequences[1].num_computed_tokens
+    is_late = start_time > 101.0
+    rules = {finding.rule for finding in checker.apply(late)}
+    assert ("late-token" in rules, "unknown" in rules) == (is_late, False)
+    assert [member.request_id for member in members(late)] == ["req-1"]
+    state = checker.state
+    assert state.num_anomalies == is_late
+    assert state.requests["req-1"].num_scheduled_steps == 1
+    assert state.sequences[1].num_computed_tokens == before
+    assert state.sequences[1].status is SequenceStatus.FINISHED_STOPPED
 
 
 def test_metadata_is_found_by_request() -> None:

@@ -116,6 +116,7 @@ class RequestEnded(Observation):
     status: str
     stop_reason: int | str | None
     num_computed_tokens: int
+    time: float
     tables: Tables | None = None
     """The blocks that a KV connector still holds for it; `None` if they were freed."""
 

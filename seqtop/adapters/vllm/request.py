@@ -69,6 +69,8 @@ class Request:
     num_cached_tokens: int = 0
     num_external_tokens: int = 0
     num_output_tokens: int = 0
+    end_time: float | None = None
+    """The time at which the scheduler freed it. A KV connector may still hold its blocks."""
     was_scheduled: bool = False
     is_prefill: bool = True
     """True until it samples a token after its last admission."""
@@ -84,6 +86,10 @@ class Request:
         self.num_tokens_in_deltas += len(new_ids)
         stage = SequenceStage.PREFILL if self.is_prefill else SequenceStage.DECODE
         return SequenceDataDelta(new_ids, 0.0, self.num_computed_tokens, stage)
+
+    def without_drafts(self, num_computed_tokens: int) -> int:
+        """Returns computed tokens without drafts that are in flight, which vLLM counts as well."""
+        return min(num_computed_tokens, self.num_prompt_tokens + self.num_output_tokens)
 
     def set_prompt(self, token_ids: list[int]) -> None:
         """Replaces all tokens by those of a new prompt."""
@@ -122,7 +128,7 @@ class Request:
         self.token_ids = [*current.arrived.prompt_token_ids, *current.output_token_ids]
         self.token_hashes = TokenHashes()
         self.num_tokens_in_deltas = self.num_output_tokens
-        self.num_computed_tokens = current.num_computed_tokens
+        self.num_computed_tokens = self.without_drafts(current.num_computed_tokens)
         self.was_scheduled = current.was_scheduled
         self.engine_status = engine_status(status)
         if current.is_running:

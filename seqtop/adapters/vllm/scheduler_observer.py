@@ -264,7 +264,8 @@ class SchedulerObserver:
         self._preempted.append(
             Preempted(
                 request_id=request.request_id,
-                num_lost_tokens=request.num_computed_tokens,
+                # Without drafts in flight.
+                num_lost_tokens=min(request.num_computed_tokens, request.num_tokens),
                 for_request_id=getattr(cause, "request_id", None),
             )
         )
@@ -281,6 +282,7 @@ class SchedulerObserver:
                 status=request.status.name,
                 stop_reason=request.stop_reason,
                 num_computed_tokens=request.num_computed_tokens,
+                time=time.time(),
             )
         )
 

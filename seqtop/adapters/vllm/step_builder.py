@@ -2,7 +2,8 @@
 
 With async scheduling the next step is already scheduled when the outputs of this one arrive. The
 requests that ran are then this step's. Tables, computed tokens and statuses are the current ones of
-the scheduler.
+the scheduler. A request that ends while its next step is in flight is also in the batch of that
+step, which has no update for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _RUNNING: Final = SequenceStatus.RUNNING
 
 
 class StepBuilder:
-    """Applies a step's observations to `requests` (by internal id) and collects the changes."""
+    """Applies a step's observations to `requests` (by internal id) and collects the changes.
+
+    Requests in `ended_in_flight` ended after the step was scheduled.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class StepBuilder:
         num_scheduled_tokens: dict[str, int],
         running: list[str],
         requests: dict[str, Request],
+        ended_in_flight: dict[str, Request],
         detokenizer: StreamDetokenizer | None,
     ) -> None:
         self._observation = observation
@@ -47,6 +52,7 @@ class StepBuilder:
         ran = list(num_scheduled_tokens)
         self._output_ids = ran if observation.output_ids is None else observation.output_ids
         self._requests = requests
+        self._ended_in_flight = ended_in_flight
         self._detokenizer = detokenizer
         self._updates: dict[str, SequenceUpdate] = {}
         self._batch: dict[str, SequenceGroupMetadataDelta] = {}
@@ -127,19 +133,25 @@ class StepBuilder:
         observation = self._observation
         sampled = set(self._output_ids)
         for request_id, num_tokens in self._num_scheduled_tokens.items():
-            request = self._requests.get(request_id)
+            ended = self._ended_in_flight.get(request_id)
+            request = ended or self._requests.get(request_id)
             if request is None:
-                continue  # it ended during the step
-            self._update(request_id)
+                continue  # unknown since observations were lost
             if request.is_prefill:
                 self.num_prefill_tokens += num_tokens
             else:
                 self.num_decode_tokens += num_tokens
-            metrics = request.metrics
-            metrics.scheduler_time = (metrics.scheduler_time or 0.0) + observation.scheduler_time
-            metrics.model_execute_time = (
-                metrics.model_execute_time or 0.0
-            ) + observation.execute_time
+            if ended is not None:
+                ended.num_computed_tokens -= num_tokens
+            else:
+                self._update(request_id)
+                metrics = request.metrics
+                metrics.scheduler_time = (
+                    metrics.scheduler_time or 0.0
+                ) + observation.scheduler_time
+                metrics.model_execute_time = (
+                    metrics.model_execute_time or 0.0
+                ) + observation.execute_time
             self._batch[request_id] = SequenceGroupMetadataDelta(
                 seq_data_delta={request.seq_id: request.take_delta()},
                 request_id=request.name,
@@ -229,13 +241,16 @@ class StepBuilder:
                 update.num_accepted_tokens = len(token_ids) - 1
 
     def _apply_computed_tokens(self) -> None:
-        """Takes over computed tokens, which rejected drafts reduce."""
+        """Takes over computed tokens, which rejected drafts reduce in vLLM."""
         observation = self._observation
         for request_id, computed in zip(
             self._running, observation.num_computed_tokens, strict=True
         ):
             request = self._requests.get(request_id)
-            if request is not None and request.num_computed_tokens != computed:
+            if request is None:
+                continue
+            computed = request.without_drafts(computed)
+            if request.num_computed_tokens != computed:
                 request.num_computed_tokens = computed
                 self._update(request_id)
 
@@ -245,18 +260,21 @@ class StepBuilder:
             return
         request.status = _WAITING
         request.engine_status = engine_status(observation.status)
-        request.num_computed_tokens = observation.num_computed_tokens
+        request.num_computed_tokens = request.without_drafts(observation.num_computed_tokens)
         _replace(self._update(observation.request_id), observation.tables)
 
     def _end(self, observation: RequestEnded) -> None:
         request = self._requests.get(observation.request_id)
         if request is None:
             return
+        request.end_time = observation.time
+        request.metrics.finished_time = self._observation.time
+        if observation.tables is not None:  # else `RequestFinished` follows
+            self.metrics[request.name] = request.metrics
         request.status = end_status(observation.status)
         request.engine_status = engine_status(observation.status)
         # vLLM counts scheduled tokens as computed, also those of a step without outputs.
-        num_tokens = request.num_prompt_tokens + request.num_output_tokens
-        request.num_computed_tokens = min(observation.num_computed_tokens, num_tokens)
+        request.num_computed_tokens = request.without_drafts(observation.num_computed_tokens)
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason
         _replace(update, observation.tables or ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import msgspec
@@ -93,6 +94,8 @@ class Translator:
         self._running: list[str] = []
         self._ran: list[str] = []
         """The requests of the last step."""
+        self._ended_in_flight: dict[str, Request] = {}
+        """Ended requests that may be in the batches of steps in flight, by vLLM's internal id."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
         self._history = PrefixHistory()
@@ -164,6 +167,7 @@ class Translator:
     def _all_requests(self, observation: AllRequests) -> Snapshot:
         """Replaces everything that is known about requests."""
         before, self._requests, self._running = self._requests, {}, []
+        self._ended_in_flight = {}
         requests: list[RequestSnapshot] = []
         for current in observation.requests:
             request_id = current.arrived.request_id
@@ -225,8 +229,18 @@ class Translator:
         if num_scheduled is None:
             num_scheduled = dict.fromkeys(self._ran, 1)
         self._ran = list(num_scheduled)
+        self._ended_in_flight = {
+            request_id: request
+            for request_id, request in self._ended_in_flight.items()
+            if request.end_time is not None and request.end_time > observation.start_time
+        }
         built = StepBuilder(
-            observation, num_scheduled, self._running, self._requests, self._detokenizer
+            observation,
+            num_scheduled,
+            self._running,
+            self._requests,
+            self._ended_in_flight,
+            self._detokenizer,
         )
         self._num_preemptions += len(built.preemptions)
         self._num_queries += built.num_queries
@@ -247,7 +261,9 @@ class Translator:
             request = self._requests.get(ended.request_id)
             if request is None:
                 continue
-            request.metrics.finished_time = observation.time
+            # The tokens of steps in flight are included in vLLM's number.
+            in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
+            self._ended_in_flight[ended.request_id] = in_flight
             if ended.tables is None:
                 yield self._finished(ended.request_id, request, observation.time)
         for request_id in observation.released:
