@@ -18,7 +18,7 @@ from seqtop.wire.batch import (
     metadata_of,
     scheduled_requests,
 )
-from seqtop.wire.messages import Chunk, RequestFinished, SequenceUpdate, Step
+from seqtop.wire.messages import Chunk, Event, RequestFinished, SequenceUpdate, Step
 from tests.support.events import arrival, delta, full, step
 from tests.support.random_engine import RandomEngine
 
@@ -161,7 +161,7 @@ def test_batch_names_a_request_that_ended_in_flight(has_metadata: bool, start_ti
     checker = Checker()
     metrics = RequestMetrics(10.0, 100.5, 100.0, 100.5, 90.0, finished_time=101.0)
     ended = RequestFinished("req-1", 101.0, SequenceStatus.FINISHED_STOPPED, metrics)
-    events = [arrival(1), step(0, delta("req-1", 1)), ended]
+    events: list[Event] = [arrival(1), step(0, delta("req-1", 1)), ended]
     late = step(1, delta("req-1", 1, computed=3), start_time=start_time)
     if not has_metadata:
         late.execute = None
