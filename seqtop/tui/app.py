@@ -123,6 +123,7 @@ class SeqtopApp(BaseApp):
         *TIME_KEYS,
         Binding("A", "mark_moment", "Mark this moment as A", show=False, id="time.mark"),
         Binding("B", "compare", "Compare A with this moment", show=False, id="time.compare"),
+        Binding("I", "what_if", "What if: other settings", show=False, id="time.what-if"),
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         Binding("R", "record", "Record the engine", show=False, id="engine.record"),
         *APP_KEYS,
@@ -433,6 +434,16 @@ class SeqtopApp(BaseApp):
         else:
             self.clear_notifications()  # that of `A` would cover it
             self.push_screen(ComparisonDialog(lines))
+
+    def action_what_if(self) -> None:
+        from seqtop.tui.dialogs.whatif import WhatIfDialog
+
+        recording = self.ui.time_travel.playback
+        path = None if recording is None else getattr(recording.history, "path", None)
+        if path is None:
+            self._show_notice("This works with a recording: R writes one.", severity="warning")
+        else:
+            self.push_screen(WhatIfDialog(str(path)))
 
     def action_record(self) -> None:
         recording = self.ui.recording

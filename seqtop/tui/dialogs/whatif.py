@@ -1,0 +1,80 @@
+"""The dialog that predicts a recorded run with other settings."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Input, Label, Static
+from textual.worker import Worker, WorkerState
+
+from seqtop.history.timeline import RecordingError
+from seqtop.text.sanitize import safe_line
+from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.whatif import report
+from seqtop.whatif.driver import DriverError
+from seqtop.whatif.predict import Question, predict
+from seqtop.whatif.settings import SettingError
+from seqtop.whatif.step_time import StepTimeError
+from seqtop.whatif.workload import WorkloadError
+
+_EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
+
+
+class WhatIfDialog(Dialog[None]):
+    """Asks for changes of settings, and shows what the run would have been with them.
+
+    Args:
+        path: The path of the recording.
+    """
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "dismiss", "Close"),
+        Binding("up", "scroll(-1)", "Up", show=False),
+        Binding("down", "scroll(1)", "Down", show=False),
+        Binding("pageup", "scroll(-10)", "Page up", show=False),
+        Binding("pagedown", "scroll(10)", "Page down", show=False),
+    ]
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+        self._worker: Worker[str] | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("What if the settings had been others?", classes="dialog-title")
+            yield Input(placeholder=_EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
+            with VerticalScroll(id="whatif-scroll", can_focus=False):
+                yield Static("", id="whatif-answer", markup=False)
+            yield Label("Enter predicts, ↑ ↓ scroll, Esc closes", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if self._worker is not None and self._worker.is_running:
+            return
+        question = Question(recording=self._path, changes=event.value.split())
+        self._show("The engine's scheduler runs again, first with the recorded settings …")
+        self._worker = self.run_worker(lambda: _answer(question), thread=True, exit_on_error=False)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.state is WorkerState.SUCCESS:
+            self._show(str(event.worker.result))
+        elif event.state is WorkerState.ERROR:
+            self._show(f"{type(event.worker.error).__name__}: {event.worker.error}")
+
+    def _show(self, text: str) -> None:
+        self.query_one("#whatif-answer", Static).update("\n".join(map(safe_line, text.split("\n"))))
+
+
+def _answer(question: Question) -> str:
+    """Returns the prediction as text, or the reason why there is none."""
+    try:
+        return report.as_text(predict(question))
+    except (RecordingError, WorkloadError, DriverError, SettingError, StepTimeError) as error:
+        return f"No prediction: {error}."
