@@ -146,10 +146,7 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
         chunk, request = update.chunk, state.requests.get(update.request_id or "")
         if chunk is None or request is None:
             continue  # if it is unknown, the update is an anomaly
-        if request.ended_after(step.start_time):
-            continue
-        if request.finish_reason is not None:
-            state.report_anomaly(f"request {request.request_id} ran after its end")
+        if _has_ended(state, request, step):
             continue
         if request.request_id not in counted:
             counted.add(request.request_id)
@@ -161,6 +158,20 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
             num_computed = chunk.num_computed_tokens + chunk.num_tokens
             _advance(state, sequence, step, num_computed)
             touched.append(update.seq_id)
+
+
+def _has_ended(state: EngineData, request: RequestState, step: Step) -> bool:
+    """Returns whether a request in the batch has ended, an anomaly if it was before the step."""
+    if request.finish_reason is None:
+        if request.metrics.finished_time is None:
+            return False
+        # Its end may have been announced while a KV connector still holds its blocks.
+        statuses = [state.sequences[seq_id].status for seq_id in request.seq_ids]
+        if not all(map(SequenceStatus.is_finished, statuses)):
+            return False
+    if not request.ended_after(step.start_time):
+        state.report_anomaly(f"request {request.request_id} ran after its end")
+    return True
 
 
 def _advance(
@@ -218,10 +229,7 @@ def _apply_full(
     if request is None:
         # Plain vLLM announces no arrivals, so the metadata stands for one.
         request = new_request(state, group.request_id, step.start_time)
-    if request.ended_after(step.start_time):
-        return
-    if request.finish_reason is not None:
-        state.report_anomaly(f"request {group.request_id} ran after its end")
+    if _has_ended(state, request, step):
         return
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
@@ -260,10 +268,7 @@ def _apply_delta(
     if request is None:
         state.report_anomaly(f"delta for unknown request {group.request_id}")
         return
-    if request.ended_after(step.start_time):
-        return
-    if request.finish_reason is not None:
-        state.report_anomaly(f"request {group.request_id} ran after its end")
+    if _has_ended(state, request, step):
         return
     chunk = group.token_chunk_size or 1
     _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)

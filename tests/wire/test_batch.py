@@ -181,6 +181,18 @@ def test_batch_names_a_request_that_ended_in_flight(has_metadata: bool, start_ti
     assert state.sequences[1].status is SequenceStatus.FINISHED_STOPPED
 
 
+def test_a_time_of_an_end_that_did_not_happen_changes_nothing() -> None:
+    """The metrics of a running request name an end in the future; it goes on as any other."""
+    state, announced = EngineState(), arrival(1)
+    announced.metrics.finished_time = 101.0
+    for event in (announced, step(0, delta("req-1", 1, computed=3), start_time=100.9)):
+        state.apply(event)
+    assert state.requests["req-1"].num_scheduled_steps == 1
+    assert state.sequences[1].num_computed_tokens == 4
+    assert state.sequences[1].status is SequenceStatus.RUNNING
+    assert state.num_anomalies == 0
+
+
 def test_metadata_is_found_by_request() -> None:
     whole, change = full("a", 1, chunk=3), delta("b", 2)
     batch = step(1, whole, change)
