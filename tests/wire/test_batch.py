@@ -184,7 +184,7 @@ def test_batch_names_a_request_that_ended_in_flight(has_metadata: bool, start_ti
 def test_a_time_of_an_end_that_did_not_happen_changes_nothing() -> None:
     """The metrics of a running request name an end in the future; it goes on as any other."""
     state, announced = EngineState(), arrival(1)
-    announced.metrics.finished_time = 101.0
+    announced.metrics = RequestMetrics(10.0, 100.5, 100.0, 100.5, 90.0, finished_time=101.0)
     for event in (announced, step(0, delta("req-1", 1, computed=3), start_time=100.9)):
         state.apply(event)
     assert state.requests["req-1"].num_scheduled_steps == 1
