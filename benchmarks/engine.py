@@ -233,20 +233,20 @@ def compare_on_trace(
     }
     runs = [{name: serve() for name, serve in ways.items()} for _ in range(rounds)]
     found = {
-        name: summary(min((each[name] for each in runs), key=lambda run: run.seconds), trace)
+        name: summary(min((run[name] for run in runs), key=lambda run: run.seconds), trace)
         for name in ways
     }
     print(
         f"\n{len(trace)} requests arrive in {trace[-1].arrival:.1f} s, 16..256 in, 8..256 out,"
-        f" {sum(each.num_outputs for each in trace)} in all"
+        f" {sum(request.num_outputs for request in trace)} in all"
     )
     print(f"{'':<16}{'tokens/s':>9}{'engine is':>11}{'last':>8}{'first':>8}{'begin':>8}  (mean s)")
     ours = found["engine"]["tokens_per_second"]
-    for name, each in found.items():
-        each["engine_is"] = ours / each["tokens_per_second"]
-        means = [each.get(f"mean_{what}") for what in ("latencies", "first_tokens", "waits")]
+    for name, way in found.items():
+        way["engine_is"] = ours / way["tokens_per_second"]
+        means = [way.get(f"mean_{what}") for what in ("latencies", "first_tokens", "waits")]
         cells = "".join(f"{'' if value is None else f'{value:.2f}':>8}" for value in means)
-        print(f"{name:<16}{each['tokens_per_second']:>9.0f}{each['engine_is']:>11.2f}{cells}")
+        print(f"{name:<16}{way['tokens_per_second']:>9.0f}{way['engine_is']:>11.2f}{cells}")
     return {"requests": len(trace), "arrive_in_seconds": trace[-1].arrival, **found}
 
 
@@ -332,8 +332,8 @@ def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool)
     seconds = []
     for _ in range(_NUM_PRODUCTS):
         begin = time.perf_counter()
-        for each, weight in zip(inputs, weights, strict=True):
-            product(each, weight)
+        for matrix, weight in zip(inputs, weights, strict=True):
+            product(matrix, weight)
         seconds.append(time.perf_counter() - begin)
     return seconds
 

@@ -32,8 +32,8 @@ def figures(found: dict[str, Any]) -> Findings:
     """Returns the results of `engine.py` as figures with targets."""
     measured = f"best of {found['rounds']}, {found['threads']} threads"
     result: list[Figure] = []
-    for size, each in found["all_at_once"].items():
-        tokens = each["engine_tokens_per_second"]
+    for size, rates in found["all_at_once"].items():
+        tokens = rates["engine_tokens_per_second"]
         result += [
             Figure(
                 what=f"{size} at once",
@@ -41,8 +41,8 @@ def figures(found: dict[str, Any]) -> Findings:
                 value=tokens,
                 unit="tokens/s",
                 peer=f"{peer}",
-                peer_value=each[f"{key}_tokens_per_second"],
-                ratio=each[f"of_{key}"],
+                peer_value=rates[f"{key}_tokens_per_second"],
+                ratio=rates[f"of_{key}"],
             )
             for key, peer in (
                 ("generate", "transformers' generate()"),
@@ -53,11 +53,11 @@ def figures(found: dict[str, Any]) -> Findings:
             Figure(
                 what=f"a decode step of {size}",
                 measured="wall, medians",
-                value=each["decode_step_seconds"] * 1e3,
+                value=rates["decode_step_seconds"] * 1e3,
                 unit="ms",
                 peer="the products with every weight matrix alone",
-                peer_value=each["plain_products_seconds"] * 1e3,
-                ratio=each["of_plain_products"],
+                peer_value=rates["plain_products_seconds"] * 1e3,
+                ratio=rates["of_plain_products"],
                 ratio_unit="%",
             )
         )
@@ -65,13 +65,13 @@ def figures(found: dict[str, Any]) -> Findings:
         Figure(
             what=f"{size} at once, bfloat16",
             measured=f"wall, {measured}",
-            value=each["engine_tokens_per_second"],
+            value=rates["engine_tokens_per_second"],
             unit="tokens/s",
             peer="transformers' generate()",
-            peer_value=each["generate_tokens_per_second"],
-            ratio=each["of_generate"],
+            peer_value=rates["generate_tokens_per_second"],
+            ratio=rates["of_generate"],
         )
-        for size, each in found["bfloat16"].items()
+        for size, rates in found["bfloat16"].items()
     ]
     trace = found["trace"]
     for key, peer in (("generate", "generate()"), ("batching", "continuous batching")):
@@ -90,12 +90,12 @@ def figures(found: dict[str, Any]) -> Findings:
         Figure(
             what=f"publishing, {size} in decode, {_VIEWERS[viewers]}",
             measured="CPU of the engine's thread, of that of the steps",
-            value=each["of_cpu_time"],
+            value=rates["of_cpu_time"],
             unit="%",
             limit=Limit(MAX_PUBLISHING),
         )
         for size, measured in found["publishing"].items()
-        for viewers, each in measured.items()
+        for viewers, rates in measured.items()
     ]
     return Findings(result)
 

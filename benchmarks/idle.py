@@ -81,7 +81,7 @@ def _engine(stack: ExitStack, size: int) -> str:
 
 def _watch(programs: list[OnTerminal], seconds: float) -> list[tuple[float, int]]:
     """Returns CPU seconds and bytes written by each program over the same `seconds`."""
-    before = [(each.cpu_seconds, each.num_bytes) for each in programs]
+    before = [(program.cpu_seconds, program.num_bytes) for program in programs]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for program in programs:

@@ -106,7 +106,8 @@ def _session(state: EngineState, payloads: list[bytes]) -> tuple[int, int]:
             time.sleep(0.02)
         with session.lock:
             ended = sum(
-                SequenceStatus.is_finished(each.status) for each in session.state.sequences.values()
+                SequenceStatus.is_finished(sequence.status)
+                for sequence in session.state.sequences.values()
             )
             assert ended >= len(session.state.finished)
             return len(session.state.finished), session.history.num_bytes

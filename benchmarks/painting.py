@@ -88,11 +88,12 @@ def measure(*, tiny: bool = False) -> Findings:
             ]
         for what, frames in ours.items():
             points.setdefault(f"a frame, {what} changed", []).append((size, middle(frames) * 1e3))
-        each = middle(theirs["every row"]) * 1e3
-        points.setdefault("DataTable's, every row changed", []).append((size, each))
+        peer = middle(theirs["every row"]) * 1e3
+        points.setdefault("DataTable's, every row changed", []).append((size, peer))
     limits = {"a frame, every row in sight changed": FLAT, "a frame, one row changed": FLAT}
     growth = [
-        Growth(what, "rows", "ms", each, limits.get(what, 1.05)) for what, each in points.items()
+        Growth(what, "rows", "ms", series, limits.get(what, 1.05))
+        for what, series in points.items()
     ]
     return Findings(figures, growth if len(sizes) > 1 else [])
 

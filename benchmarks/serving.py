@@ -148,20 +148,22 @@ def serve_with_generate(model: LlamaForCausalLM, requests: list[Request]) -> Run
     while pending:
         _sleep_until(begin + pending[0].arrival)
         now = time.perf_counter() - begin
-        batch = [each for each in pending[:MOST_AT_ONCE] if each.arrival <= now]
+        batch = [request for request in pending[:MOST_AT_ONCE] if request.arrival <= now]
         del pending[: len(batch)]
-        longest = max(len(each.prompt) for each in batch)
-        missing = [longest - len(each.prompt) for each in batch]
+        longest = max(len(request.prompt) for request in batch)
+        missing = [longest - len(request.prompt) for request in batch]
         model.generate(
-            torch.tensor([[0] * n + each.prompt for n, each in zip(missing, batch, strict=True)]),
+            torch.tensor(
+                [[0] * n + request.prompt for n, request in zip(missing, batch, strict=True)]
+            ),
             attention_mask=torch.tensor([[0] * n + [1] * (longest - n) for n in missing]),
-            max_new_tokens=max(each.num_outputs for each in batch),
+            max_new_tokens=max(request.num_outputs for request in batch),
             do_sample=False,
             pad_token_id=0,
         )
         run.seconds = time.perf_counter() - begin
-        run.waits += [now - each.arrival for each in batch]
-        run.latencies += [run.seconds - each.arrival for each in batch]
+        run.waits += [now - request.arrival for request in batch]
+        run.latencies += [run.seconds - request.arrival for request in batch]
     return run
 
 

@@ -54,7 +54,7 @@ def measure(*, tiny: bool = False) -> Findings:
         unit="ms",
         limit=Limit(MAX_OVERVIEW_MS),
     )
-    points = [(float(size), percentile(each, 99) * 1e3) for size, each in frames.items()]
+    points = [(float(size), percentile(times, 99) * 1e3) for size, times in frames.items()]
     growth = [Growth("p99 of a frame, sorted and filtered", "live", "ms", points, limit=0.1)]
     return Findings([figure, charts], growth if len(sizes) > 1 else [])
 

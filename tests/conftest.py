@@ -118,9 +118,9 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with TemporaryDirectory(prefix="sq") as directory:
             patch.setenv("XDG_RUNTIME_DIR", directory)
             yield Path(directory)
-            started = {each: _test_and_command(each) for each in _started_in(directory)}
+            started = {process: _test_and_command(process) for process in _started_in(directory)}
             _, left = psutil.wait_procs(list(started), SECONDS)
-            assert not left, f"these outlive their tests: {[started[each] for each in left]}"
+            assert not left, f"these outlive their tests: {[started[process] for process in left]}"
 
 
 _numbers = itertools.count()

@@ -38,7 +38,7 @@ FILES = [
     for path in found
     if path.is_file()
 ]
-DOCUMENTS = sorted(each for each in FILES if each.endswith(".md"))
+DOCUMENTS = sorted(file for file in FILES if file.endswith(".md"))
 PATH = re.compile(r"[\w*{},.-][\w./{},*-]*(/|\.(css|json|md|py|sh|svg|tcss|toml))")
 """A path between backquotes; one that begins with a slash is part of an address."""
 MODULE = re.compile(r"(benchmarks|engine_stub|seqtop|tests)(\.\w+)+")
@@ -130,8 +130,8 @@ def alternatives(path: str) -> Iterator[str]:
         yield path
         return
     inside, _, after = rest.partition("}")
-    for each in inside.split(","):
-        yield from alternatives(before + each + after)
+    for alternative in inside.split(","):
+        yield from alternatives(before + alternative + after)
 
 
 def module_file(module: str) -> tuple[Path | None, list[str]]:
@@ -176,13 +176,13 @@ def test_links_lead_to_documents_and_headings(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_paths_and_modules_that_are_named_exist(document: str) -> None:
     """A path may be given from the root or from a folder below it."""
-    folders = {f"{parent}/" for each in FILES for parent in PurePath(each).parents}
+    folders = {f"{parent}/" for file in FILES for parent in PurePath(file).parents}
     for span in code_spans(read(document)):
         if PATH.fullmatch(span):
             known = folders if span.endswith("/") else FILES
             for path in alternatives(span):
                 patterns = (path, f"*/{path}")
-                assert any(fnmatch.fnmatch(each, p) for each in known for p in patterns), span
+                assert any(fnmatch.fnmatch(name, p) for name in known for p in patterns), span
         elif MODULE.fullmatch(span):
             file, names = module_file(span)
             assert file is not None, span

@@ -21,7 +21,10 @@ def pins(name: str) -> dict[str, Version]:
     """The versions in a file of constraints."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     found = [Requirement(line) for line in lines if not line.startswith("#")]
-    return {canonicalize_name(each.name): Version(str(each.specifier)[2:]) for each in found}
+    return {
+        canonicalize_name(requirement.name): Version(str(requirement.specifier)[2:])
+        for requirement in found
+    }
 
 
 def floors() -> Iterator[tuple[str, Version]]:
@@ -29,10 +32,10 @@ def floors() -> Iterator[tuple[str, Version]]:
     extras = project()["optional-dependencies"]
     for line in (
         *project()["dependencies"],
-        *(each for key in USERS_EXTRAS for each in extras[key]),
+        *(extra for key in USERS_EXTRAS for extra in extras[key]),
     ):
         requirement = Requirement(line)
-        (floor,) = (each.version for each in requirement.specifier if each.operator == ">=")
+        (floor,) = (bound.version for bound in requirement.specifier if bound.operator == ">=")
         yield canonicalize_name(requirement.name), Version(floor)
 
 
@@ -43,7 +46,7 @@ def test_the_lowest_versions_are_those_that_were_tried() -> None:
 def test_the_versions_of_the_tests_are_allowed() -> None:
     tried = pins("constraints.txt")
     extras = project()["optional-dependencies"]
-    for line in (*project()["dependencies"], *(each for key in extras for each in extras[key])):
+    for line in (*project()["dependencies"], *(extra for key in extras for extra in extras[key])):
         requirement = Requirement(line)
         name = canonicalize_name(requirement.name)
         assert name == "seqtop" or tried[name] in requirement.specifier, name

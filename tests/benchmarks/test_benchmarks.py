@@ -49,7 +49,10 @@ def test_the_slope_is_the_exponent(power: float, slope: float) -> None:
 
 
 def test_amounts_are_for_people() -> None:
-    shown = [amount(*each) for each in [(0.0312, "%"), (1234.5, "x"), (0.5, "ms"), (2e6, "MB")]]
+    shown = [
+        amount(*shown_amount)
+        for shown_amount in [(0.0312, "%"), (1234.5, "x"), (0.5, "ms"), (2e6, "MB")]
+    ]
     assert shown == ["3.12 %", "1,234×", "0.5 ms", "2,000,000 MB"]
 
 

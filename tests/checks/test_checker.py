@@ -55,6 +55,6 @@ def test_hostile_figures_are_findings_not_errors() -> None:
         enable_prefix_caching=True, preemption_mode="recompute",
     )  # fmt: skip
     checker = Checker()
-    assert [each.rule for each in checker.apply(info)] == ["not-finite"]
+    assert [finding.rule for finding in checker.apply(info)] == ["not-finite"]
     heartbeat = Heartbeat(time=float("-inf"), step=-(2**63))
-    assert [each.rule for each in checker.apply(heartbeat)] == ["not-finite"]
+    assert [finding.rule for finding in checker.apply(heartbeat)] == ["not-finite"]

@@ -23,10 +23,14 @@ class Watched:
     def publish(self, event: Event) -> None:
         self.findings += self.checker.apply(parsing.event(codec.encode(event)))
         if isinstance(event, Step):
-            self.seen.update(each.mode for each in event.preemptions)
-            self.seen["forks"] += sum(each.parent_seq_id is not None for each in event.sequences)
-            self.seen["drafted"] += sum(each.num_draft_tokens or 0 for each in event.sequences)
-            self.seen["accepted"] += sum(each.num_accepted_tokens or 0 for each in event.sequences)
+            self.seen.update(preemption.mode for preemption in event.preemptions)
+            self.seen["forks"] += sum(
+                update.parent_seq_id is not None for update in event.sequences
+            )
+            self.seen["drafted"] += sum(update.num_draft_tokens or 0 for update in event.sequences)
+            self.seen["accepted"] += sum(
+                update.num_accepted_tokens or 0 for update in event.sequences
+            )
             self.seen["several steps"] += event.execute.num_steps > 1
             self.seen["hits"] += event.stats.prefix_cache_hits
 

@@ -47,8 +47,8 @@ def test_the_wheel_has_every_file(wheel: Path) -> None:
     assert files - training <= packed
     assert not training & packed
     assert {"engine_stub/weights/model.safetensors", "engine_stub/weights/prompts.jsonl"} <= packed
-    assert any(each.endswith("share/man/man1/seqtop.1") for each in packed)
-    assert not {each for each in packed if each.startswith(("tests/", "benchmarks/"))}
+    assert any(file.endswith("share/man/man1/seqtop.1") for file in packed)
+    assert not {file for file in packed if file.startswith(("tests/", "benchmarks/"))}
 
 
 def test_the_commands_of_an_installation(inspector: Environment, recording: str) -> None:
@@ -120,8 +120,8 @@ def play_block(commands: list[str], folder: Path) -> str:
 
     Returns the output of the others. An app, which can only be the last, is left with `q`.
     """
-    engines = [each for each in commands if each.startswith("engine-stub serve")]
-    others = [each for each in commands if each not in engines]
+    engines = [command for command in commands if command.startswith("engine-stub serve")]
+    others = [command for command in commands if command not in engines]
     terminals: list[Terminal] = []
     try:
         for command in engines:

@@ -54,19 +54,21 @@ def show(source: str, *options: str) -> dict[str, Any]:
 
 
 def request(state: dict[str, Any], request_id: str) -> dict[str, Any]:
-    return next(each for each in state["requests"] if each["request_id"] == request_id)
+    return next(request for request in state["requests"] if request["request_id"] == request_id)
 
 
 def last_preemption(state: dict[str, Any]) -> int:
-    return max((step for each in state["requests"] for step in each["preemption_steps"]), default=0)
+    return max(
+        (step for request in state["requests"] for step in request["preemption_steps"]), default=0
+    )
 
 
 def owners(state: dict[str, Any]) -> list[str]:
     """Whose block `BLOCK` is: a name for each sequence that holds it."""
     return [
-        each["request_id"] + (f"/{place}" if len(each["sequences"]) > 1 else "")
-        for each in state["requests"]
-        for place, sequence in enumerate(each["sequences"], start=1)
+        request["request_id"] + (f"/{place}" if len(request["sequences"]) > 1 else "")
+        for request in state["requests"]
+        for place, sequence in enumerate(request["sequences"], start=1)
         if BLOCK in sequence["block_table"]
     ]
 
@@ -164,7 +166,9 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         described = re.findall(
             r"(\S+) \((\d+) tokens? lost\)", flowed(app).partition("Preempted here: ")[2]
         )
-        victims = [each for each in truth["requests"] if lost_at in each["preemption_steps"]]
+        victims = [
+            request for request in truth["requests"] if lost_at in request["preemption_steps"]
+        ]
         assert {name for name, _ in described} == {victim["request_id"] for victim in victims}
         app.press("4")
         app.wait_until(
@@ -186,12 +190,12 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
 
     (recording,) = map(str, tmp_path.glob("seqtop-*.seqtop"))
     then = show(recording, "--at", str(moment))
-    longest = max(each["wait"]["total"] for each in then["requests"])
+    longest = max(request["wait"]["total"] for request in then["requests"])
     assert longest > 0
     assert any(
-        each["wait"]["total"] == longest
-        and any(is_of(waited_longest, each["request_id"] + end) for end in ("", "/1"))
-        for each in then["requests"]
+        request["wait"]["total"] == longest
+        and any(is_of(waited_longest, request["request_id"] + end) for end in ("", "/1"))
+        for request in then["requests"]
     ), waited_longest
 
     after, ahead = (show(recording, "--at", str(step)) for step in (lost_at, lost_at - 1))

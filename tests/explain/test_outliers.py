@@ -247,7 +247,7 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     history = script.source.history
     outliers = find_outliers(history, slo.Slo())
-    assert {each.request_id for each in outliers.slow} == {f"req-{each}" for each in range(54, 60)}
+    assert {request.request_id for request in outliers.slow} == {f"req-{n}" for n in range(54, 60)}
     fields = {difference.field: difference for difference in outliers.differences}
     prefill = fields["time: prefill"]
     assert (prefill.slow, prefill.others) == ("median 200 ms", "median 50.0 ms")

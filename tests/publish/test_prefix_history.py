@@ -20,7 +20,7 @@ def misses(
     history: PrefixHistory, *hashes: bytes, step: int = 9, name: str = "now", **more: Any
 ) -> list[tuple[object, ...]]:
     (found,) = history.look_up(step, name, [lookup(*hashes, **more)])
-    return [(each.cause, each.num_tokens, each.step, each.request_id) for each in found]
+    return [(miss.cause, miss.num_tokens, miss.step, miss.request_id) for miss in found]
 
 
 LAST = ("partial_block", 1, None, None)
@@ -76,7 +76,7 @@ def test_a_request_that_has_not_stored_its_blocks_yet_is_named() -> None:
 
 def test_sequences_of_one_request_do_not_count_for_one_another() -> None:
     found = PrefixHistory().look_up(1, "beams", [lookup(b"a"), lookup(b"a", b"b")])
-    assert [each[0].cause for each in found] == ["new_tokens", "new_tokens"]
+    assert [miss[0].cause for miss in found] == ["new_tokens", "new_tokens"]
 
 
 def test_the_same_tokens_with_other_extra_keys() -> None:
@@ -144,7 +144,7 @@ def test_a_history_that_began_late_knows_no_new_tokens() -> None:
 def test_blocks_beyond_the_hashes_are_unknown() -> None:
     cut = PrefixLookup(SIZE, 4 * SIZE + 2, SIZE, [b"b"], [b"b"])
     (found,) = PrefixHistory().look_up(1, "long", [cut])
-    assert [(each.cause, each.num_tokens) for each in found] == [
+    assert [(miss.cause, miss.num_tokens) for miss in found] == [
         ("new_tokens", 4),
         ("unknown", 8),
         ("partial_block", 2),
@@ -172,4 +172,4 @@ def test_many_runs_are_added_up_by_cause() -> None:
 @pytest.mark.parametrize("hits", [0, 3])
 def test_the_tokens_of_a_result_add_up(hits: int) -> None:
     (found,) = PrefixHistory().look_up(1, "one", [lookup(b"a", b"b", hits=hits, rest=3)])
-    assert sum(each.num_tokens for each in found) == 2 * SIZE + 3
+    assert sum(miss.num_tokens for miss in found) == 2 * SIZE + 3

@@ -45,19 +45,19 @@ def test_group_outputs() -> None:
     assert pooled == PoolingSequenceGroupOutput([1.0])
     assert pooled != PoolingSequenceGroupOutput([2.0])
     assert repr(pooled) == "PoolingSequenceGroupOutput(data=[1.0])"
-    for each in (one, pooled):
-        assert isinstance(each, SequenceGroupOutput)
-        assert type(each).__metaclass__ is SequenceGroupOutput
+    for item in (one, pooled):
+        assert isinstance(item, SequenceGroupOutput)
+        assert type(item).__metaclass__ is SequenceGroupOutput
 
 
 @pytest.mark.parametrize(
-    "each",
+    "item",
     [output(), CompletionSequenceGroupOutput([], None), PoolingSequenceGroupOutput(1)],
-    ids=lambda each: type(each).__name__,
+    ids=lambda item: type(item).__name__,
 )
-def test_outputs_compare_with_their_like_only(each: Any) -> None:
+def test_outputs_compare_with_their_like_only(item: Any) -> None:
     with pytest.raises(NotImplementedError):
-        assert each == 5
+        assert item == 5
 
 
 def test_pooler_output_is_a_list_of_outputs() -> None:

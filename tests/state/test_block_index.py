@@ -82,7 +82,7 @@ def test_shared_blocks_are_counted(updates: list[tuple[int, list[int]]]) -> None
     for seq_id, table in updates:
         owners.set_table(seq_id, table)
         tables[seq_id] = table
-        counts = Counter(block for each in tables.values() for block in set(each))
+        counts = Counter(block for other in tables.values() for block in set(other))
         assert owners.num_blocks == len(counts)
         assert owners.num_shared == sum(count > 1 for count in counts.values())
 
@@ -123,7 +123,7 @@ def test_the_owners_of_blocks_that_are_held() -> None:
     update = seq_update(SequenceStatus.RUNNING, group_block_tables=[[5], [6, 3]])
     state.apply(step(1, update))
     index.rebuild(state)
-    assert [sorted(each) for each in index.held(range(7))] == [[7]] * 4
+    assert [sorted(owners) for owners in index.held(range(7))] == [[7]] * 4
 
 
 def test_an_index_is_empty_before_there_is_an_engine() -> None:
@@ -146,8 +146,8 @@ def test_reserved_blocks_do_not_count_as_shared() -> None:
         seq_update(SequenceStatus.RUNNING, block_table=[0, 3, 5], group_block_tables=[[0, 6]]),
     ]
     updates[1].seq_id, updates[1].request_id = 8, "req"
-    for number, each in enumerate(updates):
-        state.apply(step(number, each))
+    for number, late in enumerate(updates):
+        state.apply(step(number, late))
     assert not index.fits(state)
     index.rebuild(state)
     assert index.fits(state)

@@ -117,4 +117,4 @@ def test_pool_with_a_null_block_and_two_groups_adds_up() -> None:
     findings += checker.end()
     assert findings == []
     findings = checker.apply(step(1, sequences=[update(1, group_block_tables=[[]])], stats=pool))
-    assert [each.rule for each in checker.end()] == ["block-leak"]
+    assert [finding.rule for finding in checker.end()] == ["block-leak"]

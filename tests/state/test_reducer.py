@@ -193,8 +193,10 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
         state.apply(step(seq_id, full(name, seq_id, table, chunk=3)))
     fork = update(3, RUNNING, 3, request_id="b", parent_seq_id=2, block_table=[7])
     state.apply(step(3, sequences=[fork]))
-    updates = [update(each, SequenceStatus.SWAPPED, 3, block_table=[]) for each in (1, 2, 3)]
-    preemptions = [Preemption(request_id=each, mode="swap", num_lost_tokens=0) for each in "ba"]
+    updates = [update(seq_id, SequenceStatus.SWAPPED, 3, block_table=[]) for seq_id in (1, 2, 3)]
+    preemptions = [
+        Preemption(request_id=request_id, mode="swap", num_lost_tokens=0) for request_id in "ba"
+    ]
     swap = step(4, sequences=updates, preemptions=preemptions)
     swap.execute.blocks_to_swap_out += [(7, 0), (4, 1), (7, 2), (3, 5)]
     state.apply(swap)
@@ -353,7 +355,7 @@ def test_the_end_frees_all_blocks_of_what_has_not_ended_before() -> None:
     finish(state)
     request, sequence = state.requests["a"], state.sequences[2]
     assert (sequence.block_table, sequence.group_block_tables, sequence.host_table) == ([], [], [])
-    assert [each.status.name for each in state.sequences.values()] == [
+    assert [sequence.status.name for sequence in state.sequences.values()] == [
         "FINISHED_STOPPED",
         "FINISHED_ABORTED",
     ]
@@ -378,7 +380,7 @@ def test_the_end_ranks_the_sequences_of_the_answer(
     ranking: list[int], expected: list[int], anomalies: int
 ) -> None:
     state = prefilled()
-    forks = [update(each, RUNNING, 3, request_id="a", parent_seq_id=1) for each in (2, 3)]
+    forks = [update(seq_id, RUNNING, 3, request_id="a", parent_seq_id=1) for seq_id in (2, 3)]
     state.apply(step(1, sequences=forks))
     status = SequenceStatus.FINISHED_LENGTH_CAPPED
     end = RequestFinished(

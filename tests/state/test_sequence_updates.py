@@ -134,7 +134,7 @@ def test_where_tokens_end_is_noted_as_far_as_it_can_be_known(
     candidates = (
         None
         if decoded is None
-        else [{token: Logprob(-0.1, 1, each)} for token, each in zip(tokens, decoded, strict=False)]
+        else [{token: Logprob(-0.1, 1, text)} for token, text in zip(tokens, decoded, strict=False)]
     )
     more = update(1, RUNNING, 4, new_token_ids=tokens, text_delta=text, top_logprobs=candidates)
     state.apply(step(1, delta("a", 1, [5], 3), sequences=[more]))
@@ -165,9 +165,9 @@ def test_a_fork_starts_with_the_output_of_its_parent_and_goes_on_alone() -> None
     decoded = SequenceUpdate(seq_id=1, new_token_ids=[6], text_delta="!", new_logprobs=[-0.25])
     state.apply(step(2, delta("a", 1, [], 3), sequences=[decoded]))
     output = [
-        (list(each.output_token_ids), list(each.output_logprobs), each.cumulative_logprob,
-         each.text, list(each.text_lengths))
-        for each in state.sequences.values()
+        (list(sequence.output_token_ids), list(sequence.output_logprobs),
+         sequence.cumulative_logprob, sequence.text, list(sequence.text_lengths))
+        for sequence in state.sequences.values()
     ]  # fmt: skip
     assert output == [([5, 6], [-0.5, -0.25], -0.75, "Hi!", [2, 1]), ([5], [-0.5], -0.5, "Hi", [2])]
     orphan = update(3, RUNNING, 3, request_id="a", parent_seq_id=99)

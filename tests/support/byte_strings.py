@@ -15,7 +15,11 @@ class ByteStrings:
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         skipped = [0] if self.has_special and skip_special_tokens else []
-        known = (self.vocab[each] for each in ids if each < len(self.vocab) and each not in skipped)
+        known = (
+            self.vocab[token_id]
+            for token_id in ids
+            if token_id < len(self.vocab) and token_id not in skipped
+        )
         return b"".join(known).decode("utf-8", errors="replace")
 
     def id_to_token(self, token_id: int) -> str:

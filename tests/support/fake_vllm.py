@@ -324,15 +324,15 @@ class Scheduler:
         output = SimpleNamespace(
             scheduled_new_reqs=[
                 SimpleNamespace(
-                    req_id=each.request_id,
-                    block_ids=(self.table(each.request_id),),
-                    num_computed_tokens=each.num_computed_tokens,
+                    req_id=request.request_id,
+                    block_ids=(self.table(request.request_id),),
+                    num_computed_tokens=request.num_computed_tokens,
                 )
-                for each in new
+                for request in new
             ],
             scheduled_cached_reqs=SimpleNamespace(
-                req_ids=[*cached_ids, *(each.request_id for each in resumed)],
-                resumed_req_ids={each.request_id for each in resumed},
+                req_ids=[*cached_ids, *(request.request_id for request in resumed)],
+                resumed_req_ids={request.request_id for request in resumed},
                 new_block_ids=[
                     *(
                         ([block.block_id for block in new_blocks[cached_id]],)
@@ -340,24 +340,24 @@ class Scheduler:
                         else None
                         for cached_id in cached_ids
                     ),
-                    *((self.table(each.request_id),) for each in resumed),
+                    *((self.table(request.request_id),) for request in resumed),
                 ],
                 num_computed_tokens=[
-                    self.requests[each].num_computed_tokens
-                    for each in [*cached_ids, *(each.request_id for each in resumed)]
+                    self.requests[request_id].num_computed_tokens
+                    for request_id in [*cached_ids, *(request.request_id for request in resumed)]
                 ],
             ),
             num_scheduled_tokens=scheduled,
             total_num_scheduled_tokens=sum(scheduled.values()),
             scheduled_spec_decode_tokens={},
             scheduled_encoder_inputs={
-                each.request_id: list(range(len(each.encoder_inputs)))
-                for each in new
-                if each.encoder_inputs
+                request.request_id: list(range(len(request.encoder_inputs)))
+                for request in new
+                if request.encoder_inputs
             },
         )
         self.encoder_cache_manager.num_freeable_slots -= sum(
-            sum(each.encoder_inputs) for each in new
+            sum(request.encoder_inputs) for request in new
         )
         for request_id, chunk in scheduled.items():
             self.requests[request_id].num_computed_tokens += chunk
@@ -451,7 +451,9 @@ class Scheduler:
     def _has_lora_slot(self, request: Request) -> bool:
         if self.lora_config is None or request.lora_request is None:
             return True
-        used = {each.lora_request.lora_int_id for each in self.running if each.lora_request}
+        used = {
+            request.lora_request.lora_int_id for request in self.running if request.lora_request
+        }
         return len(used) < self.lora_config.max_loras or request.lora_request.lora_int_id in used
 
 

@@ -162,8 +162,8 @@ def end(engine: FaultyEngine) -> Iterator[Event]:
 
 
 FAULTS: dict[str, Fault] = {
-    each.__name__: each
-    for each in (
+    fault.__name__: fault
+    for fault in (
         *(hang_in_a_step, admit_nothing, leave_a_prefill, preempt_for_ever, stop_publishing),
         *(miss_an_objective, be_killed, fail, end),
     )

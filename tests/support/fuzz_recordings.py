@@ -41,7 +41,7 @@ class _Recordings:
     def __init__(self, choose: random.Random, directory: Path) -> None:
         self._choose = choose
         self._path = directory / "run.seqtop"
-        payloads = [codec.encode(each) for each in RandomEngine(choose.randrange(2**32), 30)]
+        payloads = [codec.encode(event) for event in RandomEngine(choose.randrange(2**32), 30)]
         with (
             patch.multiple(segments, BATCH_BYTES=4_000, SEGMENT_BYTES=12_000),
             FileWriter(self._path) as writer,

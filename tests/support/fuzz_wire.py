@@ -95,7 +95,7 @@ class _Stream:
         events = list(RandomEngine(seed, 120))
         self._events = [codec.encode(event) for event in events]
         self._others = [codec.encode(event) for event in RandomEngine(seed + 1, 40)]
-        self._trees = [msgspec.msgpack.decode(each) for each in self._events]
+        self._trees = [msgspec.msgpack.decode(event) for event in self._events]
         self._pool = Pool(self._trees)
         state = EngineState()
         for event in events[: len(events) // 4]:
@@ -172,7 +172,7 @@ class _Stream:
 
     def _frames(self) -> bool:
         choose = self._choose
-        parts = [bytes(each) for each in frames.pack("one", 7, choose.choice(self._events)[:40])]
+        parts = [bytes(frame) for frame in frames.pack("one", 7, choose.choice(self._events)[:40])]
         at = choose.randrange(len(parts))
         parts[at] = bytewise(choose, parts[at])
         kept = parts if choose.random() < 0.5 else parts[: choose.randint(0, 5)]

@@ -79,7 +79,9 @@ def decoding(run: Run) -> tuple[Any, int]:
 def collide(run: Run) -> None:
     """Two prompts that share blocks turn out to differ, as if their hashes had collided."""
     arrival = next(
-        each for each in run if isinstance(each, RequestArrived) and PREAMBLE in (each.prompt or "")
+        event
+        for event in run
+        if isinstance(event, RequestArrived) and PREAMBLE in (event.prompt or "")
     )
     arrival.prompt_token_ids[0] += 1
 
@@ -216,7 +218,7 @@ def tighten_the_budget(run: Run) -> None:
 
 def overlook(run: Run) -> None:
     """The request that was last in the queue had really been there before all others."""
-    arrival: Any = [each for each in run if isinstance(each, RequestArrived)][-1]
+    arrival: Any = [event for event in run if isinstance(event, RequestArrived)][-1]
     run.remove(arrival)
     run.insert(1, arrival)
     arrival.arrival_time = arrival.metrics.arrival_time = 1.0
@@ -246,8 +248,8 @@ def sample_beyond_any_vocabulary(run: Run) -> None:
 def spin(run: Run) -> None:
     """The engine makes 120 empty steps before it begins."""
     first, num = steps_of(run)[0], 120
-    for each in steps_of(run):
-        each.step += num
+    for later in steps_of(run):
+        later.step += num
     run[run.index(first) : run.index(first)] = [
         msgspec.structs.replace(
             builders.step(number, stats=stats(num_free_blocks=20)),
@@ -259,7 +261,7 @@ def spin(run: Run) -> None:
 
 
 def preempt_thrice_more(run: Run) -> None:
-    step = next(each for each in steps_of(run) if each.preemptions)
+    step = next(step for step in steps_of(run) if step.preemptions)
     step.preemptions += step.preemptions[:1] * 3
 
 

@@ -60,10 +60,10 @@ def _changed(choose: random.Random, node: Any) -> Any:
         key = choose.choice(list(node))
         match choose.randrange(8):
             case 0:
-                return {each: value for each, value in node.items() if each != key}
+                return {name: value for name, value in node.items() if name != key}
             case 1:
                 other = choose.choice((-1, 2**40, "", str(key)))
-                return {(other if each == key else each): value for each, value in node.items()}
+                return {(other if name == key else name): value for name, value in node.items()}
             case _:
                 return node | {key: _changed(choose, node[key])}
     if isinstance(node, list) and node and choose.random() < 0.9:
@@ -153,7 +153,7 @@ def _dict_changed(choose: random.Random, node: dict[Any, Any], pool: Pool) -> An
     if not isinstance(key, str) or key in pool.strs:  # an id, no name of a field
         match choose.randrange(8):
             case 0:
-                return {each: value for each, value in node.items() if each != key}
+                return {name: value for name, value in node.items() if name != key}
             case 1:
                 other = choose.choice(pool.strs if isinstance(key, str) else pool.ints)
                 return node | {other: node[key]}
@@ -164,7 +164,7 @@ def _dict_changed(choose: random.Random, node: dict[Any, Any], pool: Pool) -> An
 
 def _list_changed(choose: random.Random, node: list[Any], pool: Pool) -> Any:
     at = choose.randrange(len(node))
-    is_struct = len({type(each) for each in node}) > 1
+    is_struct = len({type(value) for value in node}) > 1
     action = choose.randrange(40 if is_struct else 12)
     match action:
         case 0:
@@ -183,7 +183,9 @@ def _list_changed(choose: random.Random, node: list[Any], pool: Pool) -> Any:
 def _exchanged(choose: random.Random, node: list[Any]) -> list[Any]:
     """Two fields of the same type in each other's place."""
     first = choose.randrange(1, len(node))
-    alike = [index for index, each in enumerate(node) if index and type(each) is type(node[first])]
+    alike = [
+        index for index, value in enumerate(node) if index and type(value) is type(node[first])
+    ]
     second = choose.choice(alike)
     changed = node.copy()
     changed[first], changed[second] = node[second], node[first]

@@ -45,8 +45,8 @@ async def settled(app: App[Any]) -> None:
                 for background_screen in app._background_screens
                 if _is_stale(background_screen)
             ]
-            for each in beneath:
-                each._on_timer_update()
+            for screen in beneath:
+                screen._on_timer_update()
         else:
             return
 

@@ -119,7 +119,9 @@ class SimulatedCuda(TorchFunctionMode):
             assert not to_device
             func, pins = Tensor.clone, True
         if name in _MOVES:
-            args, kwargs = tree_map(lambda each: "cpu" if _is_place(each) else each, (args, kwargs))
+            args, kwargs = tree_map(
+                lambda value: "cpu" if _is_place(value) else value, (args, kwargs)
+            )
         elif name == "copy_":
             self._copy(args, kwargs)
         elif kwargs.get("device") is not None:
@@ -169,7 +171,9 @@ class SimulatedCuda(TorchFunctionMode):
         if target == "meta" or source.is_meta:
             raise DeviceError("nothing but modules is moved from or to the meta device")
         self._transfer(source, kwargs.get("non_blocking", False))
-        dtypes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, torch.dtype)]
+        dtypes = [
+            value for value in (*args[1:], *kwargs.values()) if isinstance(value, torch.dtype)
+        ]
         with torch._C.DisableTorchFunction():
             copied: Tensor = source.as_subclass(Tensor).clone()
             for dtype in dtypes:
@@ -210,10 +214,10 @@ class SimulatedCuda(TorchFunctionMode):
     def _as_kernel(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def launch(*operands: Any) -> Tensor:
             tensors = [
-                each
+                tensor
                 for operand in operands
-                for each in (_tensors(operand) if isinstance(operand, QueryTiles) else (operand,))
-                if isinstance(each, Tensor)
+                for tensor in (_tensors(operand) if isinstance(operand, QueryTiles) else (operand,))
+                if isinstance(tensor, Tensor)
             ]
             if not all(isinstance(tensor, OnDevice) for tensor in tensors):
                 raise DeviceError("a kernel has operands on the host")
@@ -250,7 +254,7 @@ def _target(name: str, args: Any, kwargs: Any) -> str:
     """The kind of device that a tensor is to be moved to."""
     if name != "to":
         return name
-    places = [each for each in (*args[1:], *kwargs.values()) if _is_place(each)]
+    places = [value for value in (*args[1:], *kwargs.values()) if _is_place(value)]
     return str(torch.device(places[0]).type if places else args[0].device.type)
 
 

@@ -100,7 +100,9 @@ def spied(line: str) -> dict[str, Any]:
     step["requests"] = {name[:-9]: request for name, request in step["requests"].items()}
     step["waiting"] = [name[:-9] for name in step["waiting"]]
     running = {name[:-9] for name in step.pop("running")}
-    is_running = {name for name, each in step["requests"].items() if each["status"] == "RUNNING"}
+    is_running = {
+        name for name, request in step["requests"].items() if request["status"] == "RUNNING"
+    }
     assert running == is_running
     del step["scheduler"]
     return step
@@ -189,9 +191,9 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         assert session.connection.num_missed == session.connection.num_errors == 0
         assert seen.findings == []
         preempted = [request for request in state.requests.values() if request.num_preemptions]
-        num_preemptions = sum(each.num_preemptions for each in preempted)
+        num_preemptions = sum(request.num_preemptions for request in preempted)
         assert preempted, "the pool was meant to be too small"
-        assert any(each.preempted_for not in (None, each.request_id) for each in preempted)
+        assert any(request.preempted_for not in (None, request.request_id) for request in preempted)
         assert state.stats is not None
         assert state.stats.prefix_cache_hits > 0, "prompts were meant to share prefixes"
         assert state.info is not None
@@ -216,18 +218,18 @@ def assert_ended_as_users_saw(states: list[EngineState], ended: list[dict[str, A
         assert state.stats is not None
         assert (state.stats.num_running, state.stats.num_waiting) == (0, 0)
         assert state.stats.num_used_blocks == 0
-    for each in ended:
-        (state,) = [state for state in states if each["id"] in state.requests]
-        request = state.requests[each["id"]]
+    for end in ended:
+        (state,) = [state for state in states if end["id"] in state.requests]
+        request = state.requests[end["id"]]
         sequence = state.sequences[request.seq_ids[0]]
-        number = int(each["id"].removeprefix("req-"))
+        number = int(end["id"].removeprefix("req-"))
         if number in ABORTED_AFTER:
             # A busy engine has made all tokens before it learns that the client has left.
             is_complete = len(sequence.output_token_ids) == num_tokens(number)
             assert request.finish_reason == ("length" if is_complete else "abort")
         else:
-            assert request.finish_reason == each["reason"]
-            assert sequence.output_token_ids == each["tokens"]
+            assert request.finish_reason == end["reason"]
+            assert sequence.output_token_ids == end["tokens"]
         assert bool(sequence.text) == bool(sequence.output_token_ids)
         assert request.prompt, "the prompt's text was to be known, too"
         assert sequence.block_table == []
@@ -238,7 +240,7 @@ def test_fault_in_the_adapter_leaves_vllm_running(directory: Path) -> None:
     with vllm(directory, SEQTOP_BIND=endpoint, INJECT_FAULT="20") as process:
         ended = serve(process, directory)
     assert len(ended) == NUM_REQUESTS
-    assert all(each["tokens"] for each in ended)
+    assert all(end["tokens"] for end in ended)
     said = [line for line in (directory / "said").read_text().splitlines() if "seqtop" in line]
     assert len(said) == 1, said
     assert "RuntimeError: injected" in said[0]
@@ -255,13 +257,13 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.request import Request
 CLASSES = BlockPool, KVCacheManager, AsyncScheduler, Scheduler, EngineCore, EngineCoreProc, Request
-before = [dict(vars(each)) for each in CLASSES]
+before = [dict(vars(owner)) for owner in CLASSES]
 from vllm.plugins import load_general_plugins
 load_general_plugins()
 assert "seqtop.adapters.vllm" in sys.modules, "the plugin was not even loaded"
-assert [dict(vars(each)) for each in CLASSES] == before
+assert [dict(vars(owner)) for owner in CLASSES] == before
 assert "seqtop.adapters.vllm.hook" not in sys.modules
 """
-    environ = {name: each for name, each in os.environ.items() if name != "SEQTOP_BIND"}
+    environ = {name: value for name, value in os.environ.items() if name != "SEQTOP_BIND"}
     environ |= {"VLLM_TARGET_DEVICE": "cpu"}
     subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=START_SECONDS)

@@ -76,7 +76,7 @@ class CacheSpy:
         result = call(request, *args, **kwargs)
         num_hits = result[1] // self._block_size
         num_blocks = -(-request.num_tokens // self._block_size)
-        contents = [self._content_of(request, each) for each in range(num_hits, num_blocks)]
+        contents = [self._content_of(request, position) for position in range(num_hits, num_blocks)]
         end = (request.num_tokens - 1) // self._block_size - num_hits
         if request.skip_reading_prefix_cache:
             causes = [Cause("not_cacheable")] * len(contents)
@@ -89,7 +89,7 @@ class CacheSpy:
     def _causes(self, contents: list[Content]) -> list[Cause]:
         causes: list[Cause] = []
         in_cache = set(self._content.values())
-        tokens = {each for _, each in (*in_cache, *self._evicted, *self._requested)}
+        tokens = {token for _, token in (*in_cache, *self._evicted, *self._requested)}
         for position, content in enumerate(contents):
             if content in in_cache:
                 is_broken = not in_cache.issuperset(contents[:position])

@@ -67,7 +67,7 @@ def test_map_is_what_the_block_pool_holds_after_every_message(hashes: str, direc
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         serve(process, directory)
         lines = [json.loads(line) for line in (directory / "kv").read_text().splitlines()]
-        truth = {each["num_batches"]: each["cached"] for each in lines}
+        truth = {line["num_batches"]: line["cached"] for line in lines}
         assert session.wait_for_batches(max(truth))
     assert (session.cache.gap, session.connection.num_missed, session.connection.num_errors) == (
         "",

@@ -112,7 +112,8 @@ def test_causes_are_those_of_a_spy_inside_the_cache(options: dict[str, Any], see
     truth: dict[str, list[list[Cause]]] = {}
     for request_id, causes in spy.admissions:
         without_suffix = [
-            each._replace(request_id=each.request_id and each.request_id[:-9]) for each in causes
+            cause._replace(request_id=cause.request_id and cause.request_id[:-9])
+            for cause in causes
         ]
         truth.setdefault(request_id[:-9], []).append(without_suffix)
     assert shown.by_request.keys() == truth.keys()

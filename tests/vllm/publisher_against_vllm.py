@@ -106,9 +106,9 @@ def given_garbage(_: int, endpoint: str) -> Iterator[None]:
 
     def send() -> None:
         frames = [chance.randbytes(chance.randrange(200)) for _ in range(chance.randrange(1, 4))]
-        for each in (requests, subscriptions):
+        for attacked in (requests, subscriptions):
             with suppress(zmq.Again):
-                each.send_multipart(frames, zmq.DONTWAIT)
+                attacked.send_multipart(frames, zmq.DONTWAIT)
         for path in (endpoint, snapshot_endpoint(endpoint)):
             with suppress(OSError), socket.socket(socket.AF_UNIX) as raw:
                 raw.connect(path.removeprefix("ipc://"))
@@ -145,8 +145,8 @@ def test_vllm_serves_every_request(harm: Any, directory: Path) -> None:
             assert states == {ConnectionState.LIVE, ConnectionState.STOPPED}
             assert session.connection.num_missed == 0
     assert len(ended) == NUM_REQUESTS
-    for number, each in enumerate(ended):
+    for number, end in enumerate(ended):
         if number in ABORTED_AFTER:
-            assert each["reason"] == "abort"
+            assert end["reason"] == "abort"
         else:
-            assert (each["reason"], len(each["tokens"])) == ("length", num_tokens(number))
+            assert (end["reason"], len(end["tokens"])) == ("length", num_tokens(number))

@@ -24,12 +24,12 @@ from seqtop.export import text
 def rename(patch: pytest.MonkeyPatch, owner: Any, old: str) -> None:
     """Gives a method another name, also where vLLM calls it."""
     new = f"renamed_{old}"
-    for each in (BlockPool, KVCacheManager, Scheduler):
-        for name, function in list(vars(each).items()):
+    for owner in (BlockPool, KVCacheManager, Scheduler):
+        for name, function in list(vars(owner).items()):
             if isinstance(function, FunctionType):
                 code = renamed(function.__code__, old, new)
                 patch.setattr(function, "__code__", code)
-                assert vars(each)[name] is function
+                assert vars(owner)[name] is function
     patch.setattr(owner, new, vars(owner)[old], raising=False)
     patch.delattr(owner, old)
 
@@ -50,7 +50,7 @@ def renamed(code: CodeType, old: str, new: str) -> CodeType:
         (BlockPool, "_maybe_evict_cached_block", ["cached_blocks", "prefix_misses"]),
         (KVCacheManager, "get_computed_blocks", ["why", "prefix_misses"]),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_columns_of_a_renamed_attribute_are_not_available(
     owner: Any, name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch

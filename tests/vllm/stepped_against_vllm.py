@@ -250,10 +250,12 @@ def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < accepted < sum(sequence.num_draft_tokens or 0 for sequence in sequences)
         state = engine.session.state
         drafts_of = list(drafted_by.values())
-        assert state.num_drafted == by_position([draft[0] for each in drafts_of for draft in each])
+        assert state.num_drafted == by_position(
+            [draft[0] for drafts in drafts_of for draft in drafts]
+        )
         # vLLM also counts tokens after the end of a request, which are no output.
-        most = by_position([draft[1] for each in drafts_of for draft in each])
-        least = by_position([draft[1] for each in drafts_of for draft in each[:-1]])
+        most = by_position([draft[1] for drafts in drafts_of for draft in drafts])
+        least = by_position([draft[1] for drafts in drafts_of for draft in drafts[:-1]])
         pairs = zip(least, state.num_accepted, most, strict=True)
         assert all(low <= shown <= high for low, shown, high in pairs)
         assert 0 < sum(state.num_accepted) == accepted

@@ -240,7 +240,7 @@ class SteppedEngine:
         known = EngineCoreRequest.__struct_fields__
         if "eos_token_id" in known:
             fields.setdefault("eos_token_id", None)
-        return EngineCoreRequest(**{name: each for name, each in fields.items() if name in known})
+        return EngineCoreRequest(**{name: value for name, value in fields.items() if name in known})
 
     def abort(self, name: str) -> None:
         self.core.abort_requests([f"{name}-00000000"])
@@ -328,7 +328,11 @@ class SteppedEngine:
                 for request in getattr(scheduler, queue, ())
             ],
             "loras": len(
-                {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
+                {
+                    request.lora_request.lora_int_id
+                    for request in scheduler.running
+                    if request.lora_request
+                }
             )
             if scheduler.lora_config
             else None,
@@ -420,13 +424,13 @@ class SteppedEngine:
                 self.differences.append(f"step {self.num_steps}: reasons {given} are not known")
             return
         waiting = [
-            each.request_id for queue in QUEUES for each in getattr(self.scheduler, queue, ())
+            request.request_id for queue in QUEUES for request in getattr(self.scheduler, queue, ())
         ]
-        refused = [each for each in self._spy.refused if each in waiting]
+        refused = [request_id for request_id in self._spy.refused if request_id in waiting]
         # Those that no longer wait ran after others had been preempted for them.
-        no_blocks = {each for each, cause in given.items() if cause == "no_blocks"}
+        no_blocks = {request_id for request_id, cause in given.items() if cause == "no_blocks"}
         if (no_blocks and not self._spy.refused) or not no_blocks.issuperset(
-            each[:-9] for each in refused[:1] if not self._spy.preempted
+            request_id[:-9] for request_id in refused[:1] if not self._spy.preempted
         ):
             self.differences.append(
                 f"step {self.num_steps}: reasons {given}, no blocks found for {self._spy.refused}"

@@ -190,7 +190,7 @@ def encoded_state(num_tokens: int) -> bytes:
     state = EngineState()
     for event in RandomEngine(3, 40, load=20, max_running=20, num_blocks=4_000):
         state.apply(event)
-    running = [each for each in state.requests.values() if each.finish_reason is None]
+    running = [request for request in state.requests.values() if request.finish_reason is None]
     for request in running[:20]:
         fill(request, state.sequences[request.seq_ids[0]], num_tokens)
     return codec.encode(snapshot.take(state))

@@ -53,7 +53,7 @@ ID = 0x5EC2E7_11
 def traces(data: bytes, words: list[bytes], ids: list[int]) -> list[bytes]:
     """Which of `words`, or of the bytes of `ids` in either order, are in `data`."""
     forms = [struct.pack(order, number) for number in ids for order in ("<i", ">i")]
-    return [each for each in (*words, *forms) if each in data]
+    return [secret for secret in (*words, *forms) if secret in data]
 
 
 def params() -> SamplingParams:
