@@ -165,14 +165,14 @@ class OutputProcessor:
         assert params is not None
         appended: list[SequenceOutput] = []
         for sample in samples:
-            if appended:  # a further sample means that the one before it has been computed
-                seq.data.update_num_computed_tokens(1)
             appended.append(sample)
             self._name_tokens(sample.logprobs)
             seq.append_token_id(sample.output_token, sample.logprobs)
             self._detokenize_and_stop(seq, sample.output_token, params)
             if seq.is_finished():
                 break
+        # A further sample means that the one before it has been computed.
+        seq.data.update_num_computed_tokens(max(len(appended) - 1, 0))
         return SequenceRecord(
             request_id=seq_group.request_id,
             seq=seq,

@@ -127,10 +127,13 @@ def test_a_beam_search_that_fails_frees_its_forks(make_engine: MakeEngine, num_b
 
 
 @pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
+@pytest.mark.parametrize("num_scheduler_steps", [1, 3])
 def test_viewers_receive_a_consistent_end(
-    make_engine: MakeEngine, break_it: Callable[[LLMEngine], None]
+    make_engine: MakeEngine,
+    break_it: Callable[[LLMEngine], None],
+    num_scheduler_steps: int,
 ) -> None:
-    engine = make_engine()
+    engine = make_engine(num_scheduler_steps=num_scheduler_steps)
     break_it(engine)
     sink = Sink()
     sink.publish(engine_info(engine, engine_id="test", control=False))
