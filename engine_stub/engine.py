@@ -15,12 +15,17 @@ from typing import Any
 from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.model_executor.hub import find_model
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.platforms import resolve_device, resolve_dtype
 from engine_stub.processing.detokenizer import Detokenizer
 from engine_stub.processing.input_processor import InputProcessor, Params, Prompt
-from engine_stub.processing.output_processor import OutputProcessor, ProcessedOutputs
+from engine_stub.processing.output_processor import (
+    OutputProcessor,
+    ProcessedOutputs,
+    drop_withheld_text,
+)
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import StepRecord
 from engine_stub.step_timer import StepTimer
@@ -228,13 +233,16 @@ class LLMEngine:
     def abort_request(self, request_id: str) -> bool:
         """Aborts all unfinished samples of a request, and frees their blocks for the next step.
 
-        The record of the next step contains the aborted groups.
+        The record of the next step contains the aborted groups. Text that was withheld because it
+        could have been the start of a stop string is dropped.
 
         Returns:
             Whether there was an unfinished request with this id.
         """
         groups = [group for group in self._groups_of(request_id) if not group.is_finished()]
         for seq_group in groups:
+            for seq in unfinished_seqs(seq_group):
+                drop_withheld_text(seq)
             self.scheduler.abort_seq_group(seq_group)
             seq_group.set_finished_time(self.clock())
         self._aborted += groups

@@ -340,6 +340,9 @@ def _lookups(event: PrefixQueried, sequences: list[_Published]) -> list[PrefixLo
 
 def _sequence_snapshot(group: SequenceGroup, seq: Sequence, table: list[int]) -> SequenceSnapshot:
     token_ids = list(seq.get_output_token_ids())
+    params = group.sampling_params
+    # The deltas that follow begin with the text that is withheld now.
+    num_withheld = params.output_text_buffer_length if params else 0
     return SequenceSnapshot(
         update=messages.SequenceUpdate(
             seq_id=seq.seq_id,
@@ -351,7 +354,7 @@ def _sequence_snapshot(group: SequenceGroup, seq: Sequence, table: list[int]) ->
         ),
         output_token_ids=Ints.of(token_ids),
         output_logprobs=Floats.of(_sampled_logprobs(token_ids, seq.output_logprobs)),
-        text=seq.output_text,
+        text=seq.get_output_text_to_return(num_withheld, delta=False),
         top_logprobs=dict(enumerate(seq.output_logprobs)) if _wants_candidates(group) else {},
     )
 

@@ -203,6 +203,16 @@ class OutputProcessor:
             self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
 
 
+def drop_withheld_text(seq: Sequence) -> None:
+    """Cuts the text of a sequence that is aborted after what its deltas contain.
+
+    The rest was withheld because it could have been the start of a stop string. No delta follows an
+    abort, so that no client gets it.
+    """
+    withheld = seq.get_output_text_to_return(0, delta=True)
+    seq.output_text = seq.output_text.removesuffix(withheld)
+
+
 def _check_model_output(model_output: ModelOutput, index: int) -> None:
     """Raises `ModelRunnerError` if the model runner failed on the group at `index`."""
     if index in model_output.errors:
@@ -241,6 +251,7 @@ def _fail(seq_group: SequenceGroup) -> list[SequenceRecord]:
     if seq_group.first_seq not in failed:  # it ended in this step, before the error
         failed = [seq_group.first_seq, *failed]
     for seq in failed:
+        drop_withheld_text(seq)
         seq.status = SequenceStatus.FINISHED_ABORTED
     return [SequenceRecord(seq_group.request_id, seq, [], [], text_delta="") for seq in failed]
 

@@ -400,7 +400,8 @@ class RequestFinished(Message, tag="RequestFinished"):
     """The final metrics."""
     text_lengths: Private[list[int]] = []
     """The length of each sequence's text in characters, in the order of the request's sequences, to
-    verify the text deltas. Empty if the engine does not send it."""
+    verify the text deltas. Text that an engine withheld as a possible start of a stop string and
+    dropped at an abort is not counted. Empty if the engine does not send it."""
     seq_ids: Public[list[int]] = []
     """The sequences of the answer, the best first; others are removed. Empty if the sequences are
     unchanged."""

@@ -128,10 +128,12 @@ def test_a_beam_search_that_fails_frees_its_forks(make_engine: MakeEngine, num_b
 
 @pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
 @pytest.mark.parametrize("num_scheduler_steps", [1, 3])
+@pytest.mark.parametrize("stop", [[], ["withheld"]])
 def test_viewers_receive_a_consistent_end(
     make_engine: MakeEngine,
     break_it: Callable[[LLMEngine], None],
     num_scheduler_steps: int,
+    stop: list[str],
 ) -> None:
     engine = make_engine(num_scheduler_steps=num_scheduler_steps)
     break_it(engine)
@@ -139,7 +141,7 @@ def test_viewers_receive_a_consistent_end(
     sink.publish(engine_info(engine, engine_id="test", control=False))
     steps, events = StepPublisher(sink), sink.events
     for name, prompt in PROMPTS.items():
-        for group in engine.add_request(name, prompt, greedy(9)):
+        for group in engine.add_request(name, prompt, greedy(9, stop=stop)):
             steps.arrived(group)
     while engine.has_unfinished_requests():
         steps.stepped(engine.step())

@@ -149,21 +149,35 @@ class RandomRun:
             case 3:
                 seed = rng.randrange(9)
                 return SamplingParams(n=rng.randint(2, 3), seed=seed, max_tokens=max_tokens)
-            case 4:  # repeats itself, so that drafts stand
+            case 4:  # repeats itself, so that drafts stand, and long stop strings occur
+                pair = [7, 8]
+                tokens = rng.choice(([7] * 8, [8] * 8, pair * 4))
                 return SamplingParams(
                     temperature=0,
                     max_tokens=max_tokens,
-                    allowed_token_ids=[7, 8],
+                    allowed_token_ids=pair,
                     ignore_eos=True,
+                    **self._stops(self.engine.tokenizer.decode(tokens)),
                 )
             case _:
+                earlier = rng.choice(self.groups).first_seq.output_text if self.groups else ""
                 return SamplingParams(
                     seed=rng.randrange(9),
                     repetition_penalty=1.2,
                     logprobs=2,
-                    stop=["a"] if rng.random() < 0.5 else [],
                     max_tokens=max_tokens,
+                    **self._stops(earlier),
                 )
+
+    def _stops(self, text: str) -> dict[str, Any]:
+        """Up to three stop strings of 1 to 8 characters, of `text` if it has so many."""
+        rng = self._rng
+        stops = []
+        for _ in range(rng.choice((0, 1, 1, 3))):
+            length = rng.randint(1, 8)
+            start = rng.randrange(max(len(text) - length, 0) + 1)
+            stops.append(text[start : start + length] or "not so"[:length])
+        return {"stop": stops, "include_stop_str_in_output": rng.random() < 0.3}
 
 
 def small_models(directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
 from seqtop.wire.batch import members, metadata_of
-from seqtop.wire.messages import Event, SequenceUpdate, Step
+from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 
 NUM = 6
 
@@ -94,3 +94,31 @@ def test_candidates_are_published_if_a_request_asks_for_them(sink: Sink) -> None
     for record, step in decoding(sink, logprobs=2):
         assert [len(update.top_logprobs) for update in step.sequences] == [1] * NUM
         assert len(list(members(step))) == len(record.scheduled)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_the_text_of_a_snapshot_and_the_deltas_after_it_are_the_text(
+    sink: Sink, is_aborted: bool
+) -> None:
+    """Text that could be the start of a stop string comes with a later delta."""
+    engine = LLMEngine(EngineConfig(device="cpu", max_model_len=256))
+    steps = StepPublisher(sink)
+    params = SamplingParams(temperature=0.0, max_tokens=20, stop=["no such text"])
+    (group,) = engine.add_request("r", "Once upon a time", params)
+    steps.arrived(group)
+    texts: list[str] = []
+    while engine.has_unfinished_requests():
+        if len(texts) == 15 and is_aborted:
+            engine.abort_request("r")
+        if engine.seq_groups:
+            snapshot = steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
+            texts.append(snapshot.requests[0].sequences[0].text)
+        record = engine.step()
+        steps.stepped(record)
+        delta = "".join(update.text_delta for update in record.updates)
+        texts = [text + delta for text in texts]
+    assert len(texts) > 15
+    assert len(group.first_seq.output_text) > 20
+    assert set(texts) == {group.first_seq.output_text}
+    (finished,) = (event for event in sink.events if isinstance(event, RequestFinished))
+    assert finished.text_lengths == [len(group.first_seq.output_text)]

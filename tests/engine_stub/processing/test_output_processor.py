@@ -138,6 +138,16 @@ def test_text_held_back_for_a_stop_string_comes_at_the_end(steered: LLMEngine) -
     assert text_deltas == ["", "", "", "", "", "", "One two"]
 
 
+def test_text_held_back_for_a_stop_string_is_dropped_at_an_abort(steered: LLMEngine) -> None:
+    """The text is what the deltas contain: no client gets more of it."""
+    params = SamplingParams(temperature=0, stop=["two times"], max_tokens=24)
+    (group,) = steered.add_request("r", PROMPT, params)
+    text_deltas = [update.text_delta for _ in range(11) for update in steered.step().updates]
+    assert group.first_seq.output_text == "One two, n"
+    steered.abort_request("r")
+    assert "".join(text_deltas) == group.first_seq.output_text == "On"
+
+
 def test_half_a_character_at_max_tokens(steered: LLMEngine) -> None:
     num_bytes = len("One two, née THREE. ".encode()) + 2
     seq, text_deltas = run(steered, max_tokens=num_bytes)
