@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
 from seqtop.cli.recordings import open_recording
+from seqtop.process import files
 
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
@@ -85,12 +84,7 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
     if options.output is None:
         yield sys.stdout.buffer
         return
-    # The file may contain prompts and outputs: only its owner may read it, as with a recording.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    flags |= os.O_TRUNC if options.force else os.O_EXCL
-    with os.fdopen(os.open(options.output, flags, 0o600), "wb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            os.fchmod(file.fileno(), 0o600)
+    with files.writing(options.output, overwrite=options.force) as file:
         yield file
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.whatif.step_time import StepTimeError
     from seqtop.whatif.workload import WorkloadError
 
-    if options.output and Path(options.output).exists() and not options.force:
+    if options.output and os.path.lexists(options.output) and not options.force:
         return fail(f"{options.output} exists already; --force replaces it", status=2)
     question = Question(
         recording=options.source,
@@ -88,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
         without=options.without,
         anyway=options.anyway,
         output=options.output,
+        overwrite=options.force,
         model=options.model,
     )
     try:

@@ -31,6 +31,7 @@ from seqtop.history.copying import save
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.connection import ConnectionState, UnreachableError
 from seqtop.live.session import Session
+from seqtop.process import files
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
@@ -294,10 +295,7 @@ def recent_history() -> MemoryStore:
 
 
 def _write(result: Verdict, path: Path) -> None:
-    """Writes a verdict, which then is complete for everybody who sees the file."""
-    part = path.with_suffix(".part")
     content = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    # Replacing makes the file visible when it is complete, without an empty one before.
+    with files.writing(path, overwrite=True) as file:
         file.write(safe_json(content).encode() + b"\n")
-    part.rename(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import zstandard
@@ -20,6 +19,7 @@ from seqtop.history.file_format import (
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, encode_finished
 from seqtop.history.segments import EventArrays, Gap, SegmentBuilder
 from seqtop.history.timeline import RecordingError
+from seqtop.process import files
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire.messages import Event
@@ -166,27 +166,9 @@ class FileWriter:
 
 
 def _create(path: Path, *, overwrite: bool) -> int:
-    if overwrite:
-        _remove(path)
-    # Exclusive creation follows no symbolic link, and nobody else has opened a new file before.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_EXCL
     try:
-        return os.open(path, flags, 0o600)
+        return files.create(path, overwrite=overwrite)
     except FileExistsError as error:
         raise RecordingError(f"{path} exists already") from error
     except OSError as error:
         raise RecordingError(f"{path} cannot be created: {error.strerror}") from error
-
-
-def _remove(path: Path) -> None:
-    """Removes a file or a symbolic link, but not the file that the link leads to."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:  # creating it fails for the same reason, if there is one
-        return
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-        raise RecordingError(f"{path} cannot be overwritten: it is not a file")
-    try:
-        path.unlink()
-    except OSError as error:
-        raise RecordingError(f"{path} cannot be overwritten: {error.strerror}") from error

@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from seqtop.process import files
+
 WAKE_SECONDS: Final = 30.0
 """The longest time that an engine may take to start to publish."""
 
@@ -71,7 +73,8 @@ def announced(endpoint: str, name: str, pid: int | None = None) -> Iterator[None
     path = None
     with contextlib.suppress(OSError):
         path = directory() / f"{pid or os.getpid()}.json"
-        path.write_bytes(msgspec.json.encode(_Entry(endpoint, name)))
+        with files.writing(path, overwrite=True) as file:
+            file.write(msgspec.json.encode(_Entry(endpoint, name)))
     try:
         yield
     finally:
@@ -126,8 +129,7 @@ def wake(pid: int) -> str:
 
 def _read(path: Path) -> _Entry | None:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_FILE_BYTES), type=_Entry)
+        return msgspec.json.decode(files.read(path, _MAX_FILE_BYTES), type=_Entry)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

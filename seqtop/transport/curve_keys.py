@@ -7,9 +7,9 @@ Z85 (https://rfc.zeromq.org/spec/32/).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils import z85
 
+from seqtop.process import files
 from seqtop.transport import sockets
 
 if TYPE_CHECKING:
@@ -149,17 +150,16 @@ def create_pair(base: str | os.PathLike[str]) -> tuple[Path, Path]:
 
     base = Path(base)
     public, secret = Path(f"{base}.key"), Path(f"{base}.key_secret")
-    created: list[Path] = []
     try:
-        # Created empty first, so that the secret is never in a file that others can read.
-        for path, mode in ((secret, 0o600), (public, 0o644)):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
-            created.append(path)
-        zmq.auth.create_certificates(base.parent, base.name)
+        with (
+            tempfile.TemporaryDirectory(dir=base.parent, prefix=".seqtop-") as directory,
+            files.writing(secret, overwrite=False) as secret_file,
+            files.writing(public, overwrite=False, mode=0o644) as public_file,
+        ):
+            names = zmq.auth.create_certificates(directory, base.name)
+            for name, file in zip(names, (public_file, secret_file), strict=True):
+                file.write(Path(name).read_bytes())
     except OSError as error:
-        for path in created:
-            with contextlib.suppress(OSError):
-                path.unlink()
         if isinstance(error, FileExistsError):
             raise KeyFileError(
                 f"{error.filename} exists already; a key is never overwritten"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.binding import Binding
 
-from seqtop.process import garbage_collection
+from seqtop.process import files, garbage_collection
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
@@ -67,7 +67,8 @@ class BaseApp(OrderedKeysApp):
         name = filename or time.strftime("seqtop-%Y%m%d-%H%M%S.svg")
         target = Path(path or Path.cwd(), name)
         try:
-            target.write_text(self.export_screenshot(), encoding="utf-8")
+            with files.writing(target, overwrite=True) as file:
+                file.write(self.export_screenshot().encode())
         except OSError as error:
             text = f"The screenshot was not saved: {error.strerror or error}."
             self.notify(safe_line(text), severity="error", markup=False)

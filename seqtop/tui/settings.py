@@ -4,12 +4,7 @@ The command line comes first, then the configuration file, then the last run. An
 reported and left out; the others apply.
 """
 
-import contextlib
 import difflib
-import errno
-import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -20,6 +15,7 @@ from textual.theme import BUILTIN_THEMES
 
 from seqtop.checks import thresholds
 from seqtop.checks.thresholds import ThresholdError, Thresholds
+from seqtop.process import files
 from seqtop.state import slo
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
 from seqtop.state.filter import FilterError, parse
@@ -187,7 +183,7 @@ def read(path: Path) -> tuple[Settings, list[str]]:
         The valid settings, and a sentence for each problem. Both are empty if there is no file.
     """
     try:
-        content = _read_file(path)
+        content = files.read(path, _MAX_BYTES)
     except FileNotFoundError:
         return Settings(), []
     except OSError as error:
@@ -222,7 +218,7 @@ class SavedState:
 
     def _load(self) -> tuple[Settings, list[str]]:
         try:
-            values = msgspec.json.decode(_read_file(self._path), type=dict[str, Any])
+            values = msgspec.json.decode(files.read(self._path, _MAX_BYTES), type=dict[str, Any])
         except FileNotFoundError:
             return Settings(), []
         except OSError as error:
@@ -233,17 +229,9 @@ class SavedState:
         return _checked(self._path, values)[0], []
 
     def _write(self, data: bytes) -> None:
-        """Replaces the file atomically."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data + b"\n")
-            Path(name).replace(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        with files.writing(self._path, overwrite=True) as file:
+            file.write(data + b"\n")
 
 
 def format_problems(problems: Sequence[str]) -> str:
@@ -251,14 +239,6 @@ def format_problems(problems: Sequence[str]) -> str:
     more = len(problems) - _MAX_PROBLEMS
     lines = [safe_line(problem) for problem in problems[:_MAX_PROBLEMS]]
     return "\n".join([*lines, *([f"…and {more} more."] if more > 0 else [])])
-
-
-def _read_file(path: Path) -> bytes:
-    # Non-blocking, so that opening a pipe without a writer does not wait.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file")
-        return file.read(_MAX_BYTES)
 
 
 def _checked(path: Path, values: dict[str, Any]) -> tuple[Settings, list[str]]:

@@ -57,8 +57,10 @@ class ReplayRequest(msgspec.Struct):
     recording: str
     """The path of the recording."""
     output: str
-    """The path of the prediction, which is replaced if it exists."""
+    """The path of the prediction."""
     options: ReplayOptions
+    overwrite: bool = False
+    """True if the file at `output` is to be replaced."""
 
 
 class MakeScheduler(Protocol):
@@ -98,7 +100,7 @@ def _replay(
 ) -> ReplayResult:
     clock = Clock()
     replay = Replay(workload, request.options, clock)
-    with FileWriter(request.output, overwrite=True) as writer:
+    with FileWriter(request.output, overwrite=request.overwrite) as writer:
         scheduler = make_scheduler(
             workload,
             request.options,

@@ -36,6 +36,8 @@ class Question(msgspec.Struct, kw_only=True):
     """Whether to predict even if the recording cannot be repeated."""
     output: str | None = None
     """The path of the prediction; `None` to drop it."""
+    overwrite: bool = False
+    """True if the file at `output` is to be replaced."""
     model: str | None = None
     """The directory of the model, if it is not where the recording says."""
 
@@ -109,7 +111,7 @@ def predict(question: Question) -> Prediction:
         if question.output is not None:
             paths[_PREDICTED if question.has_changes else _PROOF] = question.output
         requests = (
-            ReplayRequest(question.recording, paths[name], options)
+            ReplayRequest(question.recording, paths[name], options, question.overwrite)
             for name, options in runs.items()
         )
         made: dict[str, Run] = {}

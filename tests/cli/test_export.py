@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from seqtop.cli.main import main
 from tests.support.commands import SEQTOP, run
 from tests.support.events import arrival, engine_info
 from tests.support.hand_driven import HandDrivenEngine
@@ -29,6 +30,32 @@ def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -
     assert run(*SEQTOP, "export", recording, "--csv", "-o", str(path), "--force").returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("incarnation,request,seq,")
+
+
+def test_a_link_is_replaced_and_not_followed(recording: str, tmp_path: Path) -> None:
+    path, target = tmp_path / "run.csv", tmp_path / "target"
+    target.write_text("years of work")
+    target.chmod(0o644)
+    path.symlink_to(target)
+    assert main(["export", recording, "--csv", "-o", str(path), "--force"]) == 0
+    assert path.read_text().startswith("incarnation,request,seq,")
+    assert not path.is_symlink()
+    assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("years of work", 0o644)
+
+
+def test_what_cannot_be_written_whole_leaves_the_file_that_was_there(
+    recording: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text("old")
+    command = f"ulimit -f 1; {' '.join(SEQTOP)} export {recording} --perfetto -o {path} --force"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"seqtop: {path} cannot be written: File too large\n",
+    )
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.csv"]
 
 
 def test_csv_goes_to_standard_output(recording: str) -> None:
@@ -70,7 +97,7 @@ def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> Non
         (["tcp://127.0.0.1:1", "--csv", "--steps"], 2, "seqtop record"),
         (["RECORDING", "--perfetto", "--steps"], 2, "--steps needs --csv"),
         (["RECORDING", "--csv", "-o", "/nonexistent/x"], 1, "/nonexistent/x cannot be written"),
-        (["RECORDING", "--csv", "-o", "/dev/full", "--force"], 1, "No space left"),
+        (["RECORDING", "--csv", "-o", "/dev/null", "--force"], 1, "it is not a file"),
     ],
 )
 def test_mistakes(recording: str, arguments: list[str], status: int, words: str) -> None:

@@ -234,7 +234,7 @@ def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
         FileStore(tmp_path)
     with pytest.raises(RecordingError, match="cannot be created"):
         FileWriter(tmp_path / "no" / "run.seqtop")
-    with pytest.raises(RecordingError, match="cannot be overwritten: it is not a file"):
+    with pytest.raises(RecordingError, match="cannot be created: it is not a file"):
         FileWriter(tmp_path, overwrite=True)
     assert tmp_path.is_dir()
 

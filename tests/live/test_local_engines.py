@@ -41,6 +41,20 @@ def test_files_of_ended_processes_are_removed_and_malformed_ones_ignored() -> No
     assert malformed.exists()
 
 
+def test_pipes_and_links_stop_nobody(tmp_path: Path) -> None:
+    path, target = local_engines.directory() / f"{os.getpid()}.json", tmp_path / "target"
+    os.mkfifo(path)
+    assert local_engines.find() == []
+    with local_engines.announced("ipc:///tmp/e", "poems"):
+        assert local_engines.find() == [], "a pipe is not replaced"
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    target.write_text("years of work")
+    with local_engines.announced("ipc:///tmp/e", "poems"):
+        assert len(local_engines.find()) == 1
+    assert target.read_text() == "years of work"
+
+
 def test_a_directory_that_others_can_enter_is_not_used(runtime_directory: Path) -> None:
     path = runtime_directory / "seqtop"
     path.mkdir()

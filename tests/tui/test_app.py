@@ -1,6 +1,7 @@
 """The app: quitting, the palette, hostile text, and terminals of any size."""
 
 import random
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,15 @@ def test_a_screenshot_is_saved_where_one_works(
         assert notices(app) == [f"Saved the screen as {saved.name}."]
         assert "req-1" in saved.read_text()
         app.clear_notifications()
-        monkeypatch.setattr(Path, "write_text", _full)
+        target = tmp_path / "target"
+        target.write_text("years of work")
+        (tmp_path / "link.svg").symlink_to(target)
+        app.action_screenshot("link.svg")
+        await pilot.pause()
+        assert target.read_text() == "years of work"
+        assert stat.S_IMODE((tmp_path / "link.svg").lstat().st_mode) == 0o600
+        app.clear_notifications()
+        monkeypatch.setattr("tempfile.mkstemp", _full)
         app.action_screenshot()
         await pilot.pause()
         assert notices(app) == ["The screenshot was not saved: No space left on device."]

@@ -11,7 +11,7 @@ It has two halves, so that it takes little time of the scheduler's thread:
 
 import os
 
-from seqtop.process import paths
+from seqtop.process import files, paths
 
 
 def register() -> None:
@@ -23,9 +23,9 @@ def register() -> None:
     bind = os.environ.get("SEQTOP_BIND")
     if bind is None:
         try:
-            with paths.bind_file().open(encoding="utf-8") as file:
-                bind = file.readline(4096).strip()
-        except (OSError, ValueError, RuntimeError):
+            first_line, *_ = files.read(paths.bind_file(), 4096).split(b"\n")
+            bind = first_line.decode().strip()
+        except (OSError, ValueError):
             return
     if bind:
         from seqtop.adapters.vllm import hook

@@ -1,5 +1,6 @@
 """The adapter never harms vLLM: unset, unknown versions, and whatever may go wrong in it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,17 @@ def test_a_file_binds_as_the_variable_does(
     scheduler = modules.scheduler_class()
     assert wrapped(scheduler)
     scheduler.shutdown()
+
+
+def test_a_pipe_in_the_place_of_the_file_does_not_stop_the_engine(
+    modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SEQTOP_BIND", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "seqtop").mkdir()
+    os.mkfifo(tmp_path / "seqtop" / "bind")
+    adapter.register()
+    assert wrapped(modules.scheduler_class()) == []
 
 
 def test_other_machines_are_let_in_only_on_request(modules: SimpleNamespace) -> None:
