@@ -18,6 +18,8 @@ from seqtop.text.sanitize import safe_line, safe_text
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
+_MAX_WIDTH = 10_000
+"""Cells to a line at most: COLUMNS may be any number, and texts are as wide as there is room."""
 _MIN_TEXT_WIDTH = 20
 _GAP = "  "
 
@@ -76,7 +78,7 @@ def table(
         else replace(field, width=max(map(cell_len, [field.title, *texts[field.key]])), max_width=0)
         for field in fields
     ]
-    room = shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
+    room = min(shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns, _MAX_WIDTH)
     shown = fit(sized, room, gap=len(_GAP), keep=columns or _KEPT)
     for field in shown:
         if field.key in _TEXTS:

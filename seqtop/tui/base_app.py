@@ -3,8 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from textual.binding import Binding
+from textual.events import Resize
+from textual.geometry import Size
 
 from seqtop.process import files, garbage_collection
 from seqtop.text.sanitize import safe_line
@@ -12,6 +15,12 @@ from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ordered_keys import OrderedKeysApp
 from seqtop.tui.settings import format_problems
+
+MAX_WIDTH: Final = 2000
+"""The most columns that are drawn. What Textual keeps of a screen grows with its size, which may be
+65,535 by 65,535, or any number in the variables COLUMNS and LINES."""
+MAX_HEIGHT: Final = 1000
+"""The most lines that are drawn."""
 
 
 class BaseApp(OrderedKeysApp):
@@ -31,6 +40,16 @@ class BaseApp(OrderedKeysApp):
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
         theme.begin_with(self, theme_name or theme.DARK.name)
+
+    @property
+    def size(self) -> Size:
+        """The size of the terminal, or as much of it as is drawn on."""
+        return _limited(super().size)
+
+    def on_resize(self, event: Resize) -> None:
+        """Limits the size; Textual's own handler of the event runs after this one."""
+        event.size = _limited(event.size)
+        event.virtual_size = _limited(event.virtual_size)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)
@@ -86,3 +105,7 @@ class BaseApp(OrderedKeysApp):
         from seqtop.tui.dialogs.help import HelpScreen
 
         self.push_screen(HelpScreen(self.screen.active_bindings, self.help_notes()))
+
+
+def _limited(size: Size) -> Size:
+    return Size(min(size.width, MAX_WIDTH), min(size.height, MAX_HEIGHT))

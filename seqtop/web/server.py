@@ -140,11 +140,15 @@ class AppServer(Server):
     @web.middleware
     async def _check_origin(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuses requests from pages of other sites, and DNS rebinding."""
-        name = urlsplit(f"//{request.host}").hostname
         origin = request.headers.get("Origin")
+        try:
+            name = urlsplit(f"//{request.host}").hostname
+            site = None if origin is None else urlsplit(origin).netloc
+        except ValueError as error:  # such as an IPv6 address that does not end
+            raise web.HTTPBadRequest(text="the Host or the Origin is malformed") from error
         if self._host_names and name not in self._host_names:
             raise web.HTTPForbidden(text="this server has another name")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if site is not None and site != request.host:
             raise web.HTTPForbidden(text="the request comes from another site's page")
         return await handler(request)
 

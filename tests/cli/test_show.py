@@ -133,3 +133,17 @@ def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(tmp_path:
     assert {row.split()[-1] for row in done.stdout.splitlines()[1:]} == {"n/a"}
     document = json.loads(show(str(path), "--json").stdout)
     assert document["engine"]["not_available"] == {"why": "no queue", "end": "?"}
+
+
+@pytest.mark.parametrize("columns", ["99999999999", "-5", "x", "0"])
+def test_no_width_takes_the_memory(
+    recording: str,
+    columns: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["show", recording]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 10_000

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
 from tests.support.piloting import notices, play, screen, until
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 
@@ -179,6 +180,19 @@ def test_the_function_keys_are_those_of_htop(app: SeqtopApp) -> None:
 
     play(app, act, (100, 30))
     assert app.return_code == 0
+
+
+def test_of_an_endless_terminal_a_part_is_drawn(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        largest = (MAX_WIDTH, MAX_HEIGHT)
+        assert app.size == app.screen.size == largest
+        assert "req-1" in screen(app)
+        await pilot.resize_terminal(80, 24)
+        assert app.size == app.screen.size == (80, 24)
+        await pilot.resize_terminal(10**11, 65_535)
+        assert app.size == app.screen.size == largest
+
+    play(app, act, (65_535, 65_535))
 
 
 def test_a_screenshot_is_saved_where_one_works(

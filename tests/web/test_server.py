@@ -96,5 +96,8 @@ def test_other_sites_pages_are_turned_away(url: str) -> None:
     assert status(url, Origin="http://evil.example") == 403
     assert status(f"{url}ws", Origin="http://evil.example") == 403
     assert status(url, Host="evil.example") == 403, "a name that was bent to point here"
+    for malformed in ("[localhost", "localhost]", "[::1"):
+        assert status(url, Host=malformed) == 400
+        assert status(url, Origin=f"http://{malformed}") == 400
     assert status(url, Origin=f"http://{name}") == 200
     assert status(url, Host=f"localhost:{name.rpartition(':')[2]}") == 200
