@@ -54,17 +54,23 @@ def version() -> tuple[int, ...]:
     return tuple(map(int, vllm.__version__.split(".")[:2]))
 
 
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    """True for async scheduling."""
+    return bool(request.param)
+
+
 def report(engine: Any, title: str) -> None:
     import vllm
 
+    way = "sync" if engine.core.batch_queue is None else "async"
     print(
-        f"\nvLLM {vllm.__version__}, {title}: {engine.num_steps} steps,"
+        f"\nvLLM {vllm.__version__}, {title}, {way}: {engine.num_steps} steps,"
         f" {len(engine.differences)} differences, {len(engine.watch.findings)} findings,"
         f" reasons to wait {engine.reasons}"
     )
 
 
-@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
 @pytest.mark.parametrize(
     "limits",
     [
@@ -76,8 +82,8 @@ def report(engine: Any, title: str) -> None:
     ],
     ids=["blocks", "priority", "seats", "budget", "whole prompts"],
 )
-def test_limits(limits: dict[str, Any], more: dict[str, Any]) -> None:
-    with stepped(make_core(**limits, **more)) as engine:
+def test_limits(limits: dict[str, Any], is_async: bool) -> None:
+    with stepped(make_core(**limits, async_scheduling=is_async)) as engine:
         for number in range(12):
             priority = number % 3 if "scheduling_policy" in limits else 0
             # Those that stop at a token do so while their next step is in flight.
@@ -90,23 +96,25 @@ def test_limits(limits: dict[str, Any], more: dict[str, Any]) -> None:
         engine.abort("req-3")
         engine.abort("req-11")
         engine.run()
-        report(engine, f"{limits | more}")
+        report(engine, f"{limits}")
 
 
 @pytest.mark.parametrize("kinds", ["window", "full and window"])
-def test_windows(kinds: str) -> None:
+def test_windows(kinds: str, is_async: bool) -> None:
     specs = {"a": window()} | ({"b": full()} if "full" in kinds else {})
-    with stepped(make_core(kv_cache_specs=specs, num_gpu_blocks_override=48)) as engine:
+    with stepped(
+        make_core(kv_cache_specs=specs, num_gpu_blocks_override=48, async_scheduling=is_async)
+    ) as engine:
         for number in range(8):
             engine.add(f"req-{number}", prompt(number, 60), max_tokens=100)
         engine.run()
         report(engine, kinds)
 
 
-def test_lora_slots() -> None:
+def test_lora_slots(is_async: bool) -> None:
     from vllm.lora.request import LoRARequest
 
-    with stepped(make_core(enable_lora=True, max_loras=1)) as engine:
+    with stepped(make_core(enable_lora=True, max_loras=1, async_scheduling=is_async)) as engine:
         for number in range(6):
             lora = LoRARequest(f"lora{number % 3}", 1 + number % 3, "/nowhere")
             engine.add(f"req-{number}", prompt(number), lora_request=lora)
@@ -116,12 +124,12 @@ def test_lora_slots() -> None:
 
 
 @pytest.mark.parametrize("state", ["PAUSED_NEW", "PAUSED_ALL"])
-def test_pause(state: str) -> None:
+def test_pause(state: str, is_async: bool) -> None:
     from vllm.v1.core.sched import interface
 
     if not hasattr(interface, "PauseState"):
         pytest.skip("this version cannot be paused")
-    with stepped(make_core()) as engine:
+    with stepped(make_core(async_scheduling=is_async)) as engine:
         for number in range(3):
             engine.add(f"req-{number}", prompt(number), max_tokens=60)
         engine.step()
@@ -137,8 +145,8 @@ def test_pause(state: str) -> None:
         report(engine, state)
 
 
-def test_reset_of_the_prefix_cache_while_requests_run() -> None:
-    with stepped(make_core()) as engine:
+def test_reset_of_the_prefix_cache_while_requests_run(is_async: bool) -> None:
+    with stepped(make_core(async_scheduling=is_async)) as engine:
         for number in range(4):
             engine.add(f"req-{number}", prompt(number), max_tokens=60)
         for _ in range(5):
@@ -148,9 +156,8 @@ def test_reset_of_the_prefix_cache_while_requests_run() -> None:
         report(engine, "reset")
 
 
-@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
-def test_streaming_sessions(more: dict[str, Any]) -> None:
-    with stepped(make_core(**more)) as engine:
+def test_streaming_sessions(is_async: bool) -> None:
+    with stepped(make_core(async_scheduling=is_async)) as engine:
         for number in range(3):
             engine.add(f"req-{number}", prompt(number), max_tokens=5, resumable=True)
             engine.add(f"req-{number}", [7] * 9, max_tokens=5, resumable=True)
@@ -167,8 +174,7 @@ def test_streaming_sessions(more: dict[str, Any]) -> None:
         report(engine, "streaming sessions")
 
 
-@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
-def test_kv_connector(more: dict[str, Any]) -> None:
+def test_kv_connector(is_async: bool) -> None:
     from vllm.config import KVTransferConfig
 
     config = KVTransferConfig(
@@ -176,7 +182,7 @@ def test_kv_connector(more: dict[str, Any]) -> None:
         kv_connector_module_path="kv_connector",
         kv_role="kv_both",
     )
-    with stepped(make_core(kv_transfer_config=config, **more)) as engine:
+    with stepped(make_core(kv_transfer_config=config, async_scheduling=is_async)) as engine:
         for number in range(5):
             engine.add(f"req-{number}", prompt(number, 60), max_tokens=10)
         for _ in range(4):
@@ -218,7 +224,6 @@ def test_kv_connector(more: dict[str, Any]) -> None:
         assert max(external) > 0
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # The executor makes the drafts up. vLLM refuses the method `ngram` with async scheduling.
     drafts = {
@@ -244,7 +249,7 @@ def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(10):
             engine.add(f"req-{number}", prompt(number), max_tokens=30)
         engine.run()
-        report(engine, f"drafts, {is_async=}")
+        report(engine, "drafts")
         sequences = engine.session.state.sequences.values()
         accepted = sum(sequence.num_accepted_tokens or 0 for sequence in sequences)
         assert 0 < accepted < sum(sequence.num_draft_tokens or 0 for sequence in sequences)
@@ -266,12 +271,12 @@ def by_position(lengths: list[int]) -> list[int]:
     return [sum(length > position for length in lengths) for position in range(2)]
 
 
-def test_samples_of_one_prompt() -> None:
+def test_samples_of_one_prompt(is_async: bool) -> None:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.parallel_sampling import ParentRequest
 
-    with stepped(make_core()) as engine:
+    with stepped(make_core(async_scheduling=is_async)) as engine:
         for number in range(3):
             params = SamplingParams(n=3, temperature=1.0, ignore_eos=True, max_tokens=20)
             whole = engine.request(f"req-{number}", prompt(number), params=params)
@@ -287,6 +292,7 @@ def test_samples_of_one_prompt() -> None:
                 engine.add(name[:-9], prompt(number), params=child, **external)
         engine.add("0_alone", prompt(1))  # the id of a client
         engine.step()
+        engine.step()  # with async scheduling, nothing is published before
         view = SequenceView()
         view.rebuild(engine.session.state)
         rows = [view.tree_position(seq_id) for seq_id in view.page(0, len(view))]
@@ -296,11 +302,12 @@ def test_samples_of_one_prompt() -> None:
         report(engine, "n = 3")
 
 
-def test_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graphs(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.compilation.cuda_graph import CUDAGraphStat
 
     original = token_executor.TokenExecutor._run
-    with stepped(make_core(cudagraph_metrics=True)) as engine:
+    graphs: list[tuple[Any, Any]] = []
+    with stepped(make_core(cudagraph_metrics=True, async_scheduling=is_async)) as engine:
 
         def run(executor: Any, scheduler_output: Any) -> Any:
             result = original(executor, scheduler_output)
@@ -311,10 +318,15 @@ def test_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
                 num_paddings=-num % 8,
                 runtime_mode="PIECEWISE" if num > 8 else "FULL",
             )
-            engine.graph = stats.runtime_mode, stats.num_unpadded_tokens, stats.num_padded_tokens
+            graph = stats.runtime_mode, stats.num_unpadded_tokens, stats.num_padded_tokens
+            graphs.append((scheduler_output, graph))
             result.cudagraph_stats = stats
             return result
 
+        def truth(output: Any) -> tuple[str, int, int]:
+            return next(graph for scheduled, graph in graphs if scheduled is output)
+
+        engine.graph = truth
         monkeypatch.setattr(token_executor.TokenExecutor, "_run", run)
         assert "cuda_graph" not in engine.not_available
         for number in range(4):
@@ -324,13 +336,16 @@ def test_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("budget", [50, 256])
-def test_encoder_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_budget(budget: int, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real scheduler of a text model, with the limits and the cache of a multimodal one."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
-    length, core = 24, make_core(max_num_seqs=4, max_num_batched_tokens=budget)
+    length = 24
+    core = make_core(max_num_seqs=4, max_num_batched_tokens=budget, async_scheduling=is_async)
     computed: list[int] = []
+    outputs: list[tuple[Any, int]] = []
+    """Scheduled steps, and the encoder tokens of each."""
     allocate, schedule = EncoderCacheManager.allocate, Scheduler.schedule
 
     def allocated(manager: Any, request: Any, index: int) -> None:
@@ -339,7 +354,8 @@ def test_encoder_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def scheduled(*args: Any, **kwargs: Any) -> Any:
         computed.clear()
-        return schedule(*args, **kwargs)
+        outputs.append((schedule(*args, **kwargs), sum(computed)))
+        return outputs[-1][0]
 
     monkeypatch.setattr(EncoderCacheManager, "allocate", allocated)
     monkeypatch.setattr(Scheduler, "schedule", scheduled)
@@ -349,8 +365,9 @@ def test_encoder_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     totals: list[tuple[int, int]] = []
     with stepped(core) as engine:
 
-        def truth() -> tuple[int, int]:
-            totals.append((sum(computed), length * sum(map(bool, cache.cached.values()))))
+        def truth(output: Any) -> tuple[int, int]:
+            num_tokens = next(number for scheduled, number in outputs if scheduled is output)
+            totals.append((num_tokens, length * sum(map(bool, cache.cached.values()))))
             return totals[-1]
 
         engine.encoder = truth
@@ -371,20 +388,21 @@ def test_encoder_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert info is not None
         assert (info.max_num_encoder_input_tokens, info.encoder_cache_size) == (48, 96)
         assert max(totals)[0] == 2 * length, "a step is to use its whole budget"
-        # A slot is needed after a step only if its chunk ended within an image.
-        assert any(used for _, used in totals) == (budget == 50)
+        # A slot is needed after a step only if its chunk ended within an image, or the next step,
+        # which is in flight, needs it.
+        assert any(used for _, used in totals) == (budget == 50 or is_async)
         assert totals[-1] == (0, 0)
         report(engine, f"encoder budget, {budget} tokens in a step")
 
 
-def test_grammars() -> None:
+def test_grammars(is_async: bool) -> None:
     from vllm.sampling_params import SamplingParams
 
     try:
         from vllm.sampling_params import StructuredOutputsParams
     except ImportError:
         pytest.skip("another name in this version")
-    core = make_core()
+    core = make_core(async_scheduling=is_async)
     core.structured_output_manager.grammar_init = lambda request: None
     core.scheduler.get_grammar_bitmask = lambda output: None
     with stepped(core) as engine:
@@ -424,8 +442,8 @@ class Grammar(StructuredOutputGrammar):
     def reset(self) -> None: ...
 
 
-def test_a_request_that_cannot_be_encoded() -> None:
-    with stepped(make_core()) as engine:
+def test_a_request_that_cannot_be_encoded(is_async: bool) -> None:
+    with stepped(make_core(async_scheduling=is_async)) as engine:
         engine.add("plain", prompt(1))
         engine.step()
         engine.scheduler.add_request(_request(engine, "big", priority=2**70))

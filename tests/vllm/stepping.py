@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
@@ -114,15 +116,19 @@ class SchedulerSpy:
         self.refused: list[str] = []
         self.num_running = 0
         self.preempted: set[str] = set()
-        self.num_updates = 0
+        self.num_schedules = self.num_updates = 0
+        self.is_ahead = False
+        """True if a step was scheduled before the outputs of the one before."""
+        self.output: Any = None
+        """The `SchedulerOutput` of the last batch whose outputs have arrived."""
         self.batch: dict[str, int] = {}
         """The tokens of each request in the last batch whose outputs have arrived."""
         self.cached: dict[str, tuple[int, int]] = {}
         """By request, the tokens that its last admission began with, and those of a connector."""
         self._loading: dict[str, int] = {}
-        self._classes = type(scheduler.kv_cache_manager), type(scheduler)
-        manager, scheduler_class = self._classes
-        self._originals = allocate, schedule, update = (
+        manager, scheduler_class = type(scheduler.kv_cache_manager), type(scheduler)
+        self._patch = pytest.MonkeyPatch()  # which also restores what a class inherits
+        allocate, schedule, update = (
             manager.allocate_slots,
             scheduler_class.schedule,
             scheduler_class.update_from_output,
@@ -153,6 +159,8 @@ class SchedulerSpy:
                 self.refused = []
             output = schedule(this, *args, **kwargs)
             if this is scheduler:
+                self.num_schedules += 1
+                self.is_ahead |= self.num_schedules > self.num_updates + 1
                 self.preempted = set(output.preempted_req_ids or ())
                 # A session that waits for input keeps its place.
                 self.num_running = len(this.running) + (
@@ -166,12 +174,14 @@ class SchedulerSpy:
         def updated(this: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
             if this is scheduler:
                 self.num_updates += 1
+                self.output = output
                 self.batch = dict(output.num_scheduled_tokens)
             return update(this, output, *args, **kwargs)
 
-        manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
-        scheduler_class.update_from_output = updated
-        self._fits = fits = getattr(manager, "can_fit_full_sequence", None)
+        self._patch.setattr(manager, "allocate_slots", allocated)
+        self._patch.setattr(scheduler_class, "schedule", scheduled)
+        self._patch.setattr(scheduler_class, "update_from_output", updated)
+        fits = getattr(manager, "can_fit_full_sequence", None)
         if fits is None:
             return
 
@@ -182,14 +192,10 @@ class SchedulerSpy:
                 self.refused.append(request.request_id)
             return result
 
-        manager.can_fit_full_sequence = fitted
+        self._patch.setattr(manager, "can_fit_full_sequence", fitted)
 
     def close(self) -> None:
-        manager, scheduler_class = self._classes
-        manager.allocate_slots, scheduler_class.schedule = self._originals[:2]
-        scheduler_class.update_from_output = self._originals[2]
-        if self._fits is not None:
-            self._classes[0].can_fit_full_sequence = self._fits
+        self._patch.undo()
 
 
 class SteppedEngine:
@@ -205,10 +211,11 @@ class SteppedEngine:
         self.reasons: dict[str, int] = {}
         self.is_queue_known = True
         """False if the scheduler does not keep to the order that its policy promises."""
-        self.graph: tuple[str, int, int] | None = None
-        """The CUDA graph of the last step."""
-        self.encoder: Callable[[], tuple[int, int] | None] = lambda: None
-        """The encoder tokens of the last step, and those in the cache that a request needs."""
+        self.graph: Callable[[Any], tuple[str, int, int] | None] = lambda output: None
+        """Returns the CUDA graph of the step with this `SchedulerOutput`."""
+        self.encoder: Callable[[Any], tuple[int, int] | None] = lambda output: None
+        """Returns the encoder tokens of the step with this `SchedulerOutput`, and those in the
+        cache that a request needs."""
         self.parents: dict[str, str] = {}
         """The internal id of the request that a sample belongs to, by that of the sample."""
         self._spy = spy
@@ -336,8 +343,8 @@ class SteppedEngine:
             )
             if scheduler.lora_config
             else None,
-            "graph": self.graph,
-            "encoder": self.encoder(),
+            "graph": self.graph(self._spy.output),
+            "encoder": self.encoder(self._spy.output),
             **pool,
             "used": len(blocks) - len(free),
             "batch": {name[:-9]: num_tokens for name, num_tokens in self._spy.batch.items()},
@@ -485,6 +492,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
             try:
                 yield engine
                 assert attachment.is_attached
+                assert spy.is_ahead is (core.batch_queue is not None)
                 attachment.close("the test has ended")  # now the last steps arrive, too
                 assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
                 watch.end()

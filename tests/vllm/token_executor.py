@@ -84,7 +84,7 @@ class TokenExecutor(Executor):
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         result = self._results.pop(0)
-        return _at_once(result) if non_block else result
+        return InFlight(result) if non_block else result
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         drafts, self._drafts = self._drafts, None
@@ -165,6 +165,22 @@ class TokenExecutor(Executor):
     def check_health(self) -> None: ...
 
     def shutdown(self) -> None: ...
+
+
+class InFlight(Future[Any]):
+    """A result that is there only when it is waited for.
+
+    vLLM up to 0.15 takes a result that is there before it schedules the next step.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._later = result
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.set_result(self._later)
+        return super().result(timeout)
 
 
 def _at_once(result: Any) -> Future[Any]:
