@@ -77,6 +77,7 @@ class Crowd:
             max_num_seqs=self.size,
             max_num_batched_tokens=8_192,
             max_model_len=8_192,
+            heartbeat_interval=1.0,
         )
 
     def step(self, numbers: Iterable[int]) -> Step:

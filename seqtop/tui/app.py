@@ -286,7 +286,7 @@ class SeqtopApp(BaseApp):
         end = "newest moment so far" if count > 0 else "oldest moment in the history"
         steps = seek.by_steps(count)
         with self.ui.lock:
-            if count == -1 and self.ui.restarts.recent is not None and not self.ui.paused:
+            if count == -1 and self.ui.restarts.recent and not self.ui.time_travel.has_position:
                 steps = seek.before_restart
         self._go(steps, f"This is the {end}.")
 
@@ -438,8 +438,7 @@ class SeqtopApp(BaseApp):
     def action_what_if(self) -> None:
         from seqtop.tui.dialogs.whatif import WhatIfDialog
 
-        recording = self.ui.time_travel.playback
-        path = None if recording is None else getattr(recording.history, "path", None)
+        path = getattr(self.ui.source.history, "path", None)
         if path is None:
             self._show_notice("This works with a recording: R writes one.", severity="warning")
         else:
@@ -447,10 +446,7 @@ class SeqtopApp(BaseApp):
 
     def action_record(self) -> None:
         recording = self.ui.recording
-        if recording is None:
-            self._show_notice("This is a recording already.", severity="warning")
-        else:
-            self.run_worker(lambda: self._record(recording), thread=True)
+        self.run_worker(lambda: self._record(recording), thread=True)
 
     def _record(self, recording: RecordingControl) -> None:
         try:
@@ -466,11 +462,10 @@ class SeqtopApp(BaseApp):
             thread.close()
         sentences: list[str | None] = []
         for ui in self.engines.all:
-            if ui.recording is not None:
-                try:
-                    sentences.append(ui.recording.finish())
-                except RecordingError as error:
-                    sentences.append(f"Not everything was recorded: {error}.")
+            try:
+                sentences.append(ui.recording.finish())
+            except RecordingError as error:
+                sentences.append(f"Not everything was recorded: {error}.")
         self.exit_message = " ".join(filter(None, sentences)) or None
 
     def action_submit(self) -> None:

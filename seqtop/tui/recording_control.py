@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from seqtop.history import FileWriter, RecordingError
@@ -16,16 +18,18 @@ class RecordingControl:
     `toggle` and `finish` wait for the disk and for the engine: do not call them on the event loop.
 
     Args:
-        engine: The engine to record.
+        engine: The engine to record; `None` if the app shows a recording.
         folder: The folder of the files, which are named by the time; by default the working folder.
     """
 
-    def __init__(self, engine: Engine, folder: Path | None = None) -> None:
+    def __init__(self, engine: Engine | None, folder: Path | None = None) -> None:
         self.path: Path | None = None
         """Path of the recording that is being made."""
         self._engine = engine
         self._folder = folder
         self._recorder: Recorder | None = None
+        self._stop: Callable[[], object] = lambda: None
+        """Detaches the recorder from the engine."""
         self._lock = threading.Lock()
 
     @property
@@ -44,7 +48,7 @@ class RecordingControl:
         """Starts recording, or ends it; returns a sentence for the user.
 
         Raises:
-            RecordingError: The file cannot be written.
+            RecordingError: The file cannot be written, or there is no engine.
         """
         with self._lock:
             return self._start() if self._recorder is None else self._finish()
@@ -59,10 +63,14 @@ class RecordingControl:
             return None if self._recorder is None else self._finish()
 
     def _start(self) -> str:
+        engine = self._engine
+        if engine is None:
+            raise RecordingError("this is a recording already")
         name = time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
         path = (self._folder or Path.cwd()) / name
         recorder = Recorder(FileWriter(path))
-        self._engine.add_listener(recorder.record)
+        engine.add_listener(recorder.record)
+        self._stop = partial(engine.remove_listener, recorder.record)
         self.path, self._recorder = path, recorder
         return f"Recording to {path}."
 
@@ -70,7 +78,7 @@ class RecordingControl:
         recorder, self._recorder = self._recorder, None
         path, self.path = self.path, None
         assert recorder is not None, "a recording is being made"
-        self._engine.remove_listener(recorder.record)
+        self._stop()
         recorder.close()
         if recorder.error is not None:
             raise RecordingError(recorder.error)

@@ -24,7 +24,7 @@ class Restarts:
     """Notices that a state replaces one of an earlier start of the engine.
 
     Args:
-        time_travel: The source of the states. A recording has no restarts of its own.
+        time_travel: The source of the states.
         clock: Returns this machine's time in seconds.
     """
 
@@ -32,8 +32,7 @@ class Restarts:
         self._clock = clock
         self._last: Restart | None = None
         self._newest = time_travel.newest
-        if time_travel.engine is not None:
-            time_travel.engine.add_listener(self._observe)
+        time_travel.add_listener(self._observe)
 
     @property
     def recent(self) -> Restart | None:

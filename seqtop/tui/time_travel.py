@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
@@ -21,11 +21,15 @@ class TimeTravel:
 
     All of it is used under the source's lock.
 
+    Args:
+        source: The engine or recording.
+        callback: Called after each change of an engine, on the thread that makes the change.
+
     Raises:
         RecordingError: No state of a recording can be read from its first position on.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, callback: Callable[[], object] = lambda: None) -> None:
         self.seek_message = ""
         """One sentence on the position on display, set by the last move."""
         self.key_message = ""
@@ -54,6 +58,7 @@ class TimeTravel:
             self.engine = source
             self.newest = source.state
             source.add_listener(self._observe)
+            source.add_callback(callback)
         self.state: EngineState = self.newest
         """The state on display, as of the last `take_touched`, `pause` or move."""
 
@@ -119,7 +124,7 @@ class TimeTravel:
         Returns:
             Whether a recording plays on.
         """
-        if self.playback is None or self.paused:
+        if self.paused or self.playback is None:
             return False
         with self._timeline.lock:
             reached = self.playback.advance(self.position)

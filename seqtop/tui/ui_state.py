@@ -93,11 +93,10 @@ class UiState:
         self.request_frame: Callable[[], object] = lambda: None
         """Requests another frame; any thread may call it. The app sets it."""
         self.clock = clock
-        self.time_travel = TimeTravel(source)
+        self.time_travel = TimeTravel(source, lambda: self.request_frame())
         self.state: EngineState = self.time_travel.state
         """The state on display, as of the last `update`."""
-        self.recording: RecordingControl | None = None
-        """Records the engine; `None` if the source is a recording."""
+        self.recording = RecordingControl(self.time_travel.engine)
         self.step_series = StepSeries(source.history)
         """The figures of all steps in the history."""
 
@@ -126,9 +125,6 @@ class UiState:
         self._second = -1
         self.restarts = Restarts(self.time_travel, clock)
         self.time_travel.add_listener(self._observe_latencies)
-        if self.engine is not None:
-            self.recording = RecordingControl(self.engine)
-            self.engine.add_callback(lambda: self.request_frame())
 
     @property
     def lock(self) -> threading.RLock:

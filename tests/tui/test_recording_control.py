@@ -91,7 +91,8 @@ def test_a_replay_is_not_recorded(folder: Path) -> None:
 
         async def act(pilot: Pilot[int]) -> None:
             await pilot.press("R")
-            assert notices(replayed) == ["This is a recording already."]
+            await until(pilot, lambda: bool(notices(replayed)))
+            assert notices(replayed) == ["Not recorded: this is a recording already."]
             await pilot.press("F")
             assert notices(replayed)[1].startswith("There is one engine:")
             await pilot.pause()

@@ -63,7 +63,7 @@ def _prediction(ui: UiState) -> Line:
 
 def _recording(ui: UiState) -> Line:
     """Returns the badge of a recording that is being made, with its size."""
-    if ui.recording is None or (size := ui.recording.num_bytes) is None:
+    if (size := ui.recording.num_bytes) is None:
         return ()
     if ui.recording.error is not None:
         return ((" ✗ REC ENDED ", "badge-alert"), (" ", PLAIN))

@@ -42,7 +42,7 @@ def hint(ui: UiState) -> str:
             f"No message from {endpoint} yet.\n"
             "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
-    if ui.paused or ui.source.connection.state is ConnectionState.REPLAY:
+    if ui.time_travel.has_position:
         return "No sequence had arrived yet at this moment."
     if ui.source.connection.state is not ConnectionState.LIVE or info is None:
         return ""
