@@ -6,11 +6,42 @@ import os
 import time
 from typing import Any, Final, NamedTuple
 
-from seqtop.adapters.vllm.observations import EngineStarted
+from seqtop.adapters.vllm.observations import EngineStarted, Setting
 from seqtop.adapters.vllm.settings import AdapterSettings
 
 _APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
 """Kinds of KV cache whose block tables only grow."""
+
+_SCHEDULER_SETTINGS: Final = {
+    "scheduler_config": (
+        "policy",
+        "async_scheduling",
+        "max_num_active_seqs",
+        "max_num_scheduled_tokens",
+        "long_prefill_token_threshold",
+        "long_prefill_token_threshold_adaptive",
+        "scheduler_reserve_full_isl",
+        "watermark",
+        "prefill_schedule_interval",
+        "disable_chunked_mm_input",
+        "disable_hybrid_kv_cache_manager",
+        "scheduler_cls",
+    ),
+    "cache_config": ("prefix_cache_retention_interval", "prefix_match_unit"),
+    "parallel_config": (
+        "pipeline_parallel_size",
+        "decode_context_parallel_size",
+        "prefill_context_parallel_size",
+    ),
+    "speculative_config": ("method", "num_speculative_tokens"),
+    "kv_transfer_config": ("kv_connector", "kv_role"),
+}
+"""Settings that a scheduler's decisions depend on, beside those of `EngineStarted`, by the part of
+vLLM's configuration. No version of vLLM has all of them."""
+_MISSING: Final = object()
+_OWN_OPTIONS: Final = ("scheduler_config", "cache_config", "parallel_config")
+"""Parts whose settings are options of vLLM by their names alone. Those of other parts are named as
+`speculative_config.method`, which is how vLLM's command line takes them."""
 
 
 class Layout(NamedTuple):
@@ -66,9 +97,25 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
         )
         or None,
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
+        scheduler_settings=_scheduler_settings(config),
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
     return started, Layout(main, whole_tables=not is_append_only)
+
+
+def _scheduler_settings(config: Any) -> dict[str, Setting]:
+    """Returns the settings that this version of vLLM has."""
+    settings: dict[str, Setting] = {}
+    for part, names in _SCHEDULER_SETTINGS.items():
+        values = getattr(config, part, None)
+        for name in names:
+            value: Any = getattr(values, name, _MISSING)
+            if value is _MISSING:
+                continue
+            if not isinstance(value, bool | int | float | str | None):
+                value = getattr(value, "__name__", str(value))  # a class of a scheduler
+            settings[name if part in _OWN_OPTIONS else f"{part}.{name}"] = value
+    return settings
 
 
 def _tokenizer(model: Any, settings: AdapterSettings) -> str | None:

@@ -13,6 +13,9 @@ import msgspec
 Tables: TypeAlias = tuple[list[int], ...]
 """Block ids, one list for each KV-cache group."""
 
+Setting: TypeAlias = bool | int | float | str | None
+"""The value of a setting of vLLM, as in `seqtop.wire.messages`, which is not imported into vLLM."""
+
 
 class Observation(msgspec.Struct, array_like=True, gc=False):
     """The base class of all observations. Those that are sent by themselves have a tag."""
@@ -47,6 +50,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     max_loras: int | None = None
     max_num_encoder_input_tokens: int | None = None
     encoder_cache_size: int | None = None
+    scheduler_settings: dict[str, Setting] = {}
+    """Further settings that the scheduler's decisions depend on, by vLLM's names."""
 
 
 class Arrived(Observation, tag="Arrived"):

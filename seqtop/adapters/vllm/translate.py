@@ -77,6 +77,7 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         max_loras=started.max_loras,
         max_num_encoder_input_tokens=started.max_num_encoder_input_tokens,
         encoder_cache_size=started.encoder_cache_size,
+        scheduler_settings=started.scheduler_settings,
     )
 
 

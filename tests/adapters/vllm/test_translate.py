@@ -18,6 +18,13 @@ def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
     assert info.num_reserved_blocks == 1
     assert info.redacted
     assert engine_info(started).incarnation != info.incarnation
+    assert info.scheduler_settings == {
+        "policy": "fcfs",
+        "watermark": 0.01,
+        "scheduler_cls": "Scheduler",
+        "speculative_config.method": "ngram",
+        "speculative_config.num_speculative_tokens": 3,
+    }
 
 
 def test_each_arrival_gets_a_sequence_of_its_own(modules: SimpleNamespace) -> None:
