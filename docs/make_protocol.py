@@ -33,6 +33,7 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
         messages.StepStats,
         messages.CudaGraph,
         messages.CachedBlocks,
+        messages.ControlCall,
     ),
     "Fields of requests and replies": (
         *get_args(messages.Command),
@@ -104,10 +105,13 @@ UNITS: Final = {
         _prompt_token_ids _output_token_ids _prompt_token_ids_tuple _cached_all_token_ids
         _new_appended_tokens stop_token_ids _all_stop_token_ids allowed_token_ids
         _bad_words_token_ids token_type_ids""",
+    "token id": "eos_token_id",
     "token id, or text": "stop_reason",
     "sequence ids": "seq_id seq_ids parent_seq_id",
     "sequences": "max_num_seqs num_running num_waiting num_swapped",
     "requests": "num_finished running_queue_size",
+    "calls of the scheduler": "num_schedule_calls",
+    "inputs of an encoder": "num_encoder_inputs",
     "preemptions": "num_preemptions",
     "places in the queue": "num_queued queue_turn",
     "LoRA adapters": "max_loras num_used_loras",
@@ -127,7 +131,8 @@ UNITS: Final = {
     "engine number": "virtual_engine",
     "positions": "_mrope_position_delta",
     "elements": "dimensions",
-    "as the setting says": "scheduler_settings",
+    "as the setting says": "scheduler_settings kv_cache_specs",
+    "as the call says": "ControlCall.argument",
 }
 """Fields by their unit: a name, or `Struct.name` if others of that name have another unit."""
 

@@ -16,7 +16,7 @@ from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, Replay, ReplayOptions
 from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
-from seqtop.wire.messages import EngineInfo
+from seqtop.wire.messages import ControlCall, EngineInfo
 
 _INFO_SETTINGS = (
     "block_size",
@@ -104,11 +104,15 @@ class BundledScheduler:
         )
         self._steps.arrived(group)
 
-    def abort(self, request_id: str) -> None:
-        """Aborts a request, if it is unfinished."""
+    def abort(self, request_id: str, *, during_step: bool = False) -> None:
+        """Aborts a request, if it is unfinished. This engine takes aborts between steps only."""
         self._engine.abort_request(request_id)
 
-    def step(self) -> list[str]:
+    def control(self, call: ControlCall) -> None:
+        """Raises ValueError: there are no calls that the engine could repeat."""
+        raise ValueError(f"{call.name} cannot be repeated")
+
+    def step(self, num_processed: int | None = None) -> list[str]:
         """Runs a step; returns the requests of which no further token is recorded."""
         self._steps.stepped(self._engine.step())
         return self._worker.exhausted

@@ -7,12 +7,14 @@ version of the engine, may run it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import msgspec
 
@@ -31,7 +33,10 @@ from seqtop.whatif.workload import Workload, WorkloadError
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo
 
-DRIVERS = {"engine_stub": "engine_stub.entrypoints.whatif"}
+DRIVERS = {
+    "engine_stub": "engine_stub.entrypoints.whatif",
+    "vLLM": "seqtop.adapters.vllm.whatif",
+}
 """The modules of drivers, by the first word of `EngineInfo.engine`."""
 
 
@@ -81,6 +86,9 @@ class MakeScheduler(Protocol):
 def serve(make_scheduler: MakeScheduler) -> int:
     """Serves the requests on standard input; returns the exit status of the process."""
     workloads: dict[str, Workload] = {}
+    # What the engine prints must not be taken for a result.
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=ReplayRequest)
         try:
@@ -90,8 +98,8 @@ def serve(make_scheduler: MakeScheduler) -> int:
             result = _replay(workloads[request.recording], request, make_scheduler)
         except (WorkloadError, RecordingError, WireError, ValueError, OSError) as error:
             result = ReplayResult(error=str(error))
-        sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
-        sys.stdout.buffer.flush()
+        results.write(msgspec.json.encode(result) + b"\n")
+        results.flush()
     return 0
 
 
@@ -126,13 +134,14 @@ def run_driver(
         DriverError: The driver cannot be started, or ends before its last result.
     """
     with ExitStack() as stack:
+        errors = stack.enter_context(tempfile.TemporaryFile())  # a pipe that nobody reads may fill
         try:
             process = stack.enter_context(
                 subprocess.Popen(
                     [python, "-m", module],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stderr=errors,
                 )
             )
         except OSError as error:
@@ -148,12 +157,13 @@ def run_driver(
             except BrokenPipeError:
                 line = b""
             if not line:
-                raise DriverError(_failure(process, module))
+                raise DriverError(_failure(process, module, errors))
             yield msgspec.json.decode(line, type=ReplayResult)
 
 
-def _failure(process: subprocess.Popen[bytes], module: str) -> str:
+def _failure(process: subprocess.Popen[bytes], module: str, errors: IO[bytes]) -> str:
     """Returns a sentence with the last line that a process wrote to its standard error."""
-    _, errors = process.communicate()
-    lines = errors.decode(errors="replace").strip().splitlines() or ["it wrote nothing"]
+    process.communicate()
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines() or ["it wrote nothing"]
     return f"{module} has failed: {lines[-1]}"

@@ -14,7 +14,7 @@ from seqtop.state import EngineState
 from seqtop.whatif.step_time import Size, StepTime
 from seqtop.whatif.workload import Workload, WorkloadRequest
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import ControlCall, Event
 
 Arrivals: TypeAlias = Literal["time", "step", "closed-loop"]
 """When requests arrive: at their recorded times, before the same steps as in the recording, or as
@@ -76,11 +76,18 @@ class Scheduler(Protocol):
             ValueError: The engine refuses the request.
         """
 
-    def abort(self, request_id: str) -> None:
-        """Aborts a request, if it is unfinished."""
+    def abort(self, request_id: str, *, during_step: bool = False) -> None:
+        """Aborts a request, if it is unfinished: now, or after the next step is scheduled."""
 
-    def step(self) -> list[str]:
+    def control(self, call: ControlCall) -> None:
+        """Repeats a call from outside."""
+
+    def step(self, num_processed: int | None = None) -> list[str]:
         """Runs a step. Its model sets the clock to the end of the step.
+
+        Args:
+            num_processed: The steps whose outputs an asynchronous engine has processed afterwards;
+                `None` to leave that to it.
 
         Returns:
             The requests that want a token that is not recorded.
@@ -157,10 +164,13 @@ class Replay:
         for recorded in self._workload.steps:
             if model is None:
                 self._clock.now = recorded.start_time
-            self._give(scheduler, recorded.arrived, recorded.aborted)
+            for call in recorded.controls:
+                scheduler.control(call)
+            self._give(scheduler, recorded.arrived, recorded.aborted, recorded.aborted_during)
             # The recorded engine may have run a step without any request.
             if scheduler.has_work or model is None:
-                self._step(scheduler, progress)
+                is_same = model is None and not self._options.settings
+                self._step(scheduler, progress, recorded.num_processed if is_same else None)
                 if model is not None:
                     self._clock.now += model.gap_seconds(len(recorded.arrived))
         if model is not None:  # with other settings, it may take longer
@@ -171,6 +181,11 @@ class Replay:
     def _run_by_time(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
         model = self._options.step_time
         assert model is not None
+        if any(recorded.controls for recorded in self._workload.steps):
+            raise ValueError(
+                "the engine was paused, or its prefix cache was reset: arrivals can be repeated by"
+                " step only"
+            )
         joins = deque(sorted(self._joins(), key=lambda join: join[0]))
         aborts = deque(sorted(self._aborts()))
         self._clock.now = joins[0][0] if joins else 0.0
@@ -214,7 +229,13 @@ class Replay:
         first = next(iter(self._workload.requests.values())).arrival.arrival_time
         return first + (time - first) / self._options.scale_arrivals
 
-    def _give(self, scheduler: Scheduler, arrived: list[str], aborted: list[str]) -> None:
+    def _give(
+        self,
+        scheduler: Scheduler,
+        arrived: list[str],
+        aborted: list[str],
+        aborted_during: list[str] | None = None,
+    ) -> None:
         for request_id in arrived:
             if request_id in self._without:
                 continue
@@ -226,9 +247,17 @@ class Replay:
         for request_id in aborted:
             if request_id not in self._without:
                 scheduler.abort(request_id)
+        for request_id in aborted_during or ():
+            if request_id not in self._without:
+                scheduler.abort(request_id, during_step=True)
 
-    def _step(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
-        exhausted = scheduler.step()
+    def _step(
+        self,
+        scheduler: Scheduler,
+        progress: Callable[[int], None],
+        num_processed: int | None = None,
+    ) -> None:
+        exhausted = scheduler.step(num_processed)
         self._result.num_steps += 1
         for request_id in exhausted:
             scheduler.abort(request_id)

@@ -15,6 +15,7 @@ from seqtop.process import garbage_collection
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.text import format as fmt
 from seqtop.wire.messages import (
+    ControlCall,
     EngineInfo,
     Event,
     RequestArrived,
@@ -74,6 +75,8 @@ class WorkloadRequest(msgspec.Struct):
     """The time (epoch seconds) after which a step could first schedule it."""
     ended_at: float | None = None
     """The time (epoch seconds) of its end."""
+    num_schedule_calls: int | None = None
+    """Calls of the scheduler before its end, if the engine counts them."""
 
     @property
     def is_cut(self) -> bool:
@@ -91,7 +94,10 @@ class WorkloadRequest(msgspec.Struct):
 
 
 class StepInputs(msgspec.Struct):
-    """What the engine was given before one step, and the times and size of the step."""
+    """What the engine was given before it scheduled one step, and the times and size of the step.
+
+    An asynchronous engine schedules a step before it has processed the outputs of the one before.
+    """
 
     arrived: list[str]
     """Ids of requests, in order."""
@@ -102,6 +108,14 @@ class StepInputs(msgspec.Struct):
     num_decode_tokens: int
     is_idle_after: bool = False
     """True if no request was unfinished after the step."""
+    aborted_during: list[str] = []
+    """Ids of requests that were aborted between its scheduling and the next outputs."""
+    controls: list[ControlCall] = []
+    """Calls from outside before it was scheduled."""
+    num_schedule_calls: int | None = None
+    """Calls of the scheduler before its outputs were processed, if the engine counts them."""
+    num_processed: int | None = None
+    """The steps whose outputs were processed before the next one was scheduled; `None` for all."""
 
 
 class Workload:
@@ -123,6 +137,8 @@ class Workload:
         self._info: EngineInfo | None
         self._arrived: list[str] = []
         self._aborted: list[str] = []
+        self._first_step = 0
+        """The number of the first step."""
         self._unfinished: set[str] = set()
         self._outputs: dict[int, TokenIds] = {}
         """The output so far of each beam, by sequence id."""
@@ -136,6 +152,9 @@ class Workload:
         if not self.steps:
             raise WorkloadError("the recording has no step")
         self.info = info
+        if all(step.num_schedule_calls is not None for step in self.steps):
+            _assign_by_call(self.steps, self.requests, self._first_step, self._aborted)
+            self._aborted = []
         if self._aborted:  # by the end of the recording no step had taken note of them
             last = self.steps[-1]
             self.steps.append(
@@ -207,6 +226,8 @@ class Workload:
     def _step(self, step: Step) -> None:
         if self.steps:
             self.steps[-1].is_idle_after = not self._unfinished.difference(self._arrived)
+        else:
+            self._first_step = step.step
         stats = step.stats
         self.steps.append(
             StepInputs(
@@ -216,6 +237,8 @@ class Workload:
                 step.time,
                 stats.num_prefill_tokens,
                 stats.num_decode_tokens,
+                controls=step.control_calls,
+                num_schedule_calls=step.num_schedule_calls,
             )
         )
         self._arrived, self._aborted = [], []
@@ -257,10 +280,59 @@ class Workload:
         if request is None:
             raise WorkloadError(f"request {event.request_id} ended, but did not arrive")
         request.status, request.ended_at = event.status, event.time
+        request.num_schedule_calls = event.num_schedule_calls
         request.answer.is_whole = not request.is_cut
         self._unfinished.discard(event.request_id)
         if event.status is SequenceStatus.FINISHED_ABORTED:
             self._aborted.append(event.request_id)
+
+
+def _assign_by_call(
+    steps: list[StepInputs],
+    requests: dict[str, WorkloadRequest],
+    first: int,
+    aborted_after: list[str],
+) -> None:
+    """Assigns arrivals, aborts and controls to the steps before whose scheduling they were.
+
+    They were assigned to the steps before whose outputs they were. The n-th step has the outputs of
+    the n-th call of the scheduler. What no recorded call has seen is left out.
+
+    Args:
+        steps: The steps.
+        requests: The requests by id.
+        first: The number of the first step.
+        aborted_after: The requests whose abort is reported after the last step.
+    """
+    given = [(step.arrived, step.aborted, step.controls) for step in steps]
+    given.append(([], aborted_after, []))
+    calls = [(step.num_schedule_calls or 0) - first for step in steps]
+    for step in steps:
+        step.arrived, step.aborted, step.controls = [], [], []
+    for index, (arrived, aborted, controls) in enumerate(given):
+        for request_id in arrived:
+            request = requests[request_id]
+            call = (request.arrival.num_schedule_calls or 0) - first
+            if call < len(steps):
+                steps[call].arrived.append(request_id)
+                if call > 0:  # the call before had not seen it
+                    request.joined_at = max(
+                        request.arrival.arrival_time, steps[call - 1].start_time
+                    )
+        for request_id in aborted:
+            call = (requests[request_id].num_schedule_calls or 0) - first
+            if call == calls[index - 1]:  # it was reported with the outputs after that call
+                steps[call - 1].aborted_during.append(request_id)
+            elif call < len(steps):
+                steps[call].aborted.append(request_id)
+        for control in controls:
+            if control.num_schedule_calls - first < len(steps):
+                steps[control.num_schedule_calls - first].controls.append(control)
+    num_processed = 0
+    for index, step in enumerate(steps):
+        while num_processed < len(calls) and calls[num_processed] <= index + 1:
+            num_processed += 1
+        step.num_processed = num_processed
 
 
 def _check(info: EngineInfo) -> None:

@@ -125,6 +125,9 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The engine's other settings that its scheduler's decisions depend on, by its own names."""
     predicted_from: Public[Name] = ""
     """The recording from which `seqtop whatif` predicted this run; empty for a run of an engine."""
+    kv_cache_specs: Public[list[dict[Name, Setting]]] = []
+    """By KV-cache group, in the engine's order: its `kind`, and further settings by the engine's
+    names. Empty if the engine does not describe them."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
@@ -154,6 +157,16 @@ class RequestArrived(Message, tag="RequestArrived"):
     parent_request_id: Public[Name] = ""
     """The id of a request that runs as several, if this is one of them, such as a parallel sample.
     The parent itself does not arrive."""
+    eos_token_id: Private[int | None] = None
+    """The end-of-sequence token; `None` if it does not end the request, or is unknown."""
+    cache_salt: Private[Name] = ""
+    """A digest of the request's cache salt: it shares cached blocks only with requests of the same
+    salt. Empty without one."""
+    num_encoder_inputs: Public[int] = 0
+    """Inputs of an encoder, such as images."""
+    num_schedule_calls: Public[int | None] = None
+    """Calls of the scheduler before the request arrived: the first call that could schedule it has
+    this number, as its step. `None` if it is the next step."""
 
 
 class StreamingUpdate(Message, tag="StreamingUpdate"):
@@ -338,6 +351,17 @@ class StepStats(Message):
     """Encoder tokens in the encoder cache that a request still needs."""
 
 
+class ControlCall(Message):
+    """A call from outside of the engine that changes what its scheduler may do."""
+
+    name: Public[Name]
+    """The called function, by its name in vLLM: `reset_prefix_cache` or `set_pause_state`."""
+    argument: Public[Setting]
+    """True if running requests were preempted for the reset; the state of the pause."""
+    num_schedule_calls: Public[int]
+    """Calls of the scheduler before it."""
+
+
 class CachedBlocks(Message):
     """Full, computed blocks that were added to the prefix cache: neighbours in one table."""
 
@@ -387,6 +411,11 @@ class Step(Message, tag="Step"):
     content."""
     uncached_blocks: Public[list[int]] = []
     """Blocks that were removed from it, before others (perhaps the same) were added."""
+    num_schedule_calls: Public[int | None] = None
+    """Calls of the scheduler before the outputs of this step were processed. An asynchronous
+    scheduler is ahead of the outputs. `None` if it never is."""
+    control_calls: Public[list[ControlCall]] = []
+    """Calls from outside since the step before."""
 
 
 class RequestFinished(Message, tag="RequestFinished"):
@@ -405,6 +434,8 @@ class RequestFinished(Message, tag="RequestFinished"):
     seq_ids: Public[list[int]] = []
     """The sequences of the answer, the best first; others are removed. Empty if the sequences are
     unchanged."""
+    num_schedule_calls: Public[int | None] = None
+    """Calls of the scheduler before the request ended, as for its arrival."""
 
 
 class Heartbeat(Message, tag="Heartbeat"):

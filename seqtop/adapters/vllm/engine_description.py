@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import os
 import time
 from typing import Any, Final, NamedTuple
@@ -30,6 +32,7 @@ _SCHEDULER_SETTINGS: Final = {
     "cache_config": ("prefix_cache_retention_interval", "prefix_match_unit"),
     "parallel_config": (
         "pipeline_parallel_size",
+        "data_parallel_size",
         "decode_context_parallel_size",
         "prefill_context_parallel_size",
     ),
@@ -96,11 +99,22 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
             getattr(scheduler, "encoder_cache_manager", None), "cache_size", 0
         )
         or None,
+        kv_cache_specs=[_kv_cache_spec(spec) for spec in specs],
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         scheduler_settings=_scheduler_settings(config),
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
     return started, Layout(main, whole_tables=not is_append_only)
+
+
+def _kv_cache_spec(spec: Any) -> dict[str, Setting]:
+    """Returns the kind of a KV-cache group and its fields, as far as they are plain values."""
+    values: dict[str, Setting] = {"kind": type(spec).__name__}
+    for field in dataclasses.fields(spec) if dataclasses.is_dataclass(spec) else ():
+        value: Any = getattr(spec, field.name)
+        if isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum):
+            values[field.name] = value
+    return values
 
 
 def _scheduler_settings(config: Any) -> dict[str, Setting]:

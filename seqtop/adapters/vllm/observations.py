@@ -50,6 +50,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     max_loras: int | None = None
     max_num_encoder_input_tokens: int | None = None
     encoder_cache_size: int | None = None
+    kv_cache_specs: list[dict[str, Setting]] = []
+    """`EngineInfo.kv_cache_specs`."""
     scheduler_settings: dict[str, Setting] = {}
     """Further settings that the scheduler's decisions depend on, by vLLM's names."""
 
@@ -69,6 +71,12 @@ class Arrived(Observation, tag="Arrived"):
     """The name of its LoRA adapter; empty without one."""
     parent_request_id: str = ""
     """The id of the request of which it is a sample; empty for none, or if that is unknown."""
+    eos_token_id: int | None = None
+    cache_salt: str = ""
+    """A digest of its cache salt; empty without one."""
+    num_encoder_inputs: int = 0
+    num_schedule_calls: int | None = None
+    """Calls of `schedule` before it was added; `None` if that is unknown."""
 
 
 class StreamingInput(Observation, tag="StreamingInput"):
@@ -114,6 +122,14 @@ class Scheduled(Observation):
     num_encoder_tokens: int | None = None
 
 
+class Controlled(Observation):
+    """A call from outside that changes what the scheduler may do, as `ControlCall`."""
+
+    name: str
+    argument: bool | str
+    num_schedule_calls: int
+
+
 class RequestEnded(Observation):
     """A request that the scheduler freed."""
 
@@ -124,6 +140,8 @@ class RequestEnded(Observation):
     time: float
     tables: Tables | None = None
     """The blocks that a KV connector still holds for it; `None` if they were freed."""
+    num_schedule_calls: int = 0
+    """Calls of `schedule` before."""
 
 
 class WaitingRequest(Observation):
@@ -215,6 +233,10 @@ class Stepped(Observation, tag="Stepped"):
     num_encoder_tokens: int | None = None
     """Encoder tokens of the step; `None` for a model without an encoder."""
     num_used_encoder_slots: int | None = None
+    num_schedule_calls: int = 0
+    """Calls of `schedule` so far."""
+    controls: list[Controlled] = []
+    """Calls from outside since the previous one."""
 
 
 class CurrentRequest(Observation):

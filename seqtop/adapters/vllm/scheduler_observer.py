@@ -6,10 +6,11 @@ the whole waiting queue, and leaves all further computations to the other proces
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from seqtop.adapters.vllm.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
+    Controlled,
     CurrentRequest,
     Preempted,
     RequestEnded,
@@ -63,6 +65,8 @@ class SchedulerObserver:
         publisher: Receives the observations.
         layout: The way to read block tables.
         not_available: Keys of columns and figures for which the scheduler lacks something.
+        clock: Returns the time in seconds since the epoch.
+        timer: Returns seconds since some time, to measure durations.
 
     Raises:
         AttributeError: The scheduler lacks something without which nothing can be observed.
@@ -75,8 +79,12 @@ class SchedulerObserver:
         publisher: ObservationSink,
         layout: Layout,
         not_available: Collection[str] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._scheduler = scheduler
+        self._clock, self._timer = clock, timer
         self._publisher = publisher
         self._layout = layout
         has_cache = scheduler.vllm_config.cache_config.enable_prefix_caching
@@ -117,7 +125,11 @@ class SchedulerObserver:
         """Scheduled steps without outputs so far, with the time at which scheduling ended."""
         self._ran: list[str] = []
         """The requests of the last reported step."""
-        self._start = self._clock = self._back = 0.0
+        self._num_schedule_calls = 0
+        """Those since this observer exists, and those before it whose outputs it has seen. So the
+        outputs of the n-th call are those of the n-th reported step."""
+        self._start = self._started_at = self._back = 0.0
+        self._controls: list[Controlled] = []
         self._parents: dict[str, str] = {}
         """By the id of each sample, that of its request."""
         if "parents" not in not_available:
@@ -131,6 +143,10 @@ class SchedulerObserver:
             wrap(scheduler, "_free_blocks", before=self._before_free_blocks)
         if hasattr(scheduler, "_update_request_as_session"):
             wrap(scheduler, "_update_request_as_session", after=self._after_input)
+        if hasattr(scheduler, "reset_prefix_cache"):
+            wrap(scheduler, "reset_prefix_cache", before=self._before_reset)
+        if hasattr(scheduler, "set_pause_state"):
+            wrap(scheduler, "set_pause_state", before=self._before_pause)
         if scheduler.requests or (self._cache is not None and self._cache.has_content):
             self._publisher.send(self.all_requests())
 
@@ -148,7 +164,9 @@ class SchedulerObserver:
 
     def _after_add(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
         if self._is_new and request.request_id in self._scheduler.requests:
-            self._publisher.send(self._arrived(request))
+            arrived = self._arrived(request)
+            arrived.num_schedule_calls = self._num_schedule_calls
+            self._publisher.send(arrived)
         self._send_inputs()
 
     def _arrived(self, request: Any) -> Arrived:
@@ -173,13 +191,17 @@ class SchedulerObserver:
             ),
             lora=lora.lora_name if lora else "",
             parent_request_id=self._parents.get(request.request_id, ""),
+            # Older versions store it in the request.
+            eos_token_id=getattr(params, "eos_token_id", getattr(request, "eos_token_id", None)),
+            cache_salt=_digest(getattr(request, "cache_salt", None)),
+            num_encoder_inputs=len(getattr(request, "mm_features", ())),
         )
 
     def _after_input(self, _result: object, session: Any, *_: Any, **__: Any) -> None:
         self._inputs.append(
             StreamingInput(
                 request_id=session.request_id,
-                time=time.time(),
+                time=self._clock(),
                 prompt_token_ids=session.prompt_token_ids or [],
                 num_computed_tokens=session.num_computed_tokens,
             )
@@ -191,11 +213,21 @@ class SchedulerObserver:
             self._publisher.send(arrived)
         self._inputs = []
 
+    def _before_reset(self, reset_running_requests: bool = False, *_: Any, **__: Any) -> None:
+        self._control("reset_prefix_cache", bool(reset_running_requests))
+
+    def _before_pause(self, pause_state: Any, *_: Any, **__: Any) -> None:
+        self._control("set_pause_state", pause_state.name)
+
+    def _control(self, name: str, argument: bool | str) -> None:
+        self._controls.append(Controlled(name, argument, self._num_schedule_calls))
+
     def _before_schedule(self, *_: Any, **__: Any) -> None:
-        self._start, self._clock = time.time(), time.perf_counter()
+        self._start, self._started_at = self._clock(), self._timer()
+        self._num_schedule_calls += 1
 
     def _after_schedule(self, output: Any, *_: Any, **__: Any) -> None:
-        ended = time.perf_counter()
+        ended = self._timer()
         cached = output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         admitted = [
@@ -217,7 +249,7 @@ class SchedulerObserver:
                     appended.append((request_id, tables))
         observation = Scheduled(
             start_time=self._start,
-            duration=ended - self._clock,
+            duration=ended - self._started_at,
             preempted=self._preempted,
             admitted=admitted,
             appended=appended,
@@ -282,7 +314,8 @@ class SchedulerObserver:
                 status=request.status.name,
                 stop_reason=request.stop_reason,
                 num_computed_tokens=request.num_computed_tokens,
-                time=time.time(),
+                time=self._clock(),
+                num_schedule_calls=self._num_schedule_calls,
             )
         )
 
@@ -298,7 +331,7 @@ class SchedulerObserver:
             self._released.append(request.request_id)
 
     def _before_update(self, *_: Any, **__: Any) -> None:
-        self._back = time.perf_counter()
+        self._back = self._timer()
 
     def _after_update(
         self,
@@ -339,7 +372,7 @@ class SchedulerObserver:
             start_time=run.start_time,
             scheduler_time=run.duration,
             execute_time=self._back - scheduled_at,
-            time=time.time(),
+            time=self._clock(),
             num_scheduled_tokens=None if is_repeated else num_scheduled,
             num_draft_tokens={name: len(ids) for name, ids in drafts.items()},
             output_ids=output_ids,
@@ -361,8 +394,10 @@ class SchedulerObserver:
             cuda_graph=_cuda_graph(model_runner_output),
             num_encoder_tokens=run.num_encoder_tokens,
             num_used_encoder_slots=_num_used_slots(self._encoder_cache),
+            num_schedule_calls=self._num_schedule_calls,
+            controls=self._controls,
         )
-        self._scheduled, self._ended, self._released = [], [], []
+        self._scheduled, self._ended, self._released, self._controls = [], [], [], []
         self._changed_tables.clear()
         self._publisher.send(observation)
         if self._inputs:
@@ -377,7 +412,8 @@ class SchedulerObserver:
             if scheduled is output:
                 return run, scheduled_at
         # It was scheduled before this observer existed.
-        return Scheduled(time.time(), 0.0, [], [], [], []), self._back
+        self._num_schedule_calls += 1
+        return Scheduled(self._clock(), 0.0, [], [], [], []), self._back
 
     def _changed_waiting(self) -> list[WaitingRequest]:
         """Returns the waiting requests whose status has changed, other than by a preemption."""
@@ -425,7 +461,7 @@ class SchedulerObserver:
         # Those in no queue have finished, and a KV connector holds their blocks.
         requests = {**running, **waiting, **scheduler.requests}
         return AllRequests(
-            time=time.time(),
+            time=self._clock(),
             requests=[
                 CurrentRequest(
                     arrived=self._arrived(request),
@@ -450,6 +486,11 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _digest(salt: str | None) -> str:
+    """Returns text that is equal for equal salts only, and does not reveal them."""
+    return hashlib.sha256(salt.encode(errors="replace")).hexdigest()[:16] if salt else ""
 
 
 def _num_used_slots(cache: Any) -> int | None:

@@ -30,6 +30,7 @@ from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
+    ControlCall,
     CudaGraph,
     EngineInfo,
     Event,
@@ -77,6 +78,7 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         max_loras=started.max_loras,
         max_num_encoder_input_tokens=started.max_num_encoder_input_tokens,
         encoder_cache_size=started.encoder_cache_size,
+        kv_cache_specs=started.kv_cache_specs,
         scheduler_settings=started.scheduler_settings,
     )
 
@@ -141,6 +143,10 @@ class Translator:
             engine_status=request.engine_status,
             lora=observation.lora,
             parent_request_id=shortened(observation.parent_request_id),
+            eos_token_id=observation.eos_token_id,
+            cache_salt=observation.cache_salt,
+            num_encoder_inputs=observation.num_encoder_inputs,
+            num_schedule_calls=observation.num_schedule_calls,
         )
 
     def _decode_prompt(self, token_ids: list[int]) -> str | None:
@@ -256,6 +262,15 @@ class Translator:
             metrics=built.metrics,
             preemptions=built.preemptions,
             wait_reasons=self._wait_reasons(observation),
+            num_schedule_calls=observation.num_schedule_calls,
+            control_calls=[
+                ControlCall(
+                    name=call.name,
+                    argument=call.argument,
+                    num_schedule_calls=call.num_schedule_calls,
+                )
+                for call in observation.controls
+            ],
         )
         self._num_steps += 1
         for ended in observation.ended:
@@ -266,7 +281,9 @@ class Translator:
             in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
             self._ended_in_flight[ended.request_id] = in_flight
             if ended.tables is None:
-                yield self._finished(ended.request_id, request, observation.time)
+                event = self._finished(ended.request_id, request, observation.time)
+                event.num_schedule_calls = ended.num_schedule_calls
+                yield event
         for request_id in observation.released:
             if request := self._requests.get(request_id):
                 yield self._finished(request_id, request, observation.time)
