@@ -55,9 +55,6 @@ MAX_BODY_BYTES = 2**20
 MAX_BODY_SECONDS = 30.0
 """The longest time for a body to arrive."""
 
-_UNREAD_BODY = (408, 413)
-"""Responses after which the connection is closed, so that the rest of the body is not read."""
-
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
 _Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequest)
@@ -410,10 +407,7 @@ async def _health(_: Request) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    response = _error(error)
-    if error.status in _UNREAD_BODY:
-        response.headers["Connection"] = "close"
-    return response
+    return _error(error)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.support.http_engine import ENGINE, Served, post_by_hand
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import SECONDS
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
@@ -54,6 +54,7 @@ START = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appl
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 IN_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+UNREAD = START.replace(b"application/json", b"text/plain") + LENGTH + b"\r\n" + BODY[:-1]
 SECOND = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -75,8 +76,12 @@ def responses(served: Served, data: bytes) -> list[bytes]:
 REQUESTS = {
     "a length": (START + LENGTH + b"\r\n" + BODY + SECOND, [b"200", b"200"]),
     "chunks": (START + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
-    # The chunks count, and the connection then ends: there is no doubt about what follows.
-    "both": (START + LENGTH + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
+    # The chunks count, and the connection then ends: nothing is read in doubt.
+    "both": (START + LENGTH + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200"]),
+    "many chunks": (START + CHUNKED + b"\r\n" + b"1\r\n \r\n" * 5_000, [b"400"]),
+    "an unread body": (UNREAD, [b"415"]),
+    "an unread body of no route": (UNREAD.replace(b"/v1/", b"/v9/"), [b"404"]),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9, [b"400", b"400"]),
     "two lengths": (START + b"Content-Length: 4\r\n" + LENGTH + b"\r\n" + BODY, [b"400"]),
     "a list": (START + b"Content-Length: 4, 5\r\n\r\n" + BODY, [b"400"]),
     "a negative length": (START + b"Content-Length: -1\r\n\r\n" + BODY, [b"400"]),
@@ -116,16 +121,11 @@ def test_a_body_of_a_gigabyte_is_not_read(served: Served, chunked: bool) -> None
 
 
 def test_connections_that_say_little_hinder_nobody(served: Served) -> None:
-    slow = [connect(served) for _ in range(100)]
+    sent = START + LENGTH + b"\r\n" + BODY
+    slow = [connect(served) for _ in range(600)]
     for number, client in enumerate(slow):
-        client.sendall((START + LENGTH + b"\r\n" + BODY)[: 1 + number])
+        with contextlib.suppress(ConnectionError):  # those of 512 and more are closed
+            client.sendall(sent[: number % len(sent)])
     assert httpx.get(f"{served.url}/health").status_code == 200
-    more = [connect(served) for _ in range(500)]
-    for client in more:
-        client.sendall(START)
-    with connect(served) as one_too_many:
-        one_too_many.sendall(SECOND)
-        assert one_too_many.recv(65_536).startswith(b"HTTP/1.1 503 ")
-    for client in slow + more:
+    for client in slow:
         client.close()
-    wait_until(lambda: httpx.get(f"{served.url}/health").status_code == 200)
