@@ -31,6 +31,10 @@ from seqtop.wire.snapshot import BlockedTimes, Span, WaitTimes
 
 DEFAULT_MAX_FINISHED = 1_000
 """Finished requests in a state, unless a viewer sets another number."""
+MAX_SEQUENCES = 2**18
+"""Sequences in a state, in addition to one for each finished request that it may have."""
+MAX_SEQUENCES_OF_REQUEST = 1_024
+MAX_CACHED_BLOCKS = 2**20
 
 
 class SequenceState(msgspec.Struct, omit_defaults=True):

@@ -16,7 +16,13 @@ from seqtop.sequence import (
 )
 from seqtop.state import waits
 from seqtop.state.finished import copy_finished, evict_finished
-from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState
+from seqtop.state.model import (
+    MAX_CACHED_BLOCKS,
+    CachedBlock,
+    EngineData,
+    RequestState,
+    SequenceState,
+)
 from seqtop.state.sequence_updates import (
     change_engine_status,
     clear_output,
@@ -64,8 +70,8 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     for seq_id in event.seq_ids:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
-        else:
-            new_sequence(state, request, seq_id).engine_status = event.engine_status
+        elif sequence := new_sequence(state, request, seq_id):
+            sequence.engine_status = event.engine_status
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
@@ -195,28 +201,31 @@ def _update_prefix_cache(state: EngineData, added: list[CachedBlocks], removed: 
     for block in removed:
         if cached.pop(block, None) is None:
             state.report_anomaly(f"the prefix cache dropped block {block}, which was not in it")
-    cached |= cached_by_block(added)
+    for run in added:
+        add_cached_blocks(state, cached, run)
 
 
-def cached_by_block(runs: list[CachedBlocks]) -> dict[int, CachedBlock]:
-    """Returns the cached blocks of `runs`, one entry per block."""
-    return {
-        block: CachedBlock(run.request_id, run.seq_id, position)
-        for run in runs
-        for position, block in enumerate(run.blocks, run.position)
-    }
+def add_cached_blocks(state: EngineData, cached: dict[int, CachedBlock], run: CachedBlocks) -> None:
+    """Adds a run of blocks to those in the prefix cache of `state`, unless there are too many."""
+    if len(cached) + len(run.blocks) > MAX_CACHED_BLOCKS:
+        state.report_anomaly(f"the prefix cache has more than {MAX_CACHED_BLOCKS:,} blocks")
+        return
+    for position, block in enumerate(run.blocks, run.position):
+        cached[block] = CachedBlock(run.request_id, run.seq_id, position)
 
 
 def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
     """Sets the reasons to wait; a reason that is not repeated is cleared."""
     touched: list[int] = []
-    for request_id in state.wait_reason_ids:
+    # A request that is named twice counts once: it may have many sequences.
+    for request_id in dict.fromkeys(state.wait_reason_ids):
         if request := state.requests.get(request_id):
             request.wait_reason = None
             touched += request.seq_ids
-    state.wait_reason_ids = [reason.request_id for reason in step.wait_reasons]
-    for reason in step.wait_reasons:
-        if request := state.requests.get(reason.request_id):
+    reasons = {reason.request_id: reason for reason in step.wait_reasons}
+    state.wait_reason_ids = list(reasons)
+    for request_id, reason in reasons.items():
+        if request := state.requests.get(request_id):
             request.wait_reason = reason
             touched += request.seq_ids
     return touched
@@ -237,6 +246,8 @@ def _apply_full(
     _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data.items():
         sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
+        if sequence is None:
+            continue
         if sequence.request_id != request.request_id:
             state.report_anomaly(f"metadata for sequence {seq_id} of another request")
             continue

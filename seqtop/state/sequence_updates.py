@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import waits
-from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.state.model import (
+    MAX_SEQUENCES,
+    MAX_SEQUENCES_OF_REQUEST,
+    EngineData,
+    RequestState,
+    SequenceState,
+)
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from seqtop.wire.snapshot import Span
@@ -78,6 +84,8 @@ def update_sequence(
             state.report_anomaly(f"update for unknown sequence {update.seq_id}")
             return
         sequence = new_sequence(state, request, update.seq_id)
+        if sequence is None:
+            return
         if is_large:
             sequence.parent_seq_id = update.parent_seq_id
             state.report_anomaly(
@@ -241,8 +249,15 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
     return request
 
 
-def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> SequenceState:
-    """Adds a waiting sequence to `request` and returns it."""
+def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> SequenceState | None:
+    """Adds a waiting sequence to `request` and returns it; `None`, an anomaly, if it has too many.
+
+    A sequence takes some 800 bytes, and its id in a message may take one.
+    """
+    num_unfinished = len(state.sequences) - state.max_finished
+    if len(request.seq_ids) >= MAX_SEQUENCES_OF_REQUEST or num_unfinished >= MAX_SEQUENCES:
+        state.report_anomaly(f"there are too many sequences to add {seq_id}")
+        return None
     sequence = SequenceState(seq_id, request.request_id)
     sequence.num_prompt_tokens = request.num_prompt_tokens
     request.seq_ids.append(seq_id)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState
-from seqtop.state.reducer import add_arrival, cached_by_block
+from seqtop.state.reducer import add_arrival, add_cached_blocks
 from seqtop.state.sequence_updates import (
     clear_output,
     joint_lengths,
@@ -184,7 +184,7 @@ class SnapshotLoader:
             if blocks is not None and not blocks.keys().isdisjoint(run.blocks):
                 raise WireError("snapshot: a cached block is in it twice")
             if blocks is not None:
-                blocks |= cached_by_block([run])
+                add_cached_blocks(self._state, blocks, run)
 
     def end(self) -> list[int]:
         """Completes the state; returns the ids of the changed sequences.
@@ -224,10 +224,9 @@ class SnapshotLoader:
         seq_ids = [sequence.update.seq_id for sequence in whole.sequences]
         if seq_ids != arrival.seq_ids:
             raise WireError(f"snapshot: the sequences of request {request_id!r} differ")
-        for seq_id in request.seq_ids.copy():
-            if seq_id not in seq_ids:
-                remove_sequence(state, state.sequences[seq_id])
-                self._touched.append(seq_id)
+        for seq_id in {*request.seq_ids}.difference(seq_ids):
+            remove_sequence(state, state.sequences[seq_id])
+            self._touched.append(seq_id)
         for sequence in whole.sequences:
             self._add_sequence(request, sequence)
         request.seq_ids = seq_ids
@@ -252,6 +251,8 @@ class SnapshotLoader:
             raise WireError(f"snapshot: the update of sequence {seq_id} is not its state")
         if sequence is None:
             sequence = new_sequence(state, request, seq_id)
+            if sequence is None:
+                raise WireError(f"snapshot: request {request.request_id!r}: {state.last_anomaly}")
         sequence.num_prompt_tokens = request.num_prompt_tokens
         self._num_output_tokens += len(whole.output_token_ids) - len(sequence.output_token_ids)
         clear_output(sequence)

@@ -90,11 +90,14 @@ def paths(state: EngineData, members: Collection[int]) -> dict[int, Path]:
     own = set(members)
 
     def path(seq_id: int) -> Path:
-        chain = [seq_id]
-        while chain[-1] not in paths:
-            parent = state.sequences[chain[-1]].parent_seq_id
+        last = seq_id
+        line = {last: None}  # ordered, and searched in constant time: it may be very long
+        while last not in paths:
+            parent = state.sequences[last].parent_seq_id
             # A sequence without a parent in this tree, or in a cycle, is a child of the root.
-            chain.append(parent if parent in own and parent not in chain else root)
+            last = parent if parent in own and parent not in line else root
+            line[last] = None
+        chain = list(line)
         for child, known in zip(chain[-2::-1], chain[:0:-1], strict=True):
             paths[child] = (*paths[known][: _MAX_DEPTH - 1], child)
         return paths[seq_id]

@@ -6,7 +6,7 @@ copy of the state (`seqtop.transport.publisher.Publisher.needs_snapshot`) leaves
 """
 
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,8 @@ from seqtop.wire.messages import (
 )
 
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
+Seconds: TypeAlias = Annotated[dict[Name, float], msgspec.Meta(max_length=64)]
+"""Seconds by cause. Viewers have many copies of them, so there are few causes."""
 
 
 class Span(msgspec.Struct, array_like=True):
@@ -49,20 +51,20 @@ class WaitTimes(msgspec.Struct, array_like=True, frozen=True):
 
     total: Public[float] = 0.0
     """Seconds of all waits before `since`."""
-    by_cause: Public[dict[Name, float]] = {}
+    by_cause: Public[Seconds] = {}
     """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
     named: Public[float] = 0.0
     """Seconds in which the scheduler named this request itself, rather than one before it."""
     since: Public[float | None] = None
     """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
-    blocked_before: Public[dict[Name, float]] = {}
+    blocked_before: Public[Seconds] = {}
     """`BlockedTimes.by_cause` at that time."""
 
 
 class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
     """The times in which the head of the queue was left waiting."""
 
-    by_cause: Public[dict[Name, float]] = {}
+    by_cause: Public[Seconds] = {}
     """Seconds by the cause given for it, up to `since`."""
     cause: Public[Name | None] = None
     """The cause from `since` on; `None` if the last step gave none."""

@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seqtop.sequence import Logprob, SequenceStatus
-from seqtop.state import EngineState
-from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
-from tests.support.reducer_events import arrived, delta, prefilled, step, update
+from seqtop.state import EngineState, reducer, sequence_updates
+from seqtop.state.model import MAX_SEQUENCES_OF_REQUEST
+from seqtop.state.snapshot import take
+from seqtop.wire.errors import WireError
+from seqtop.wire.messages import CachedBlocks, Preemption, PrefixMiss, SequenceUpdate
+from tests.support.reducer_events import arrived, delta, full, prefilled, step, update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -188,7 +192,7 @@ def test_many_forks_of_a_long_output_cost_little(has_text: bool) -> None:
     tokens = [7] if has_text else [7] * 200_000
     text = "x" * 4_000_000 if has_text else ""
     state.apply(step(1, sequences=[update(1, RUNNING, 3, new_token_ids=tokens, text_delta=text)]))
-    names = range(10, 2_010)
+    names = range(10, 1_010)
     forks = [
         update(name, RUNNING, 3, request_id="a", parent_seq_id=1, new_token_ids=[8], text_delta="y")
         for name in names
@@ -199,7 +203,7 @@ def test_many_forks_of_a_long_output_cost_little(has_text: bool) -> None:
     assert sum(len(sequence.output_token_ids) for sequence in sequences) < 2_000_000
     assert sum(len(sequence.text) for sequence in sequences) < 20_000_000
     num_short = sum(len(sequence.text) == 2 for sequence in sequences)
-    assert num_short == state.num_anomalies > 1_900
+    assert num_short == state.num_anomalies > 900
     assert state.last_anomaly is not None
     assert "begins without the output of its parent" in state.last_anomaly
 
@@ -236,3 +240,33 @@ def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
         assert state.sequences[1].prefix_misses == (again if number == 2 else first)
         assert (state.num_missed_tokens == before) == (misses is None)
     assert state.num_missed_tokens == {"new_tokens": 11, "unknown": 2}
+
+
+def test_a_state_has_a_limited_number_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id in a message takes a byte, and a sequence takes 800."""
+    state = EngineState(max_finished=2)
+    state.apply(replace(arrived("a", 1), seq_ids=list(range(2_000))))
+    assert len(state.sequences) == len(state.requests["a"].seq_ids) == MAX_SEQUENCES_OF_REQUEST
+    assert state.num_anomalies == 2_000 - MAX_SEQUENCES_OF_REQUEST
+    monkeypatch.setattr(sequence_updates, "MAX_SEQUENCES", 3)
+    with pytest.raises(WireError, match="request 'a': there are too many sequences to add 5"):
+        EngineState(max_finished=2).apply(take(state))
+    state = EngineState(max_finished=2)
+    state.apply(replace(arrived("a", 1), seq_ids=[1, 2, 3]))
+    state.apply(replace(arrived("b", 5), seq_ids=[5, 6, 7]))
+    fork = update(8, RUNNING, 3, request_id="b", parent_seq_id=5, new_token_ids=[8])
+    state.apply(step(0, full("c", 9, [], chunk=3), sequences=[fork]))
+    assert list(state.sequences) == [1, 2, 3, 5, 6]
+    assert state.requests["b"].seq_ids == [5, 6]
+    assert state.num_anomalies == 3
+    assert state.last_anomaly == "there are too many sequences to add 8"
+
+
+def test_a_state_has_a_limited_number_of_cached_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reducer, "MAX_CACHED_BLOCKS", 3)
+    state = EngineState()
+    runs = [CachedBlocks("a", 1, 0, blocks) for blocks in ([1, 2], [3, 4], [5])]
+    state.apply(step(0, newly_cached_blocks=runs))
+    assert list(state.cached_blocks or ()) == [1, 2, 5]
+    assert state.num_anomalies == 1
+    assert state.last_anomaly == "the prefix cache has more than 3 blocks"

@@ -155,8 +155,8 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
         WaitReason(request_id="passed", cause=cause),
         WaitReason(request_id="head", cause="no_blocks"),
     ]
-    for number in range(2):
-        state.apply(step(number, wait_reasons=reasons))
+    for number in range(2):  # a request that is named twice counts once
+        state.apply(step(number, wait_reasons=reasons * 2))
     state.apply(step(2))
     waits = {
         name: wait_until(state, request, state.time) for name, request in state.requests.items()
