@@ -112,7 +112,15 @@ class BundledScheduler:
         """Raises ValueError: there are no calls that the engine could repeat."""
         raise ValueError(f"{call.name} cannot be repeated")
 
-    def step(self, num_processed: int | None = None) -> list[str]:
+    def schedule(self) -> None:
+        """Raises ValueError: the engine is not asynchronous."""
+        raise ValueError("the engine processes the outputs of a step before it schedules another")
+
+    def process_outputs(self, num_steps: int) -> list[str]:
+        """Does nothing: no outputs are in flight between steps."""
+        return []
+
+    def step(self) -> list[str]:
         """Runs a step; returns the requests of which no further token is recorded."""
         self._steps.stepped(self._engine.step())
         return self._worker.exhausted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -82,12 +83,18 @@ class Scheduler(Protocol):
     def control(self, call: ControlCall) -> None:
         """Repeats a call from outside."""
 
-    def step(self, num_processed: int | None = None) -> list[str]:
+    def step(self) -> list[str]:
         """Runs a step. Its model sets the clock to the end of the step.
 
-        Args:
-            num_processed: The steps whose outputs an asynchronous engine has processed afterwards;
-                `None` to leave that to it.
+        Returns:
+            The requests that want a token that is not recorded.
+        """
+
+    def schedule(self) -> None:
+        """Schedules a step of an asynchronous engine, and processes no outputs."""
+
+    def process_outputs(self, num_steps: int) -> list[str]:
+        """Processes the outputs of an asynchronous engine, up to those of its first steps.
 
         Returns:
             The requests that want a token that is not recorded.
@@ -161,16 +168,18 @@ class Replay:
     def _run_by_step(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
         """Gives the scheduler before each step what it was given before that step."""
         model = self._options.step_time
+        if model is None and self._workload.steps[0].num_processed is not None:
+            self._repeat_calls(scheduler)
+            return
         for recorded in self._workload.steps:
             if model is None:
                 self._clock.now = recorded.start_time
-            for call in recorded.controls:
+            for _, call in recorded.controls:
                 scheduler.control(call)
             self._give(scheduler, recorded.arrived, recorded.aborted, recorded.aborted_during)
             # The recorded engine may have run a step without any request.
             if scheduler.has_work or model is None:
-                is_same = model is None and not self._options.settings
-                self._step(scheduler, progress, recorded.num_processed if is_same else None)
+                self._step(scheduler, progress)
                 if model is not None:
                     self._clock.now += model.gap_seconds(len(recorded.arrived))
         if model is not None:  # with other settings, it may take longer
@@ -251,15 +260,38 @@ class Replay:
             if request_id not in self._without:
                 scheduler.abort(request_id, during_step=True)
 
-    def _step(
-        self,
-        scheduler: Scheduler,
-        progress: Callable[[int], None],
-        num_processed: int | None = None,
-    ) -> None:
-        exhausted = scheduler.step(num_processed)
+    def _repeat_calls(self, scheduler: Scheduler) -> None:
+        """Repeats the calls of a scheduler that may be ahead of the outputs, all in their order."""
+        requests, late = self._workload.requests, list[str]()
+        for recorded in self._workload.steps:
+            inputs: list[tuple[int, ControlCall | tuple[list[str], list[str]]]] = [
+                *recorded.controls,
+                *(
+                    (requests[name].num_processed_at_abort, ([], [name]))
+                    for name in (*late, *recorded.aborted)
+                ),
+                *((requests[name].num_processed, ([name], [])) for name in recorded.arrived),
+            ]
+            for num_processed, given in sorted(inputs, key=itemgetter(0)):
+                self._cut(scheduler, scheduler.process_outputs(num_processed))
+                if isinstance(given, ControlCall):
+                    scheduler.control(given)
+                else:
+                    self._give(scheduler, *given)
+            self._cut(scheduler, scheduler.process_outputs(recorded.num_processed or 0))
+            self._clock.now = recorded.start_time
+            scheduler.schedule()
+            self._result.num_steps += 1
+            late = recorded.aborted_during
+        self._cut(scheduler, scheduler.process_outputs(len(self._workload.steps)))
+
+    def _step(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
+        exhausted = scheduler.step()
         self._result.num_steps += 1
+        self._cut(scheduler, exhausted)
+        progress(self._result.num_steps)
+
+    def _cut(self, scheduler: Scheduler, exhausted: list[str]) -> None:
         for request_id in exhausted:
             scheduler.abort(request_id)
             self._result.cut.append(request_id)
-        progress(self._result.num_steps)

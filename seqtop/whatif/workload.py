@@ -77,6 +77,10 @@ class WorkloadRequest(msgspec.Struct):
     """The time (epoch seconds) of its end."""
     num_schedule_calls: int | None = None
     """Calls of the scheduler before its end, if the engine counts them."""
+    num_processed: int = 0
+    """The steps whose outputs had been processed when it arrived."""
+    num_processed_at_abort: int = 0
+    """Those that had been processed when it was aborted."""
 
     @property
     def is_cut(self) -> bool:
@@ -110,12 +114,13 @@ class StepInputs(msgspec.Struct):
     """True if no request was unfinished after the step."""
     aborted_during: list[str] = []
     """Ids of requests that were aborted between its scheduling and the next outputs."""
-    controls: list[ControlCall] = []
-    """Calls from outside before it was scheduled."""
+    controls: list[tuple[int, ControlCall]] = []
+    """Calls from outside before it was scheduled, each with the steps whose outputs had been
+    processed."""
     num_schedule_calls: int | None = None
     """Calls of the scheduler before its outputs were processed, if the engine counts them."""
     num_processed: int | None = None
-    """The steps whose outputs were processed before the next one was scheduled; `None` for all."""
+    """The steps whose outputs were processed before it was scheduled; `None` for all before it."""
 
 
 class Workload:
@@ -237,7 +242,7 @@ class Workload:
                 step.time,
                 stats.num_prefill_tokens,
                 stats.num_decode_tokens,
-                controls=step.control_calls,
+                controls=[(len(self.steps), call) for call in step.control_calls],
                 num_schedule_calls=step.num_schedule_calls,
             )
         )
@@ -312,6 +317,7 @@ def _assign_by_call(
     for index, (arrived, aborted, controls) in enumerate(given):
         for request_id in arrived:
             request = requests[request_id]
+            request.num_processed = index
             call = (request.arrival.num_schedule_calls or 0) - first
             if call < len(steps):
                 steps[call].arrived.append(request_id)
@@ -321,16 +327,18 @@ def _assign_by_call(
                     )
         for request_id in aborted:
             call = (requests[request_id].num_schedule_calls or 0) - first
+            requests[request_id].num_processed_at_abort = index - 1
             if call == calls[index - 1]:  # it was reported with the outputs after that call
                 steps[call - 1].aborted_during.append(request_id)
             elif call < len(steps):
                 steps[call].aborted.append(request_id)
-        for control in controls:
+        for num_steps, control in controls:
             if control.num_schedule_calls - first < len(steps):
-                steps[control.num_schedule_calls - first].controls.append(control)
+                own = steps[control.num_schedule_calls - first]
+                own.controls.append((num_steps, control))
     num_processed = 0
     for index, step in enumerate(steps):
-        while num_processed < len(calls) and calls[num_processed] <= index + 1:
+        while num_processed < len(calls) and calls[num_processed] <= index:
             num_processed += 1
         step.num_processed = num_processed
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import token_executor
-import vllm
+import vllm as vllm_package
+from against_vllm import RUNS, serve, vllm
 from stepped_against_vllm import full, version, window
-from stepping import make_core
+from stepping import SECONDS, make_core
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched import interface
 from vllm.v1.engine import EngineCoreRequest
 
 from seqtop.adapters.vllm.engine_description import describe
@@ -33,10 +37,14 @@ from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history import FileStore, FileWriter
+from seqtop.history.recorder import Recorder
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
 from seqtop.whatif.step_time import StepTime
 from seqtop.whatif.workload import Workload
 
+ROOT = Path(__file__).resolve().parents[2]
 NUM_WORKLOADS = int(os.environ.get("NUM_WORKLOADS", "2"))
 STEP_TIME = StepTime(1e-3, 1e-5, 1e-5, 0.0, 0.0, None, None)
 BASE: dict[str, Any] = {
@@ -56,12 +64,17 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"long_prefill_token_threshold": 24},
     {"policy": "priority"},
     {"block_size": 32},
-    {"async_scheduling": True},  # or False, if it was True
+    {"async_scheduling": True},  # or False, see `changes_of`
     {"watermark": 0.1},
     {"scheduler_reserve_full_isl": False},
 )
+ASYNC = next(index for index, change in enumerate(CHANGES) if "async_scheduling" in change)
 ONLY_NEW = {"watermark", "scheduler_reserve_full_isl"}
 """Settings that versions before 0.20 do not have."""
+
+
+COUNTS: defaultdict[str, Counter[str]] = defaultdict(Counter)
+"""The figures of all workloads so far, for `docs/what-if.md`."""
 
 
 class RandomWorkload:
@@ -73,6 +86,7 @@ class RandomWorkload:
         self.aborts: dict[int, list[str]] = {}
         self.late_aborts: dict[int, list[str]] = {}
         """Aborts that come while the model runs."""
+        self.controls: dict[int, tuple[str, Any]] = {}
         iteration = 0
         for number in range(random_of.randrange(20, 40)):
             iteration += random_of.choice((0, 0, 1, 2, 4))
@@ -101,10 +115,29 @@ class RandomWorkload:
                 aborts = random_of.choice((self.aborts, self.late_aborts))
                 aborts.setdefault(iteration + random_of.randrange(1, 25), []).append(name)
 
+        if seed % 6 == 5:
+            self._control(random_of, iteration)
+
+    def _control(self, random_of: random.Random, last: int) -> None:
+        """Adds resets of the prefix cache, and pauses."""
+        for iteration in random_of.sample(range(5, last), 4):
+            self.controls[iteration] = "reset_prefix_cache", random_of.random() < 0.5
+        states = getattr(interface, "PauseState", ())
+        for state in states:
+            iteration = random_of.randrange(5, last)
+            self.controls[iteration] = "set_pause_state", state
+            self.controls[iteration + random_of.randrange(1, 9)] = (
+                "set_pause_state",
+                states.UNPAUSED,
+            )
+
     def drive(self, core: Any) -> None:
         """Runs the workload on an EngineCore."""
-        last = max((*self.arrivals, *self.aborts, *self.late_aborts))
+        last = max((*self.arrivals, *self.aborts, *self.late_aborts, *self.controls))
         for iteration in count():
+            if iteration in self.controls:
+                name, argument = self.controls[iteration]
+                getattr(core.scheduler, name)(argument)
             for request in self.arrivals.get(iteration, ()):
                 core.add_request(*core.preprocess_add_request(engine_request(**request)))
             if names := self.aborts.get(iteration):
@@ -160,6 +193,20 @@ def settings_of(seed: int, *, is_async: bool) -> dict[str, Any]:
     return settings
 
 
+def changes_of(seed: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Other settings for a workload."""
+    if seed % 6 == 5:
+        return []  # these workloads have idle times, so that steps are no measure of time
+    changes = [dict(change) for change in CHANGES]
+    changes[ASYNC]["async_scheduling"] = not settings["async_scheduling"]
+    return [
+        change
+        for change in changes
+        if not ("block_size" in change and "kv_cache_specs" in settings)
+        and not (version() < (0, 20) and ONLY_NEW.intersection(change))
+    ]
+
+
 def record(path: Path, seed: int, settings: dict[str, Any]) -> None:
     """Records a run of a real EngineCore."""
     names = {"num_gpu_blocks": "num_gpu_blocks_override", "policy": "scheduling_policy"}
@@ -181,7 +228,7 @@ def record(path: Path, seed: int, settings: dict[str, Any]) -> None:
         SchedulerObserver(core.scheduler, wrapping.wrap, publisher, layout, not_available)
         RandomWorkload(seed).drive(core)
     wrapping.undo()
-    assert not failures
+    assert not failures, failures
     core.shutdown()
 
 
@@ -207,41 +254,81 @@ def is_async(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_recorded_runs_come_out_again_and_predictions_are_what_runs_do(
-    tmp_path: Path, is_async: bool
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
+def test_a_recorded_run_comes_out_again_and_predictions_are_what_runs_do(
+    tmp_path: Path, is_async: bool, seed: int
 ) -> None:
     base, again, real, predicted = (tmp_path / name for name in ("base", "again", "real", "pred"))
-    counts: Counter[str] = Counter()
+    settings = settings_of(seed, is_async=is_async)
+    record(base, seed, settings)
+    predict(base, again, ReplayOptions())
+    comparison = compared(base, again)
+    assert comparison.first is None
+    assert not comparison.settings
+    counts = Counter({"workloads": 1, "steps": comparison.num_equal_steps})
     wrong: list[str] = []
-    for seed in range(NUM_WORKLOADS):
-        settings = settings_of(seed, is_async=is_async)
-        record(base, seed, settings)
-        predict(base, again, ReplayOptions())
-        comparison = compared(base, again)
-        counts["steps"] += comparison.num_equal_steps
-        if comparison.first is not None or comparison.settings:
-            wrong.append(f"{seed}: {comparison.first} {comparison.settings}")
-        for change in CHANGES:
-            change = dict(change)
-            if "async_scheduling" in change:
-                change["async_scheduling"] = not is_async
-            if "block_size" in change and "kv_cache_specs" in settings:
-                continue
-            if version() < (0, 20) and not ONLY_NEW.isdisjoint(change):
-                continue
-            record(real, seed, settings | change)
-            options = ReplayOptions(settings=change, step_time=STEP_TIME)
-            result = predict(base, predicted, options)
-            comparison = compared(real, predicted)
-            counts["predictions"] += 1
-            counts["without effect"] += compared(base, real).first is None
-            if comparison.first is None and not comparison.settings:
-                counts["equal"] += 1
-                counts["equal steps"] += comparison.num_equal_steps
-            elif result.cut:
-                counts["tokens missing"] += 1  # an aborted request would have got further
-            else:
-                wrong.append(f"{seed} {change}: {comparison.first} {comparison.settings}")
+    for change in changes_of(seed, settings):
+        record(real, seed, settings | change)
+        options = ReplayOptions(settings=change, step_time=STEP_TIME)
+        result = predict(base, predicted, options)
+        comparison = compared(real, predicted)
+        counts["predictions"] += 1
+        counts["without effect"] += compared(base, real).first is None
+        if comparison.first is None and not comparison.settings:
+            counts["equal"] += 1
+            counts["equal steps"] += comparison.num_equal_steps
+        elif result.cut:
+            counts["tokens missing"] += 1  # an aborted request would have got further
+        else:
+            wrong.append(f"{change}: {comparison.first} {comparison.settings}")
     way = "async" if is_async else "sync"
-    print(f"\nvLLM {vllm.__version__}, {way}, {NUM_WORKLOADS} workloads: {dict(counts)}")
+    COUNTS[way] += counts
+    print(f"\nvLLM {vllm_package.__version__}, {way}: {dict(COUNTS[way])}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("run", ["fcfs", "async", "async, model runner V2", "priority"])
+def test_a_served_workload_comes_out_again(run: str, tmp_path: Path) -> None:
+    """Arrivals and aborts come from clients, at any time, and pass through all of the adapter."""
+    arguments, environ = RUNS[run]
+    endpoint, source, target = f"ipc://{tmp_path}/e", tmp_path / "run", tmp_path / "again"
+    with vllm(tmp_path, *arguments, SEQTOP_BIND=endpoint, **environ) as process:
+        recorder = Recorder(FileWriter(source))
+        session = Session(endpoint)
+        session.add_listener(recorder.record)
+        with session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            serve(process, tmp_path)
+            assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+        recorder.close()
+    result = predict(source, target, ReplayOptions())
+    comparison = compared(source, target)
+    print(f"\nvLLM {vllm_package.__version__}, {run}: {comparison.num_equal_steps} steps equal")
+    assert comparison.first is None
+    assert not comparison.settings
+    assert not result.cut
+    assert not result.refused
+
+
+def test_another_version_differs_at_a_step_that_is_named(tmp_path: Path) -> None:
+    """A recording, replayed by each version of vLLM that is installed beside this one."""
+    own = Path(vllm_package.__file__).parents[1]
+    others = [path.name for path in own.parent.iterdir() if path != own]
+    if not others:
+        pytest.skip("no other version of vLLM is installed")
+    source = tmp_path / "run.seqtop"
+    record(source, 0, settings_of(0, is_async=False))
+    for name in (own.name, *others):
+        python = tmp_path / name
+        search = os.pathsep.join((str(own.parent / name), str(ROOT)))
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={search} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-m", "seqtop", "whatif", str(source), "--python", str(python)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        print(f"\nrecorded by {own.name}, replayed by {name}: {done.stdout}")
+        is_equal = "steps equal" in done.stdout and not done.returncode
+        assert is_equal or (name in others and done.returncode == 1), done.stderr

@@ -349,6 +349,7 @@ class SchedulerObserver:
         others_run = (
             self._ended
             or waiting
+            or self._preempted  # by a reset since the last call of `schedule`
             or any(step.admitted or step.preempted for step in self._scheduled)
         )
         num_scheduled = scheduler_output.num_scheduled_tokens

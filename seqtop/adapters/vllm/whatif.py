@@ -211,44 +211,53 @@ class VllmScheduler:
         except (AttributeError, ImportError, KeyError, TypeError) as error:
             raise ValueError(f"this version of vLLM has no {call.name}({call.argument})") from error
 
-    def step(self, num_processed: int | None = None) -> list[str]:
+    def step(self) -> list[str]:
         """Schedules a step, and processes outputs as vLLM's `EngineCore.step_fn` does."""
-        scheduler = self._scheduler
-        if scheduler.has_requests():
-            output = scheduler.schedule()
-            result = self._model.execute(output)
-            seconds = self._replay.seconds(result.size)
-            self._finish_time = max(self._finish_time, self._clock.now) + seconds
-            if not self._is_predicting:
-                self._finish_time = self._clock.now + seconds
-            self._in_flight.append(_InFlight(output, result, self._finish_time))
-            self._count_empty(output)
+        if self._scheduler.has_requests():
+            self.schedule()
         exhausted: list[str] = []
-        while self._in_flight and self._is_due(num_processed):
+        while self._in_flight and (
+            len(self._in_flight) >= self._engine.max_concurrent_batches
+            or not self._scheduler.has_requests()
+        ):
             exhausted += self._process()
         self._finish(self._aborted)
         self._aborted = []
         return exhausted
 
-    def _is_due(self, num_processed: int | None) -> bool:
-        """Returns whether outputs are processed before the next step is scheduled."""
-        if num_processed is not None:
-            return self._num_processed < num_processed
-        is_full = len(self._in_flight) >= self._engine.max_concurrent_batches
-        return is_full or not self._scheduler.has_requests()
+    def schedule(self) -> None:
+        """Schedules a step, and processes no outputs."""
+        output = self._scheduler.schedule()
+        result = self._model.execute(output)
+        start = self._clock.now
+        if self._is_predicting:  # the model is busy with the step before
+            start = max(start, self._finish_time)
+        self._finish_time = start + self._replay.seconds(result.size)
+        self._in_flight.append(_InFlight(output, result, self._finish_time))
+        self._count_empty(output)
+        # What ends from now on has ended after the step was scheduled.
+        self._clock.now = math.nextafter(self._clock.now, math.inf)
+
+    def process_outputs(self, num_steps: int) -> list[str]:
+        """Processes outputs, up to those of the first steps."""
+        exhausted: list[str] = []
+        while self._in_flight and self._num_processed < num_steps:
+            exhausted += self._process()
+        return exhausted
 
     def _process(self) -> list[str]:
         """Processes the outputs of the oldest step in flight."""
         output, result, time = self._in_flight.popleft()
-        # What ends now has ended after the last step was scheduled.
-        self._clock.now = max(math.nextafter(self._clock.now, math.inf), time)
+        self._clock.now = max(self._clock.now, time)
         self._finish(self._aborted)
         self._aborted = []
         self._scheduler.update_from_output(output, self._engine.model_output(output, result))
         self._num_processed += 1
         if self._failure is not None:
             raise self._failure
-        return [name for name in result.exhausted if name in self._scheduler.requests]
+        running = {request.request_id for request in self._scheduler.running}
+        # Others have ended, or sample that token again after their preemption.
+        return [name for name in result.exhausted if name in running]
 
     def _finish(self, request_ids: list[str]) -> None:
         if request_ids:
