@@ -41,4 +41,5 @@ def test_without_colour(
     monkeypatch: pytest.MonkeyPatch, snap_compare: Snapshots, source: ScriptedKvSource, name: str
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(recorded(source, name), run_before=partial(turn_to, name))
+    app = recorded(source, name)
+    assert snap_compare(app, run_before=partial(turn_to, name), of=f"test_screen[{name}-80x24]")

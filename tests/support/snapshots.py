@@ -1,39 +1,63 @@
 """Comparison of a screen with a stored snapshot: a text file with the screen's text and styles.
 
-A reviewer reads the text as it is on the screen. Below it, each line with cells in another style
-than the most frequent one lists them: `12: 3-9 bold #ff0000, 20 on #303030` is the style of the
-columns 3 to 9 and 20 of line 12, counted from 1. Without a background, it is the frequent one.
+A reviewer reads the text as it is on the screen. Below it are the styles of each line, other than
+`foreground on background`: `12: bold running 3-9 15, strong on cursor 20` says that the columns 3
+to 9 and 15 of line 12, counted from 1, are bold in the theme's colour `running`, on its background.
+Behind a dialog, colours are `faded`.
+
+Screens are drawn in a theme that has another colour for each role, so that the colour of a cell
+tells its role, and no snapshot changes with the colours of seqtop's themes.
 """
 
 import asyncio
+import dataclasses
 import difflib
 import itertools
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from operator import itemgetter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-import textual.color
+import rich.color
 from rich.cells import cell_len
-from rich.color import Color
 from rich.style import Style
 from textual.app import App
+from textual.color import Color
 from textual.pilot import Pilot
 from textual.strip import Strip
+from textual.theme import Theme
 
-from seqtop.text.ascii_output import ascii_form
-from seqtop.tui.theme import LIGHT
+from seqtop.tui import theme
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")
 _ATTRIBUTES = ("bold", "dim", "italic", "blink", *_SHOWN_ON_BLANKS)
 _SEPARATOR = "─── styles"
 _HOW = "If the change is meant: make snapshots (or pytest FILE --update-snapshots)."
 
+_BASE_ROLES = (
+    "background", "foreground", "surface", "panel", "primary", "secondary", "accent", "success",
+    "warning", "error",
+)  # fmt: skip
+_ROLES = (*_BASE_ROLES, *theme.DARK.variables)
+
+T = TypeVar("T")
 Act = Callable[[Pilot[Any]], Awaitable[None]]
 Look = tuple[str, str, str]
 """The attributes, the colour and the background of a cell."""
+_USUAL = ("", "foreground", "background")
+_BLANK = ("", "", "background")
+
+
+def _coloured_by_role() -> Theme:
+    """The dark theme with another colour for each role; their greys and blends differ, too."""
+    colours = {"background": "#000000"}
+    for level, name in zip(itertools.count(115, 3), _ROLES[1:], strict=False):
+        colours[name] = Color(level, level, min(level + 20, 255)).hex
+    base = {name: colours.pop(name) for name in _BASE_ROLES}
+    return dataclasses.replace(theme.DARK, variables=colours, **base)  # type: ignore[arg-type]
+
+
+_COLOURED_BY_ROLE = _coloured_by_role()
 
 
 class Snapshots:
@@ -56,15 +80,13 @@ class Snapshots:
         terminal_size: tuple[int, int] = (80, 24),
         run_before: Act | None = None,
         run_after: Act | None = None,
-        in_ascii: bool = False,
+        of: str = "",
     ) -> bool:
         """Run `app` in a terminal of `terminal_size`, and compare its screen with the snapshot.
 
-        With `in_ascii`, the text is what a terminal with `--ascii` gets.
-
         Before, `run_before` is called and the keys `press` are pressed; afterwards `run_after` is
-        called. The test fails with the lines that differ; the return value is always true, so
-        that a test can assert it.
+        called. The snapshot is that of another test of the module if `of` names it. The test fails
+        with the lines that differ; the return value is always true, so that a test can assert it.
         """
 
         async def run() -> None:
@@ -75,36 +97,37 @@ class Snapshots:
                 await pilot.press(*press)
                 await pilot.wait_for_scheduled_animations()
                 await pilot.pause()
-                text, separator, styles = picture(app).partition(_SEPARATOR)
-                self._compare((ascii_form(text) if in_ascii else text) + separator + styles)
+                self._compare(picture(app), of)
                 if run_after is not None:
                     await run_after(pilot)
 
+        app.register_theme(_COLOURED_BY_ROLE)
+        theme.begin_with(app, _COLOURED_BY_ROLE.name)
         asyncio.run(run())
         return True
 
-    def _compare(self, now: str) -> None:
-        if self._update:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(now, encoding="utf-8")
+    def _compare(self, now: str, of: str) -> None:
+        path = self._path.with_name(f"{of}.txt") if of else self._path
+        if self._update and not of:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(now, encoding="utf-8")
             return
-        if not self._path.exists():
-            pytest.fail(f"{self._path.name}: no snapshot is stored. {_HOW}\n{now}", pytrace=False)
-        stored = self._path.read_text(encoding="utf-8")
+        if not path.exists():
+            pytest.fail(f"{path.name}: no snapshot is stored. {_HOW}\n{now}", pytrace=False)
+        stored = path.read_text(encoding="utf-8")
         if now != stored:
-            pytest.fail(f"{self._path.name}: {difference(stored, now)}\n{_HOW}", pytrace=False)
+            pytest.fail(f"{path.name}: {difference(stored, now)}\n{_HOW}", pytrace=False)
 
 
 async def same_text_in_light_colours(pilot: Pilot[Any]) -> None:
     """Asserts that the light theme shows the same text on a light background."""
     app = pilot.app
     text, _ = parts(picture(app))
-    app.theme = LIGHT.name
+    app.theme = theme.LIGHT.name
     await pilot.pause()
-    text_in_light, (frequent, *_) = parts(picture(app))
+    text_in_light, _ = parts(picture(app))
     assert text_in_light == text
-    background = frequent.partition(" on ")[2].partition(",")[0]
-    assert textual.color.Color.parse(background).brightness > 0.8
+    assert Color.parse(app.theme_variables["background"]).brightness > 0.8
 
 
 def path_of(node: pytest.Item) -> Path:
@@ -122,7 +145,7 @@ def difference(stored: str, now: str) -> str:
 
 
 def parts(picture: str) -> tuple[list[str], list[str]]:
-    """The lines of a picture's text, and those of its styles: the most frequent one first."""
+    """The lines of a picture's text, and those of its styles."""
     text, _, styles = picture.partition(_SEPARATOR)
     return text.splitlines(), styles.splitlines()
 
@@ -134,25 +157,32 @@ def _diff(old: list[str], new: list[str]) -> str:
 
 def picture(app: App[Any]) -> str:
     """The text of the screen, and below it the styles of its lines."""
-    lines = list(map(_cells, app.screen._compositor.render_strips()))
-    cells = list(itertools.chain.from_iterable(lines))
-    background = Counter(look[2] for _, look in cells).most_common(1)[0][0]
-    looks = Counter(look for text, look in cells if text != " " and look[2] == background)
-    frequent = looks.most_common(1)[0][0] if looks else ("", "", background)
+    roles = _roles(app)
+    lines = [_cells(strip, roles) for strip in app.screen._compositor.render_strips()]
     text = ["".join(text for text, _ in line).rstrip() for line in lines]
-    styles = [
-        f"{number}: {runs}"
-        for number, line in enumerate(lines, start=1)
-        if (runs := ", ".join(_runs(line, frequent)))
-    ]
-    return "\n".join([*text, f"{_SEPARATOR} {_words(frequent)}, except", *styles, ""])
+    styles = [f"{numbers}: {listed}" for listed, numbers in _runs(map(_styles, lines)) if listed]
+    return "\n".join([*text, _SEPARATOR, *styles, ""])
 
 
-def _cells(strip: Strip) -> list[tuple[str, Look]]:
+def _roles(app: App[Any]) -> dict[str, str]:
+    """The role of each colour of the app's theme."""
+    colours = {name: Color.parse(app.theme_variables[name]) for name in _BASE_ROLES}
+    colours |= {
+        name.removeprefix("style-"): Color.parse(colour)
+        for name, colour in app.current_theme.variables.items()
+    }
+    if app.no_color:
+        colours = {name: colour.monochrome for name, colour in colours.items()}
+    veil = colours["background"].with_alpha(0.6)  # of the dialogs' style sheet
+    roles = {f"faded {name}": colour + veil for name, colour in colours.items()} | colours
+    return {colour.hex.lower(): name for name, colour in roles.items()}
+
+
+def _cells(strip: Strip, roles: Mapping[str, str]) -> list[tuple[str, Look]]:
     """Each cell's text and look. The second cell of a wide character has no text."""
     cells: list[tuple[str, Look]] = []
     for text, style, _ in strip:
-        look = _look(style or Style.null())
+        look = _look(style or Style.null(), roles)
         for character in text:
             width = cell_len(character)
             if width == 0 and cells:
@@ -176,27 +206,37 @@ def _marks_blanks(look: Look) -> bool:
     return any(name in look[0].split() for name in _SHOWN_ON_BLANKS)
 
 
-def _runs(line: list[tuple[str, Look]], frequent: Look) -> Iterator[str]:
-    column = 1
-    for look, run in itertools.groupby(line, key=itemgetter(1)):
-        width = len(list(run))
-        if look not in (frequent, ("", "", frequent[2])):
-            columns = str(column) if width == 1 else f"{column}-{column + width - 1}"
-            yield f"{columns} {_words(look, frequent[2])}"
-        column += width
+def _styles(line: list[tuple[str, Look]]) -> str:
+    """The styles of a line other than the usual one, each with its columns."""
+    columns: dict[Look, list[str]] = {}
+    for look, numbers in _runs(look for _, look in line):
+        if look not in (_USUAL, _BLANK):
+            columns.setdefault(look, []).append(numbers)
+    return ", ".join(f"{_words(look)} {' '.join(runs)}" for look, runs in columns.items())
 
 
-def _words(look: Look, background: str = "") -> str:
-    attributes, color, on = look
-    return " ".join(filter(None, (attributes, color, f"on {on}" if on != background else "")))
+def _runs(items: Iterable[T]) -> Iterator[tuple[T, str]]:
+    """Each run of equal items, and the numbers of its first and its last, counted from 1."""
+    first = 1
+    for item, run in itertools.groupby(items):
+        last = first + sum(1 for _ in run) - 1
+        yield item, str(first) if first == last else f"{first}-{last}"
+        first = last + 1
 
 
-def _look(style: Style) -> Look:
+def _words(look: Look) -> str:
+    attributes, color, background = look
+    on = "" if background == _USUAL[2] else f"on {background}"
+    return " ".join(filter(None, (attributes, color, on)))
+
+
+def _look(style: Style, roles: Mapping[str, str]) -> Look:
     attributes = " ".join(name for name in _ATTRIBUTES if getattr(style, name))
-    return attributes, _color(style.color), _color(style.bgcolor)
+    return attributes, _role(style.color, roles), _role(style.bgcolor, roles)
 
 
-def _color(color: Color | None) -> str:
+def _role(color: rich.color.Color | None, roles: Mapping[str, str]) -> str:
     if color is None:
         return "default"
-    return color.name if color.triplet is None else color.triplet.hex
+    name = color.name if color.triplet is None else color.triplet.hex
+    return roles.get(name, name)

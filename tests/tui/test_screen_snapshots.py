@@ -1,4 +1,4 @@
-"""Snapshots of every screen: three sizes, in light colours, without colour and in ASCII.
+"""Snapshots of every screen: two sizes, in light colours and without colour.
 
 More of the block map, the checks and the dialogs is in `test_snapshots.py`, the screens for
 KV-cache events are in `tests/kv/test_screens.py`.
@@ -26,6 +26,7 @@ KEYS = {
     "fleet": ["F", "down"],
 }
 
+SIZES = [(name, size) for name in KEYS for size in ((80, 24), (200, 80 if name == "help" else 60))]
 MORE = pytest.mark.release("the same screens once more")
 FEW = ("sequences", "blocks", "steps")
 FEW_AND_MORE = [pytest.param(name, marks=() if name in FEW else MORE) for name in KEYS]
@@ -53,11 +54,10 @@ async def turn_to(name: str, pilot: Pilot[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "size",
-    [(80, 24), pytest.param((120, 40), marks=MORE), (200, 60)],
-    ids="{0[0]}x{0[1]}".format,
+    ("name", "size"),
+    SIZES,
+    ids=lambda value: value if isinstance(value, str) else "{}x{}".format(*value),
 )
-@pytest.mark.parametrize("name", KEYS)
 def test_screen(snap_compare: Snapshots, name: str, size: tuple[int, int]) -> None:
     app = recorded(num_engines=3 if name == "fleet" else 1)
     assert snap_compare(
@@ -74,10 +74,4 @@ def test_without_colour(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = recorded(num_engines=3 if name == "fleet" else 1)
-    assert snap_compare(app, run_before=partial(turn_to, name))
-
-
-@pytest.mark.parametrize("name", FEW_AND_MORE)
-def test_in_ascii(snap_compare: Snapshots, name: str) -> None:
-    app = recorded(num_engines=3 if name == "fleet" else 1)
-    assert snap_compare(app, run_before=partial(turn_to, name), in_ascii=True)
+    assert snap_compare(app, run_before=partial(turn_to, name), of=f"test_screen[{name}-80x24]")

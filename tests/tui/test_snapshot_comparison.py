@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 from textual.app import App, ComposeResult
+from textual.content import Content
 from textual.widgets import Static
 
 from tests.support.snapshots import Snapshots
@@ -12,19 +12,17 @@ from tests.support.snapshots import Snapshots
 STORED = """\
 ab 狐 cd
 
-─── styles #ffffff on #000000, except
-1: 4-6 bold #ff0000, 9-10 on #0000ff
+─── styles
+1: bold error 4-6, on #0000ff 9-10
 """
 
 
 class Painted(App[None]):
     """Shows a word, a wide character and a blank in three styles."""
 
-    CSS = "Static { color: #ffffff; background: #000000; height: 2; }"
-
-    def __init__(self, word: str = "ab", style: str = "bold #ff0000") -> None:
+    def __init__(self, word: str = "ab", style: str = "bold $error") -> None:
         super().__init__()
-        self._text = Text.assemble(word, " ", ("狐", style), " cd", ("  ", "on #0000ff"))
+        self._text = Content.from_markup(f"{word} [{style}]狐 [/]cd[on #0000ff]  [/]\n")
 
     def compose(self) -> ComposeResult:
         yield Static(self._text)
@@ -59,8 +57,8 @@ def test_if_the_text_is_the_same_it_has_the_styles(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_text(STORED, encoding="utf-8")
     said = compare(tmp_path, Painted(style="#00ff00"))
     assert "the text is the same, the styles differ" in said
-    assert "-1: 4-6 bold #ff0000," in said
-    assert "+1: 4-6 #00ff00," in said
+    assert "-1: bold error 4-6," in said
+    assert "+1: #00ff00 4-6," in said
 
 
 def test_a_snapshot_that_is_missing_is_no_success(tmp_path: Path) -> None:

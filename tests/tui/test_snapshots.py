@@ -1,4 +1,4 @@
-"""How it looks: the scene at two sizes, each dialog, and what no other snapshot has."""
+"""Snapshots of dialogs and panes in the scene, and of what no other snapshot has."""
 
 import pytest
 from textual.pilot import Pilot
@@ -22,11 +22,6 @@ def lively() -> SeqtopApp:
     return app
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids="{0[0]}x{0[1]}".format)
-def test_sequences(lively: SeqtopApp, snap_compare: Snapshots, size: tuple[int, int]) -> None:
-    assert snap_compare(lively, terminal_size=size)
-
-
 def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     keys = ["down"] * 8 + ["enter", "right_square_bracket", "right_square_bracket"]
     assert snap_compare(lively, terminal_size=(120, 40), press=keys)
@@ -40,7 +35,6 @@ def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapsho
         ("sort", ["greater_than_sign", "s"]),
         ("submit", ["n"]),
         ("abort", ["x"]),
-        ("paused", ["space"]),
     ],
 )
 def test_at_80_columns(
@@ -70,7 +64,9 @@ def test_tokens_in_the_text(
         app.clear_notifications()
         await pilot.pause()
 
-    assert snap_compare(app, run_before=mark)
+    assert snap_compare(
+        app, run_before=mark, of="" if look == "dark" else f"test_tokens_in_the_text[{marks}-dark]"
+    )
 
 
 def test_the_past(lively: SeqtopApp, snap_compare: Snapshots) -> None:
@@ -79,17 +75,6 @@ def test_the_past(lively: SeqtopApp, snap_compare: Snapshots) -> None:
 
 def test_asking_for_a_step(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     assert snap_compare(lively, press=["colon", *"2x8"])
-
-
-def test_help_in_full(lively: SeqtopApp, snap_compare: Snapshots) -> None:
-    assert snap_compare(lively, terminal_size=(120, 94), press=["question_mark"])
-
-
-def test_light_theme(lively: SeqtopApp, snap_compare: Snapshots) -> None:
-    async def turn(pilot: Pilot[int]) -> None:
-        pilot.app.theme = "seqtop-light"
-
-    assert snap_compare(lively, terminal_size=(120, 40), run_before=turn)
 
 
 def test_lost(lively: SeqtopApp, snap_compare: Snapshots) -> None:
@@ -123,7 +108,8 @@ def test_a_large_block_map(
     source = ScriptedSource()
     scene(source, tells_cached=True, num_cpu_blocks=64, num_gpu_blocks=1_000)
     app = SeqtopApp(source, clock=lambda: 0.0)
-    assert snap_compare(app, terminal_size=(160, 50), press=["2", "b", "3", "enter"])
+    of = "" if look == "dark" else "test_a_large_block_map[dark]"
+    assert snap_compare(app, terminal_size=(160, 50), press=["2", "b", "3", "enter"], of=of)
 
 
 def test_checks(snap_compare: Snapshots) -> None:
