@@ -20,6 +20,8 @@ def test_the_engine_continues_under_every_attack() -> None:
         *attacks.WITH_KEYS,
     }
     assert all(outcome.cpu > 0 for outcome in outcomes.values())
+    idle = {name for name, outcome in outcomes.items() if outcome.strikes == 0}
+    assert idle <= {"a viewer", "viewers that do not read"}, "no message of these came through"
 
 
 def test_every_kind_of_fault_is_recovered_from() -> None:
