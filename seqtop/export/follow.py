@@ -26,7 +26,7 @@ from seqtop.text.sanitize import safe_json
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""
 
-DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"})
+SHORT_FIELDS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"})
 """All columns except texts, which would be repeated for each new token."""
 
 _POLL_SECONDS = 0.1
@@ -37,12 +37,12 @@ class JsonLinesWriter:
     """Encodes successive states as lines that contain the changes since the line before.
 
     Args:
-        columns: Keys of `seqtop.state.fields.FIELDS`; by default `DEFAULT_COLUMNS`.
+        columns: Keys of `seqtop.state.fields.FIELDS`; by default `SHORT_FIELDS`.
         filter_: Selects the sequences.
     """
 
     def __init__(self, columns: Sequence[str] | None = None, filter_: Filter = NO_FILTER) -> None:
-        self._columns = [key for key in columns or DEFAULT_COLUMNS if key != "seq"]
+        self._columns = [key for key in columns or SHORT_FIELDS if key != "seq"]
         self._filter = filter_
         self._shown: set[int] = set()
         self._last: tuple[int, ConnectionState] | None = None

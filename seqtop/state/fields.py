@@ -489,7 +489,8 @@ _ALL = (
 FIELDS = {field.key: field for field in _ALL}
 """All fields by key, in the order of their columns."""
 DEFAULT_COLUMNS = tuple(field.key for field in _ALL if field.is_default)
-"""The keys of the columns of the sequence table until the user chooses others."""
+"""The keys of the columns of the sequence table until the user chooses others; `text`, which takes
+the rest of the width, is the last."""
 
 
 @lru_cache(maxsize=64)

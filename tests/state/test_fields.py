@@ -226,6 +226,11 @@ def test_both_words_of_a_preempted_sequence_are_its_status() -> None:
     assert FIELDS["status"].also(sequence) == "waiting"
 
 
+def test_the_text_takes_the_rest_of_the_width() -> None:
+    behind = DEFAULT_COLUMNS[DEFAULT_COLUMNS.index("text") + 1 :]
+    assert not behind, f"declare {', '.join(behind)} before text, or not as a default column"
+
+
 @pytest.mark.parametrize("key", FIELDS)
 def test_a_column_is_a_field_and_has_a_help_text(key: str) -> None:
     field = FIELDS[key]
