@@ -82,6 +82,9 @@ class Queue(deque[Request]):
     def peek_request(self) -> Request:
         return self[0]
 
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        self.extendleft(requests)
+
 
 class BlockPool:
     def __init__(self, num_gpu_blocks: int) -> None:
@@ -279,6 +282,7 @@ class Scheduler:
         resumed: list[Any] = []
         self.waiting.extendleft(reversed(self.skipped_waiting))
         self.skipped_waiting.clear()
+        skipped: deque[Request] = deque()
         if self._pause_state is not PauseState.UNPAUSED:
             budget = 0
         while (
@@ -292,7 +296,7 @@ class Scheduler:
                 request.status = RequestStatus.WAITING
                 self.finished_recving.remove(request.request_id)
             if request.status.name.startswith("WAITING_FOR_") or not self._has_lora_slot(request):
-                self.skipped_waiting.append(self.waiting.popleft())
+                skipped.appendleft(self.waiting.popleft())
                 continue
             if not request.num_computed_tokens:
                 hits, num_hits = manager.get_computed_blocks(request)
@@ -308,7 +312,7 @@ class Scheduler:
                 ):
                     request.num_computed_tokens = len(request.tokens) - 1
                     request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
-                    self.skipped_waiting.append(self.waiting.popleft())
+                    skipped.appendleft(self.waiting.popleft())
                     continue
             chunk = min(budget, len(request.tokens) - request.num_computed_tokens)
             if manager.allocate_slots(request, chunk) is None:
@@ -321,6 +325,7 @@ class Scheduler:
             request.status = RequestStatus.RUNNING
             budget -= chunk
             scheduled[request.request_id] = chunk
+        self.skipped_waiting.prepend_requests(skipped)
         output = SimpleNamespace(
             scheduled_new_reqs=[
                 SimpleNamespace(

@@ -1,7 +1,8 @@
 """Attaches the adapter to the schedulers that vLLM creates in this process.
 
-Only `Scheduler.__init__` is replaced on the class. Afterwards the methods of the one scheduler
-instance, which may be of any subclass, are wrapped, and the class method that creates requests.
+vLLM's configuration names the class of the scheduler, which a user can replace by any other. So
+the class that it returns is the one whose `__init__` is replaced. Afterwards the methods of the one
+instance are wrapped, and the class method that creates requests.
 """
 
 from __future__ import annotations
@@ -26,19 +27,37 @@ def install(bind: str) -> None:
 
 
 def _replace_init(settings: AdapterSettings) -> None:
-    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.config import SchedulerConfig
 
-    original = Scheduler.__init__
+    original = SchedulerConfig.get_scheduler_cls
+    replaced: set[Any] = set()
+
+    @functools.wraps(original)
+    def get_scheduler_cls(self: Any) -> Any:
+        scheduler_class = original(self)
+        if scheduler_class not in replaced:
+            replaced.add(scheduler_class)
+            _replace_init_of(scheduler_class, settings)
+        return scheduler_class
+
+    SchedulerConfig.get_scheduler_cls = get_scheduler_cls
+
+
+def _replace_init_of(scheduler_class: Any, settings: AdapterSettings) -> None:
+    original = scheduler_class.__init__
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        # A subclass is not complete yet, and has been replaced itself if vLLM uses it.
+        if type(self) is not scheduler_class:
+            return
         if settings.is_dormant:
             _sleep(self, settings)
         else:
             follow(self, settings)
 
-    Scheduler.__init__ = init
+    scheduler_class.__init__ = init
 
 
 def follow(scheduler: Any, settings: AdapterSettings) -> Attachment | None:

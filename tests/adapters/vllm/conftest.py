@@ -26,10 +26,14 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         def __init__(self) -> None:
             super().__init__()
 
+    class SchedulerConfig:
+        scheduler_class = Fresh
+
+        def get_scheduler_cls(self) -> type[Scheduler]:
+            return self.scheduler_class
+
     vllm = SimpleNamespace(__version__="0.33.0")
-    module = SimpleNamespace(Scheduler=Fresh)
-    names = ("vllm", "vllm.v1", "vllm.v1.core", "vllm.v1.core.sched")
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, vllm)
-    monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
-    return SimpleNamespace(vllm=vllm, scheduler_class=Fresh)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    config = SimpleNamespace(SchedulerConfig=SchedulerConfig)
+    monkeypatch.setitem(sys.modules, "vllm.config", config)
+    return SimpleNamespace(vllm=vllm, config=SchedulerConfig)

@@ -20,7 +20,7 @@ from tests.support.waiting import SECONDS, wait_until
 def scheduler(modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
     monkeypatch.setenv("SEQTOP_BIND", "dormant")
     adapter.register()
-    scheduler = modules.scheduler_class()
+    scheduler = modules.config().get_scheduler_cls()()
     yield scheduler
     scheduler.shutdown()
 

@@ -5,14 +5,26 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
 from seqtop.transport.endpoints import EndpointError
-from tests.support.fake_vllm import Scheduler, wrapped
+from tests.support.fake_vllm import (
+    BlockPool,
+    KVCacheManager,
+    Queue,
+    Request,
+    Scheduler,
+    step,
+    wrapped,
+)
+from tests.support.waiting import SECONDS, wait_until
 
 
 def test_unset_it_does_nothing() -> None:
@@ -28,23 +40,54 @@ def test_unset_it_patches_nothing(
     modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEQTOP_BIND", raising=False)
-    before = dict(vars(modules.scheduler_class))
+    classes = modules.config, modules.config.scheduler_class
+    before = [dict(vars(one)) for one in classes]
     adapter.register()
-    assert dict(vars(modules.scheduler_class)) == before
-    assert wrapped(modules.scheduler_class()) == []
+    assert [dict(vars(one)) for one in classes] == before
+    assert wrapped(created(modules)) == []
 
 
-def test_any_subclass_is_followed(
+def created(modules: SimpleNamespace) -> Any:
+    """A scheduler, created as vLLM's EngineCore does."""
+    return modules.config().get_scheduler_cls()()
+
+
+def test_a_subclass_is_observed_as_its_constructor_leaves_it(
     modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
+    class Subclass(modules.config.scheduler_class):  # type: ignore[misc, name-defined]
+        """One with its own `schedule`, queue and pool, as Dynamo, vllm-ascend and others have."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting, self.pool = Queue(), BlockPool(12)
+            self.kv_cache_manager = KVCacheManager(self)
+            self.num_calls = 0
+
+        def schedule(self, throttle_prefills: bool = False) -> Any:
+            self.num_calls += 1
+            return super().schedule(throttle_prefills)
+
     monkeypatch.setenv("SEQTOP_BIND", endpoint)
     adapter.register()
-
-    class AsyncScheduler(modules.scheduler_class):  # type: ignore[misc, name-defined]
-        pass
-
-    scheduler = AsyncScheduler()
-    assert {"schedule", "update_from_output", "add_request"} <= set(wrapped(scheduler))
+    modules.config().get_scheduler_cls()  # of the base class
+    modules.config.scheduler_class = Subclass
+    scheduler = created(modules)
+    with Session(endpoint) as session:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        for letter in "ab":
+            scheduler.add_request(Request(f"{letter}-00000000", [1] * 28, 3))
+        step(scheduler)
+        wait_until(lambda: session.state.step == 0)
+        assert scheduler.num_calls == 1
+        running, _ = session.state.sequences.values()
+        assert running.block_table == scheduler.table("a-00000000")
+        reason = session.state.requests["b"].wait_reason
+        assert reason is not None
+        assert (running.num_computed_tokens, reason.cause) == (16, "token_budget")
+        stats = session.state.stats
+        assert stats is not None
+        assert stats.num_free_blocks == scheduler.pool.get_num_free_blocks()
     scheduler.shutdown()
 
 
@@ -54,7 +97,7 @@ def test_any_version_with_the_attributes_is_followed(
     monkeypatch.setenv("SEQTOP_BIND", endpoint)
     modules.vllm.__version__ = "9.9.9"
     adapter.register()
-    scheduler = modules.scheduler_class()
+    scheduler = created(modules)
     assert wrapped(scheduler)
     scheduler.shutdown()
     assert wrapped(scheduler) == []
@@ -80,7 +123,7 @@ def test_a_file_binds_as_the_variable_does(
     (tmp_path / "seqtop").mkdir()
     (tmp_path / "seqtop" / "bind").write_text(f"{endpoint}\n")
     adapter.register()
-    scheduler = modules.scheduler_class()
+    scheduler = created(modules)
     assert wrapped(scheduler)
     scheduler.shutdown()
 
@@ -93,7 +136,7 @@ def test_a_pipe_in_the_place_of_the_file_does_not_stop_the_engine(
     (tmp_path / "seqtop").mkdir()
     os.mkfifo(tmp_path / "seqtop" / "bind")
     adapter.register()
-    assert wrapped(modules.scheduler_class()) == []
+    assert wrapped(created(modules)) == []
 
 
 def test_other_machines_are_let_in_only_on_request(modules: SimpleNamespace) -> None:
