@@ -99,8 +99,9 @@ class Attachment:
 
 def in_one_line(error: Exception) -> str:
     """Returns an error as a line for the log."""
+    message = " ".join(str(error).split())
     if isinstance(error, PublisherLostError | UnsupportedVllmError):
-        return str(error)
+        return message
     frames = traceback.extract_tb(error.__traceback__)
     where = f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {message}{where}"

@@ -136,7 +136,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     endpoint: str,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("injected")
+        raise RuntimeError("injected\nby this test")
 
     monkeypatch.setattr(SchedulerObserver, broken, fail)
     scheduler = Scheduler()
@@ -153,6 +153,6 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     assert len(tokens) == 3, "the request got what it would have got anyway"
     assert wrapped(scheduler) == []
     (record,) = caplog.records
-    assert "RuntimeError: injected" in record.message
+    assert "RuntimeError: injected by this test" in record.message
     assert "vLLM continues" in record.message
     assert "\n" not in record.message
