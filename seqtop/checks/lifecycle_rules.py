@@ -19,6 +19,9 @@ _WAITING, _RUNNING, _SWAPPED = (
     SequenceStatus.SWAPPED,
 )
 
+_LOADING, _FAILED = "WAITING_FOR_REMOTE_KVS", "FINISHED_ERROR"
+"""vLLM's statuses of a request whose KV cache is being loaded, and of one that has failed."""
+
 _LATE_TOKEN = rule("late-token", "a sequence got tokens after its end")
 
 
@@ -26,6 +29,7 @@ class _Before(msgspec.Struct):
     """A sequence before an event."""
 
     status: SequenceStatus
+    engine_status: str
     num_computed_tokens: int
 
 
@@ -48,7 +52,9 @@ class LifecycleRules(RuleGroup):
             return
         for seq_id in _named(event):
             if sequence := sequences.get(seq_id):
-                self._before[seq_id] = _Before(sequence.status, sequence.num_computed_tokens)
+                self._before[seq_id] = _Before(
+                    sequence.status, sequence.engine_status, sequence.num_computed_tokens
+                )
         for finding in self._late_runs(event):
             self._num_anomalies += 1  # the reducer counts it, too
             yield finding
@@ -110,7 +116,9 @@ class LifecycleRules(RuleGroup):
 
     @rule("computed-back", "the number of computed tokens decreased without a preemption")
     def _computed_back(self, sequence: SequenceState, before: _Before) -> Iterator[Finding]:
-        if sequence.num_computed_tokens < before.num_computed_tokens:
+        # A KV connector takes back the tokens of a load that has failed.
+        has_loaded = before.engine_status == _LOADING or sequence.engine_status == _FAILED
+        if sequence.num_computed_tokens < before.num_computed_tokens and not has_loaded:
             yield self.of_sequence(
                 sequence,
                 f"computed tokens went from {before.num_computed_tokens} back to"

@@ -1,4 +1,4 @@
-"""A KV connector that loads the first part of each prompt, and holds blocks after the end."""
+"""A KV connector that loads the first part of each prompt, and may hold blocks after the end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ NUM_LOADED = 32
 LOADED: set[str] = set()
 """Requests that the worker will report as loaded in the next step; likewise sent."""
 SENT: set[str] = set()
+INVALID: set[int] = set()
+"""Blocks that the worker will report as not loaded in the next step."""
+UNDECIDED: set[str] = set()
+"""Requests of which the connector cannot tell yet what it has."""
+
+
+def forget() -> None:
+    """Forgets what the worker has reported."""
+    for reported in (LOADED, SENT, INVALID):
+        reported.clear()
 
 
 class LoadingConnector(KVConnectorBase_V1):
+    """Loads while requests wait, and holds blocks until they are sent."""
+
+    is_async, holds = True, True
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
-    ) -> tuple[int, bool]:
+    ) -> tuple[int | None, bool]:
+        if request.request_id in UNDECIDED:
+            return None, False
         more = NUM_LOADED - num_computed_tokens
-        return (more, True) if more > 0 and request.num_prompt_tokens > NUM_LOADED else (0, False)
+        is_loaded = more > 0 and request.num_prompt_tokens > NUM_LOADED
+        return (more, self.is_async) if is_loaded else (0, False)
 
     def update_state_after_alloc(self, *_: Any) -> None: ...
 
@@ -26,7 +43,7 @@ class LoadingConnector(KVConnectorBase_V1):
         return KVConnectorMetadata()
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        return True, None
+        return self.holds, None
 
     def start_load_kv(self, *_: Any, **__: object) -> None: ...
 
@@ -35,3 +52,15 @@ class LoadingConnector(KVConnectorBase_V1):
     def save_kv_layer(self, *_: Any, **__: object) -> None: ...
 
     def wait_for_save(self) -> None: ...
+
+
+class ReceivingConnector(LoadingConnector):
+    """Holds no blocks after the end."""
+
+    holds = False
+
+
+class BlockingConnector(ReceivingConnector):
+    """Loads within the step that computes the rest of the prompt."""
+
+    is_async = False

@@ -13,7 +13,7 @@ import token_executor
 import torch
 from stepping import make_core, stepped
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from seqtop.state.ordering import SequenceView
@@ -111,16 +111,19 @@ def test_windows(kinds: str, is_async: bool) -> None:
         report(engine, kinds)
 
 
-def test_lora_slots(is_async: bool) -> None:
+@pytest.mark.parametrize("limits", [{}, {"max_num_seqs": 3}, {"max_num_batched_tokens": 64}])
+def test_lora_slots(limits: dict[str, int], is_async: bool) -> None:
     from vllm.lora.request import LoRARequest
 
-    with stepped(make_core(enable_lora=True, max_loras=1, async_scheduling=is_async)) as engine:
-        for number in range(6):
+    core = make_core(enable_lora=True, max_loras=1, async_scheduling=is_async, **limits)
+    with stepped(core) as engine:
+        for number in range(12):
             lora = LoRARequest(f"lora{number % 3}", 1 + number % 3, "/nowhere")
-            engine.add(f"req-{number}", prompt(number), lora_request=lora)
+            adapter = {} if number % 4 == 3 else {"lora_request": lora}
+            engine.add(f"req-{number}", prompt(number), **adapter)
         engine.run()
-        report(engine, "one LoRA slot for three adapters")
-        assert set(engine.reasons) == {"lora_slots"}
+        report(engine, f"one LoRA slot for three adapters, {limits}")
+        assert "lora_slots" in engine.reasons
 
 
 @pytest.mark.parametrize("state", ["PAUSED_NEW", "PAUSED_ALL"])
@@ -174,67 +177,169 @@ def test_streaming_sessions(is_async: bool) -> None:
         report(engine, "streaming sessions")
 
 
-def test_kv_connector(is_async: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "connector", "policy"),
+    [
+        ("loads, sends", "LoadingConnector", "recompute"),
+        ("by priority", "LoadingConnector", "recompute"),
+        ("loads in the step", "BlockingConnector", "recompute"),
+        ("fails, recomputes", "ReceivingConnector", "recompute"),
+        ("fails, ends", "ReceivingConnector", "fail"),
+        ("undecided", "ReceivingConnector", "recompute"),
+        ("chunks, aborts", "ReceivingConnector", "recompute"),
+    ],
+    ids=lambda value: value if " " in value or value == "undecided" else "",
+)
+def test_kv_connector(kind: str, connector: str, policy: str, is_async: bool) -> None:
     from vllm.config import KVTransferConfig
 
+    kv_connector.forget()
     config = KVTransferConfig(
-        kv_connector="LoadingConnector",
+        kv_connector=connector,
         kv_connector_module_path="kv_connector",
         kv_role="kv_both",
+        kv_load_failure_policy=policy,
     )
-    with stepped(make_core(kv_transfer_config=config, async_scheduling=is_async)) as engine:
-        for number in range(5):
-            engine.add(f"req-{number}", prompt(number, 60), max_tokens=10)
-        for _ in range(4):
-            engine.step()
-        loading = [
-            request.request_id
-            for request in engine.scheduler.requests.values()
-            if request.status.name == "WAITING_FOR_REMOTE_KVS"
-        ]
-        assert loading
-        engine.add("short", prompt(9, 20), max_tokens=90)
-        kv_connector.LOADED.update(loading[:3])
-        for _ in range(20):
-            engine.step()
-        kv_connector.LOADED.update(loading[3:])
-        for _ in range(20):
-            engine.step()
-        ended = [
-            request.request_id
-            for request in engine.scheduler.requests.values()
-            if request.is_finished()
-        ]
-        assert ended, "the connector holds their blocks"
-        sent = set(ended)
-        kv_connector.SENT.update(sent)
-        for _ in range(100):
-            engine.step()
-            kv_connector.SENT.update(
-                request_id
-                for request_id, request in engine.scheduler.requests.items()
-                if request.is_finished() and request_id not in sent
+    limits: dict[str, Any] = {"max_num_seqs": 2} if kind in ("by priority", "undecided") else {}
+    if kind == "by priority":
+        limits["scheduling_policy"] = "priority"
+    core = make_core(kv_transfer_config=config, async_scheduling=is_async, **limits)
+    with stepped(core) as engine:
+        began: dict[str, int] = {}
+        """The step at which a load was first seen; below, that of an end with its blocks held."""
+        ended: dict[str, int] = {}
+        failed: set[str] = set()
+
+        def work(number: int) -> None:
+            """What the worker will report in the step of this number."""
+            scheduler = engine.scheduler
+            for request_id, request in scheduler.requests.items():
+                is_loading = request.status.name == "WAITING_FOR_REMOTE_KVS"
+                if is_loading and request_id not in scheduler.finished_recving_kv_req_ids:
+                    began.setdefault(request_id, number)
+                elif request.is_finished():
+                    ended.setdefault(request_id, number)
+                else:
+                    began.pop(request_id, None)
+                if number - began.get(request_id, number) == 3:
+                    began[request_id] = number + 1
+                    kv_connector.LOADED.add(request_id)
+                    if "fails" in kind and len(failed) < 3 and request_id not in failed:
+                        failed.add(request_id)
+                        table = scheduler.kv_cache_manager.get_block_ids(request_id)[0]
+                        kv_connector.INVALID.add(table[len(failed) % 2])
+                elif request_id not in began and number - ended.get(request_id, number) == 3:
+                    kv_connector.SENT.add(request_id)
+
+        length = 150 if "chunks" in kind else 60
+        shared = kind in ("loads, sends", "by priority", "undecided")
+        for number in range(6):
+            tokens = prompt(number, length) if shared else [500 + number] * length
+            engine.add(
+                f"req-{number}",
+                tokens,
+                max_tokens=10,
+                priority=number % 3 if "scheduling_policy" in limits else 0,
             )
-            sent |= kv_connector.SENT
+        kv_connector.UNDECIDED.update({"req-1-00000000"} if kind == "undecided" else ())
+        engine.add("short", prompt(9, 20), max_tokens=40)
+        for number in range(200):
+            work(number)
+            if number == 9:
+                kv_connector.UNDECIDED.clear()
+            if "aborts" in kind and number in (2, 8):
+                engine.abort(f"req-{number % 3}")  # the first one loads, the last one is computed
+            if not engine.scheduler.has_requests() and not engine.core.batch_queue:
+                break
+            engine.step()
+        assert not engine.scheduler.requests
+        report(engine, f"KV connector: {kind}")
+        sequences = engine.session.state.sequences.values()
+        assert max(sequence.num_external_tokens for sequence in sequences) > 0
+        if connector == "ReceivingConnector" and policy == "fail":
+            assert "FINISHED_ERROR" in {sequence.engine_status for sequence in sequences}
+
+
+def test_prompt_logprobs_and_salts(is_async: bool) -> None:
+    with stepped(make_core(num_gpu_blocks_override=20, async_scheduling=is_async)) as engine:
+        for number in range(10):
+            params = sampling(max_tokens=20, prompt_logprobs=1 if number % 3 == 0 else None)
+            salt = {"cache_salt": f"salt-{number % 2}"} if number % 4 == 1 else {}
+            engine.add(f"req-{number}", prompt(number), params=params, **salt)
         engine.run()
-        report(engine, "KV connector")
-        external = [
-            sequence.num_external_tokens for sequence in engine.session.state.sequences.values()
-        ]
-        assert max(external) > 0
+        assert engine.session.state.stats.prefix_cache_hits
+        report(engine, "prompt log probabilities and salts")
 
 
-def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The executor makes the drafts up. vLLM refuses the method `ngram` with async scheduling.
+def test_without_a_prefix_cache(is_async: bool) -> None:
+    core = make_core(
+        enable_prefix_caching=False, num_gpu_blocks_override=20, async_scheduling=is_async
+    )
+    with stepped(core) as engine:
+        for number in range(10):
+            engine.add(f"req-{number}", prompt(number), max_tokens=30)
+        engine.run()
+        report(engine, "no prefix cache")
+
+
+@pytest.mark.parametrize("mode", ["none", "align"])
+def test_mamba(mode: str, is_async: bool) -> None:
+    spec = MambaSpec(
+        block_size=BLOCK_SIZE if mode == "align" else 256,
+        shapes=((256,),),
+        dtypes=(torch.float32,),
+        mamba_cache_mode=mode,
+    )
+
+    def change(config: Any) -> None:
+        config.cache_config.mamba_cache_mode = mode
+
+    core = make_core(
+        kv_cache_specs={"a": full(), "b": spec},
+        change=change,
+        enable_prefix_caching=mode == "align",
+        num_gpu_blocks_override=64,
+        async_scheduling=is_async,
+    )
+    with stepped(core) as engine:
+        for number in range(8):
+            engine.add(f"req-{number}", prompt(number, 60), max_tokens=60)
+        engine.run()
+        report(engine, f"full attention and Mamba, {mode}")
+
+
+def test_ids_used_twice(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
+    with stepped(make_core(async_scheduling=is_async)) as engine:
+        engine.add("other", prompt(0), max_tokens=40, request_id="other")
+        for number in range(1, 5):
+            shown = "one" if number == 1 else f"one-{number}"
+            engine.add("one", prompt(number), request_id="one", shown=shown)
+            for _ in range(number % 3):  # the second and the third one wait or have just begun
+                engine.step()
+            if number < 4:
+                engine.core.abort_requests(["one"])
+        engine.run()
+        report(engine, "ids used twice")
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_drafts(method: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(config: Any) -> None:
+        if method == "eagle":  # without its model: the executor makes the drafts up
+            config.speculative_config.method = method
+
+    # vLLM refuses the method `ngram` with async scheduling.
     drafts = {
-        "method": "ngram_gpu" if is_async else "ngram",
+        "method": "ngram_gpu" if is_async and version() >= (0, 20) else "ngram",
         "num_speculative_tokens": 2,
         "prompt_lookup_max": 2,
     }
-    if is_async and version() < (0, 20):
-        pytest.skip("this version refuses every method that needs no model")
     core = make_core(
-        speculative_config=drafts, num_gpu_blocks_override=20, async_scheduling=is_async
+        speculative_config=drafts,
+        change=change,
+        num_gpu_blocks_override=20,
+        async_scheduling=is_async,
     )
     drafted_by: dict[str, list[tuple[int, int]]] = {}
     original = Scheduler.make_spec_decoding_stats
@@ -249,7 +354,7 @@ def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(10):
             engine.add(f"req-{number}", prompt(number), max_tokens=30)
         engine.run()
-        report(engine, "drafts")
+        report(engine, f"drafts, {method}")
         sequences = engine.session.state.sequences.values()
         accepted = sum(sequence.num_accepted_tokens or 0 for sequence in sequences)
         assert 0 < accepted < sum(sequence.num_draft_tokens or 0 for sequence in sequences)

@@ -7,6 +7,7 @@ itself, block by block, which the adapter must not do.
 from __future__ import annotations
 
 import functools
+import heapq
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -37,8 +38,13 @@ THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_second
 QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")
 
 
-def make_core(*, kv_cache_specs: Any = None, **arguments: Any) -> Any:
-    """An EngineCore with a small pool, and without a model."""
+def make_core(
+    *,
+    kv_cache_specs: Any = None,
+    change: Callable[[Any], None] = lambda config: None,
+    **arguments: Any,
+) -> Any:
+    """An EngineCore with a small pool, and without a model. `change` changes its configuration."""
     import token_executor
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.core import EngineCore
@@ -60,6 +66,7 @@ def make_core(*, kv_cache_specs: Any = None, **arguments: Any) -> Any:
     }
     options = defaults | arguments
     config = EngineArgs(**options).create_engine_config()
+    change(config)
     core = EngineCore(
         forced(config, is_async=options["async_scheduling"]),
         token_executor.TokenExecutor,
@@ -125,14 +132,26 @@ class SchedulerSpy:
         """The tokens of each request in the last batch whose outputs have arrived."""
         self.cached: dict[str, tuple[int, int]] = {}
         """By request, the tokens that its last admission began with, and those of a connector."""
+        self.prefix = [0, 0]
+        """The queries and hits of vLLM's own statistics of the prefix cache."""
+        self.examined: set[str] | None = None
+        """The waiting requests that the last call of `schedule` has examined, if that is known."""
+        self.names: dict[str, str] = {}
+        """The names of requests in the viewer, if they are not those of `name`."""
+        self.ended: dict[str, tuple[str, list[int]]] = {}
+        """The status and the output of ended requests, by name."""
         self._loading: dict[str, int] = {}
+        from vllm.v1.metrics.stats import PrefixCacheStats
+
         manager, scheduler_class = type(scheduler.kv_cache_manager), type(scheduler)
         self._patch = pytest.MonkeyPatch()  # which also restores what a class inherits
-        allocate, schedule, update = (
+        allocate, schedule, update, free = (
             manager.allocate_slots,
             scheduler_class.schedule,
             scheduler_class.update_from_output,
+            scheduler_class._free_request,
         )
+        batches: dict[int, dict[str, int]] = {}
 
         @functools.wraps(allocate)
         def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,15 +169,23 @@ class SchedulerSpy:
                 else:
                     loaded = external or self._loading.pop(request_id, 0)
                     found = kwargs["num_new_computed_tokens"] + external
-                    self.cached[request_id] = num_computed + found, loaded
+                    # Of a load that has failed, some tokens were not loaded.
+                    total = num_computed + found
+                    self.cached[request_id] = total, min(loaded, total)
             return result
 
         @functools.wraps(schedule)
         def scheduled(this: Any, *args: Any, **kwargs: Any) -> Any:
             if this is scheduler:
                 self.refused = []
+                if self.examined is not None:
+                    self.examined = set()
             output = schedule(this, *args, **kwargs)
             if this is scheduler:
+                batches[id(output)] = {
+                    self.name(request_id): num_tokens
+                    for request_id, num_tokens in output.num_scheduled_tokens.items()
+                }
                 self.num_schedules += 1
                 self.is_ahead |= self.num_schedules > self.num_updates + 1
                 self.preempted = set(output.preempted_req_ids or ())
@@ -175,12 +202,43 @@ class SchedulerSpy:
             if this is scheduler:
                 self.num_updates += 1
                 self.output = output
-                self.batch = dict(output.num_scheduled_tokens)
+                self.batch = batches.pop(id(output))
             return update(this, output, *args, **kwargs)
+
+        @functools.wraps(free)
+        def freed(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if this is scheduler:
+                ended = request.status.name, list(request.output_token_ids)
+                self.ended[self.name(request.request_id)] = ended
+            return free(this, request, *args, **kwargs)
+
+        record = PrefixCacheStats.record
+
+        @functools.wraps(record)
+        def recorded(
+            this: Any, num_tokens: int, num_hits: int, preempted: bool, *args: Any, **kwargs: Any
+        ) -> None:
+            if this is scheduler.kv_cache_manager.prefix_cache_stats and not preempted:
+                self.prefix[0] += num_tokens
+                self.prefix[1] += num_hits
+            record(this, num_tokens, num_hits, preempted, *args, **kwargs)
 
         self._patch.setattr(manager, "allocate_slots", allocated)
         self._patch.setattr(scheduler_class, "schedule", scheduled)
         self._patch.setattr(scheduler_class, "update_from_output", updated)
+        self._patch.setattr(scheduler_class, "_free_request", freed)
+        self._patch.setattr(PrefixCacheStats, "record", recorded)
+        if hasattr(scheduler_class, "_handle_blocked_waiting_request"):
+            examine = scheduler_class._handle_blocked_waiting_request
+            self.examined = set()
+
+            @functools.wraps(examine)
+            def examined(this: Any, request: Any) -> Any:
+                if this is scheduler and self.examined is not None:
+                    self.examined.add(request.request_id)
+                return examine(this, request)
+
+            self._patch.setattr(scheduler_class, "_handle_blocked_waiting_request", examined)
         fits = getattr(manager, "can_fit_full_sequence", None)
         if fits is None:
             return
@@ -193,6 +251,10 @@ class SchedulerSpy:
             return result
 
         self._patch.setattr(manager, "can_fit_full_sequence", fitted)
+
+    def name(self, request_id: str) -> str:
+        """The name in the viewer: without the characters that stand for the random ones."""
+        return self.names.get(request_id, request_id[:-9])
 
     def close(self) -> None:
         self._patch.undo()
@@ -221,7 +283,10 @@ class SteppedEngine:
         self._spy = spy
 
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
+        """Adds a request. Its name in the viewer is `shown`; by default it is `name`."""
+        shown = more.pop("shown", name)
         request = self.request(name, prompt, max_tokens=max_tokens, **more)
+        self._spy.names[request.request_id] = shown
         self.core.add_request(*self.core.preprocess_add_request(request))
 
     def request(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> Any:
@@ -299,7 +364,7 @@ class SteppedEngine:
         return info.not_available
 
     def truth(self) -> dict[str, Any]:
-        scheduler = self.scheduler
+        scheduler, name = self.scheduler, self._spy.name
         manager = scheduler.kv_cache_manager
         blocks = [block for block in manager.block_pool.blocks if not block.is_null]
         free = [block for block in blocks if not block.ref_cnt]
@@ -309,7 +374,7 @@ class SteppedEngine:
             pool = {"free": len(free), "cached": None}
         return {
             "requests": {
-                request.request_id[:-9]: {
+                name(request.request_id): {
                     "status": request.status.name,
                     # Without drafts in flight, which are no tokens of the request yet.
                     "computed": min(request.num_computed_tokens, request.num_tokens),
@@ -328,12 +393,9 @@ class SteppedEngine:
                 }
                 for request in scheduler.requests.values()
             },
-            "running": {request.request_id[:-9] for request in scheduler.running},
-            "waiting": [
-                request.request_id[:-9]
-                for queue in QUEUES
-                for request in getattr(scheduler, queue, ())
-            ],
+            "running": {name(request.request_id) for request in scheduler.running},
+            "waiting": [name(request.request_id) for request in waiting_requests(scheduler)],
+            "prefix": self._spy.prefix,
             "loras": len(
                 {
                     request.lora_request.lora_int_id
@@ -347,7 +409,7 @@ class SteppedEngine:
             "encoder": self.encoder(self._spy.output),
             **pool,
             "used": len(blocks) - len(free),
-            "batch": {name[:-9]: num_tokens for name, num_tokens in self._spy.batch.items()},
+            "batch": self._spy.batch,
             "tokens": sum(self._spy.batch.values()),
         }
 
@@ -390,6 +452,7 @@ class SteppedEngine:
                 if sequence.status is SequenceStatus.RUNNING
             },
             "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            "prefix": [state.stats.prefix_cache_queries, state.stats.prefix_cache_hits],
             "loras": state.stats.num_used_loras,
             "graph": None
             if (graph := state.stats.cuda_graph) is None
@@ -430,14 +493,12 @@ class SteppedEngine:
             if not {"unknown"}.issuperset(given.values()):
                 self.differences.append(f"step {self.num_steps}: reasons {given} are not known")
             return
-        waiting = [
-            request.request_id for queue in QUEUES for request in getattr(self.scheduler, queue, ())
-        ]
+        waiting = [request.request_id for request in waiting_requests(self.scheduler)]
         refused = [request_id for request_id in self._spy.refused if request_id in waiting]
         # Those that no longer wait ran after others had been preempted for them.
         no_blocks = {request_id for request_id, cause in given.items() if cause == "no_blocks"}
         if (no_blocks and not self._spy.refused) or not no_blocks.issuperset(
-            request_id[:-9] for request_id in refused[:1] if not self._spy.preempted
+            self._spy.name(request_id) for request_id in refused[:1] if not self._spy.preempted
         ):
             self.differences.append(
                 f"step {self.num_steps}: reasons {given}, no blocks found for {self._spy.refused}"
@@ -445,6 +506,29 @@ class SteppedEngine:
         running, most = self._spy.num_running, self.scheduler.max_num_running_reqs
         if "seq_limit" in given.values() and running < most:
             self.differences.append(f"step {self.num_steps}: {running} of {most} run, {given}")
+        if self._spy.examined is not None:
+            examined = {self._spy.name(request_id) for request_id in self._spy.examined}
+            skipped = {name for name, cause in given.items() if cause == "lora_slots"}
+            if not skipped <= examined:
+                self.differences.append(f"step {self.num_steps}: {skipped - examined} not examined")
+
+    def compare_ends(self) -> None:
+        """Compares the ends of all requests."""
+        state = self.session.state
+        for name, truth in self._spy.ended.items():
+            (seq_id,) = state.requests[name].seq_ids
+            sequence = state.sequences[seq_id]
+            status = sequence.engine_status or sequence.status.name
+            if (shown := (status, list(sequence.output_token_ids))) != truth:
+                self.differences.append(f"{name} ended: {shown} is shown, {truth} is true")
+
+
+def waiting_requests(scheduler: Any) -> list[Any]:
+    """The waiting requests in the order in which the scheduler examines them."""
+    holding, *others = [getattr(scheduler, name, ()) for name in QUEUES]
+    if scheduler.policy.value == "priority":  # it compares the first ones of both queues
+        return [*holding, *heapq.merge(*others)]
+    return [request for queue in (holding, *others) for request in queue]
 
 
 def manager_tables(manager: Any) -> set[str]:
@@ -496,6 +580,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
                 attachment.close("the test has ended")  # now the last steps arrive, too
                 assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
                 watch.end()
+                engine.compare_ends()
                 assert not engine.differences, engine.differences
                 assert {finding.rule for finding in watch.findings} == set(rules), watch.findings
                 assert session.state.num_anomalies == 0, session.state.last_anomaly

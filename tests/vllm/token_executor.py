@@ -91,6 +91,8 @@ class TokenExecutor(Executor):
         return drafts
 
     def _run(self, scheduler_output: Any) -> ModelRunnerOutput:
+        for request_id in scheduler_output.finished_req_ids:  # first: an id may be new again
+            self._num_known.pop(request_id, None)
         cached = scheduler_output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         for new in scheduler_output.scheduled_new_reqs:
@@ -104,8 +106,6 @@ class TokenExecutor(Executor):
             self._sample(request_id, computed[request_id] + count, len(drafted.get(request_id, ())))
             for request_id, count in scheduler_output.num_scheduled_tokens.items()
         ]
-        for request_id in scheduler_output.finished_req_ids:
-            self._num_known.pop(request_id, None)
         request_ids = list(scheduler_output.num_scheduled_tokens)
         if self.vllm_config.speculative_config is not None:
             due = [name for name, ids in zip(request_ids, sampled, strict=True) if ids]
@@ -128,10 +128,11 @@ class TokenExecutor(Executor):
         from vllm.v1.outputs import KVConnectorOutput
 
         output = KVConnectorOutput(
-            finished_recving=set(kv_connector.LOADED), finished_sending=set(kv_connector.SENT)
+            finished_recving=set(kv_connector.LOADED),
+            finished_sending=set(kv_connector.SENT),
+            invalid_block_ids=set(kv_connector.INVALID),
         )
-        kv_connector.LOADED.clear()
-        kv_connector.SENT.clear()
+        kv_connector.forget()
         return output
 
     def _sample(self, request_id: str, num_computed: int, num_drafted: int) -> list[int]:

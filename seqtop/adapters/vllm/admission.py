@@ -43,19 +43,30 @@ class Admission:
         loading: Requests that got blocks to load their KV cache into, until they are taken.
         num_external: By request, the prompt tokens that a KV connector loads or has loaded for its
             next admission.
+        num_prefix_queries: Tokens that vLLM has counted as looked up in the prefix cache.
+        num_prefix_hits: The part of them that it has found there.
     """
 
     def __init__(self, scheduler: Any, wrap: Wrap, *, knows_reasons: bool = True) -> None:
         self.loading: list[Any] = []
         self.num_external: dict[str, int] = {}
+        self.num_prefix_queries = self.num_prefix_hits = 0
         self._scheduler = scheduler
         self._is_observing = False
         self._num_cached: dict[str, int] = {}
         """The prefix hits of each request that was examined by the current call of `schedule`."""
         self._refused: str | None = None
         """The waiting request that the current call of `schedule` found no blocks for."""
+        self._skipped: set[str] = set()
+        """The requests that the current call of `schedule` has examined and passed over."""
         self._knows_reasons = knows_reasons
+        self._has_cache = scheduler.vllm_config.cache_config.enable_prefix_caching
         manager = scheduler.kv_cache_manager
+        # Versions without this method count each lookup, also one without an admission.
+        if hasattr(manager, "record_prefix_cache_stats"):
+            wrap(manager, "record_prefix_cache_stats", after=self._after_record)
+        elif hasattr(manager, "get_computed_blocks"):
+            wrap(manager, "get_computed_blocks", after=self._after_counted_lookup)
         self._set_observing = wrap(
             manager, "allocate_slots", after=self._after_allocate, is_on=not knows_reasons
         )
@@ -67,6 +78,10 @@ class Admission:
         if hasattr(manager, "can_fit_full_sequence"):  # it precedes `allocate_slots`
             wrap(manager, "can_fit_full_sequence", after=self._after_fit)
         wrap(manager, "get_computed_blocks", before=self._before_examine, after=self._after_lookup)
+        for name in QUEUES:
+            if (queue := getattr(scheduler, name, None)) is not None:
+                # Called once, at the end of `schedule`, with those that it has passed over.
+                wrap(queue, "prepend_requests", before=self._before_prepend)
 
     def _before_examine(self, *_: Any, **__: Any) -> None:
         if not self._is_observing:
@@ -75,6 +90,21 @@ class Admission:
 
     def _after_lookup(self, result: tuple[Any, ...], request: Any, *_: Any, **__: Any) -> None:
         self._num_cached[request.request_id] = result[1]
+
+    def _after_counted_lookup(
+        self, result: tuple[Any, ...], request: Any, *_: Any, **__: Any
+    ) -> None:
+        self._after_record(None, request, result[1])
+
+    def _after_record(self, _result: object, request: Any, num_hits: int) -> None:
+        # vLLM counts requests that were preempted apart.
+        is_counted = self._has_cache and not request.num_preemptions
+        if is_counted and not getattr(request, "skip_reading_prefix_cache", False):
+            self.num_prefix_queries += request.num_tokens
+            self.num_prefix_hits += num_hits
+
+    def _before_prepend(self, requests: Iterable[Any]) -> None:
+        self._skipped.update(request.request_id for request in requests)
 
     def _after_fit(self, fits: bool, request: Any, *_: Any, **__: Any) -> None:
         if not fits:
@@ -98,16 +128,17 @@ class Admission:
             output: The result of the call.
             has_preempted: True if it preempted a request. It then admits none.
         """
-        num_cached, refused = self._num_cached, self._refused
+        num_cached, refused, skipped = self._num_cached, self._refused, self._skipped
         if self._is_observing:
             self._is_observing = False
             self._set_observing(False)
             self._num_cached, self._refused = {}, None
+        if skipped:
+            self._skipped = set()
         scheduler = self._scheduler
         if not any(getattr(scheduler, name, ()) for name in QUEUES):
             return []
         loras = self._used_lora_slots()
-        skipped = getattr(scheduler, "deferred_waiting", ())
         reasons: list[tuple[str, str]] = []
         for request in islice(waiting_requests(scheduler), _MAX_REASONS):
             request_id = request.request_id
@@ -116,17 +147,18 @@ class Admission:
             if not self._knows_reasons:
                 reasons.append((request_id, "unknown"))
                 break
-            cause = self._cause(request, output, num_cached)
+            if request_id in skipped:
+                # vLLM compares adapters before it looks a request up in the prefix cache.
+                lora = _lora_id(request) if request_id not in num_cached else 0
+                is_lora = loras is not None and lora and lora not in loras
+                reasons.append((request_id, "lora_slots" if is_lora else "unknown"))
+                continue
             if _is_paused(scheduler):
                 cause = "paused"
             elif has_preempted or request_id == refused:
                 cause = "no_blocks"
-            elif loras is not None and _lora_id(request) and _lora_id(request) not in loras:
-                reasons.append((request_id, "lora_slots"))
-                continue  # it was skipped, and the next one examined
-            elif request in skipped:
-                reasons.append((request_id, "unknown"))
-                continue
+            else:
+                cause = self._cause(request, output, num_cached)
             reasons.append((request_id, cause))
             break
         return reasons

@@ -56,6 +56,20 @@ class EngineStarted(Observation, tag="EngineStarted"):
     """Further settings that the scheduler's decisions depend on, by vLLM's names."""
 
 
+class RequestEnded(Observation):
+    """A request that the scheduler freed."""
+
+    request_id: str
+    status: str
+    stop_reason: int | str | None
+    num_computed_tokens: int
+    time: float
+    tables: Tables | None = None
+    """The blocks that a KV connector still holds for it; `None` if they were freed."""
+    num_schedule_calls: int = 0
+    """Calls of `schedule` before."""
+
+
 class Arrived(Observation, tag="Arrived"):
     """A request that was added to the scheduler."""
 
@@ -77,6 +91,8 @@ class Arrived(Observation, tag="Arrived"):
     num_encoder_inputs: int = 0
     num_schedule_calls: int | None = None
     """Calls of `schedule` before it was added; `None` if that is unknown."""
+    before: RequestEnded | None = None
+    """The end, since the last step, of an earlier request with the same id."""
 
 
 class StreamingInput(Observation, tag="StreamingInput"):
@@ -128,20 +144,6 @@ class Controlled(Observation):
     name: str
     argument: bool | str
     num_schedule_calls: int
-
-
-class RequestEnded(Observation):
-    """A request that the scheduler freed."""
-
-    request_id: str
-    status: str
-    stop_reason: int | str | None
-    num_computed_tokens: int
-    time: float
-    tables: Tables | None = None
-    """The blocks that a KV connector still holds for it; `None` if they were freed."""
-    num_schedule_calls: int = 0
-    """Calls of `schedule` before."""
 
 
 class WaitingRequest(Observation):
@@ -226,6 +228,10 @@ class Stepped(Observation, tag="Stepped"):
     """Blocks in no table."""
     num_cached_blocks: int | None
     """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
+    num_prefix_queries: int
+    """Tokens looked up in the prefix cache since the observer exists, as vLLM counts them."""
+    num_prefix_hits: int
+    """The part of `num_prefix_queries` that was found."""
     cache_events: list[AnyCacheEvent] = []
     """The operations of the prefix cache since the previous call, in order."""
     cuda_graph: tuple[str, int, int] | None = None
@@ -260,6 +266,8 @@ class AllRequests(Observation, tag="AllRequests"):
     num_waiting: int
     num_free_blocks: int
     num_cached_blocks: int | None
+    num_prefix_queries: int
+    num_prefix_hits: int
     num_lost: int = 0
     """Observations that were dropped before this one."""
 

@@ -40,6 +40,7 @@ _OPTIONAL: Final = {
         "max_num_running_reqs",
         "max_num_scheduled_tokens",
         "scheduler_config",
+        "waiting.prepend_requests",
         "kv_cache_manager.get_computed_blocks",
     ),
     "cached_blocks": (

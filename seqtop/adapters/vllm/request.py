@@ -150,16 +150,20 @@ class Names:
 
     def __init__(self, *, has_random_suffix: bool) -> None:
         self._has_random_suffix = has_random_suffix
-        self._assigned: OrderedDict[str, None] = OrderedDict()
+        self._assigned: OrderedDict[str, int] = OrderedDict()
+        """By name, the requests that have asked for it."""
 
     def of(self, request_id: str) -> str:
-        """Returns the name for vLLM's internal request id, which is unique."""
+        """Returns the name for vLLM's internal request id: another one for each request."""
         name = shortened(request_id)
         if self._has_random_suffix:
             name = shortened(_RANDOM_SUFFIX.sub("", request_id))
         if name in self._assigned:
-            name = shortened(request_id)
-        self._assigned[name] = None
+            name = first = shortened(request_id)
+            while name in self._assigned:
+                self._assigned[first] += 1
+                name = shortened(f"{request_id}-{self._assigned[first]}")
+        self._assigned[name] = 1
         if len(self._assigned) > _MAX_NAMES:
             self._assigned.popitem(last=False)
         return name

@@ -104,8 +104,9 @@ class SchedulerObserver:
         has_encoder = "encoder" not in not_available and scheduler.max_num_encoder_input_tokens
         self._encoder_cache = scheduler.encoder_cache_manager if has_encoder else None
         self._is_new = False
-        self._blocked: dict[str, str] = {}
-        """The last reported status of requests that wait for something other than their turn."""
+        self._blocked: dict[str, tuple[str, int]] = {}
+        """The last reported status and computed tokens of requests that wait for something other
+        than their turn."""
         self._sessions: dict[str, str] = {}
         """The last reported status of streaming sessions."""
         self._inputs: list[StreamingInput] = []
@@ -166,13 +167,32 @@ class SchedulerObserver:
         if self._is_new and request.request_id in self._scheduler.requests:
             arrived = self._arrived(request)
             arrived.num_schedule_calls = self._num_schedule_calls
+            if self._ended or self._released:
+                arrived.before = self._take_end(request.request_id)
             self._publisher.send(arrived)
         self._send_inputs()
+
+    def _take_end(self, request_id: str) -> RequestEnded | None:
+        """Returns the end, since the last step, of an earlier request with this id.
+
+        Nothing else of the earlier request is reported any more: the id is now that of another.
+        """
+        ends = [ended for ended in self._ended if ended.request_id == request_id]
+        if not ends and request_id not in self._released:
+            return None
+        self._ended = [ended for ended in self._ended if ended.request_id != request_id]
+        self._released = [released for released in self._released if released != request_id]
+        for run in self._scheduled:
+            run.admitted = [new for new in run.admitted if new.request_id != request_id]
+            run.appended = [new for new in run.appended if new[0] != request_id]
+            run.preempted = [new for new in run.preempted if new.request_id != request_id]
+            run.wait_reasons = [new for new in run.wait_reasons if new[0] != request_id]
+        return ends[0] if ends else None
 
     def _arrived(self, request: Any) -> Arrived:
         request_id, status = request.request_id, request.status.name
         if status.startswith("WAITING_FOR_"):
-            self._blocked[request_id] = status
+            self._blocked[request_id] = status, request.num_computed_tokens
         if getattr(request, "resumable", False):
             self._sessions[request_id] = status
         params = request.sampling_params
@@ -391,6 +411,8 @@ class SchedulerObserver:
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
+            num_prefix_queries=self._admission.num_prefix_queries,
+            num_prefix_hits=self._admission.num_prefix_hits,
             cache_events=self._cache.take() if self._cache is not None else [],
             cuda_graph=_cuda_graph(model_runner_output),
             num_encoder_tokens=run.num_encoder_tokens,
@@ -423,26 +445,30 @@ class SchedulerObserver:
         for request in self._admission.loading:
             status = request.status.name
             if status.startswith("WAITING_FOR_") and request.request_id in requests:
-                self._blocked[request.request_id] = status
+                self._blocked[request.request_id] = status, request.num_computed_tokens
                 changed.append(self._waiting(request, status))
         self._admission.loading.clear()
         for request_id, reported in list(self._blocked.items()):
             request = requests.get(request_id)
-            status = request.status.name if request is not None else ""
-            if status == reported:
+            if request is None:
+                del self._blocked[request_id]
+                continue
+            status = request.status.name
+            # A load that fails takes computed tokens back.
+            if (status, request.num_computed_tokens) == reported:
                 continue
             if status.startswith("WAITING_FOR_"):
-                self._blocked[request_id] = status
+                self._blocked[request_id] = status, request.num_computed_tokens
             else:
                 del self._blocked[request_id]
             if status.startswith("WAITING") or status == "PREEMPTED":
                 changed.append(self._waiting(request, status))
         fed = {arrived.request_id for arrived in self._inputs}
-        for request_id, reported in self._sessions.items():
+        for request_id, last_status in self._sessions.items():
             request = requests[request_id]
             # One that got input at once has stopped to wait for it in between.
             status = _WAITING_FOR_INPUT if request_id in fed else request.status.name
-            if status == _WAITING_FOR_INPUT != reported:
+            if status == _WAITING_FOR_INPUT != last_status:
                 changed.append(self._waiting(request, status))
             self._sessions[request_id] = status
         return changed
@@ -479,6 +505,8 @@ class SchedulerObserver:
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
+            num_prefix_queries=self._admission.num_prefix_queries,
+            num_prefix_hits=self._admission.num_prefix_hits,
         )
 
     def _tables_of(self, request_id: str) -> Tables:

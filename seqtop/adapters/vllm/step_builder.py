@@ -55,14 +55,14 @@ class StepBuilder:
         self._ended_in_flight = ended_in_flight
         self._detokenizer = detokenizer
         self._updates: dict[str, SequenceUpdate] = {}
-        self._batch: dict[str, SequenceGroupMetadataDelta] = {}
+        self._batch: list[SequenceGroupMetadataDelta] = []
+        self._groups: dict[str, SequenceGroupMetadataDelta] = {}
+        """The groups of `_batch` whose requests have not ended, by internal id."""
         self._admitted: set[str] = set()
         self.metrics: dict[str, RequestMetrics] = {}
         """Metrics of requests that were scheduled, or sampled, for the first time."""
         self.preemptions: list[Preemption] = []
         self.num_prefill_tokens = self.num_decode_tokens = 0
-        self.num_queries = self.num_hits = 0
-        """Tokens looked up in the prefix cache at admission, and tokens found."""
         self._add_executed()
         for run in observation.scheduled:
             self._apply_preemptions(run)
@@ -89,7 +89,7 @@ class StepBuilder:
     def execute(self) -> ExecuteModelRequest:
         """Returns the requests that ran."""
         return ExecuteModelRequest(
-            list(self._batch.values()),
+            [*self._batch],
             running_queue_size=len(self._running),
             finished_requests_ids=self._finished,
         )
@@ -102,7 +102,7 @@ class StepBuilder:
         """
         updates: list[SequenceUpdate] = []
         for request_id, update in self._updates.items():
-            request, group = self._requests[request_id], self._batch.get(request_id)
+            request, group = self._requests[request_id], self._groups.get(request_id)
             status: SequenceStatus | None = request.status
             num_computed: int | None = request.num_computed_tokens
             if group is not None:  # the batch says that it runs, and by how much it advances
@@ -115,7 +115,7 @@ class StepBuilder:
             if request_id in self._admitted:
                 update.num_cached_tokens = request.num_cached_tokens
                 update.num_external_tokens = request.num_external_tokens
-            update.prefix_misses = prefix_misses.get(request_id)
+                update.prefix_misses = prefix_misses.get(request_id)
             if group is None or update != SequenceUpdate(seq_id=update.seq_id):
                 updates.append(update)
         return sorted(updates, key=lambda update: update.block_table != [])
@@ -141,9 +141,19 @@ class StepBuilder:
                 self.num_prefill_tokens += num_tokens
             else:
                 self.num_decode_tokens += num_tokens
+            group = SequenceGroupMetadataDelta(
+                seq_data_delta={},
+                request_id=request.name,
+                block_tables={},
+                is_prompt=request.is_prefill,
+                do_sample=request_id in sampled,
+                token_chunk_size=num_tokens,
+                state=None,
+            )
             if ended is not None:
                 ended.num_computed_tokens -= num_tokens
             else:
+                self._groups[request_id] = group
                 self._update(request_id)
                 metrics = request.metrics
                 metrics.scheduler_time = (
@@ -152,15 +162,8 @@ class StepBuilder:
                 metrics.model_execute_time = (
                     metrics.model_execute_time or 0.0
                 ) + observation.execute_time
-            self._batch[request_id] = SequenceGroupMetadataDelta(
-                seq_data_delta={request.seq_id: request.take_delta()},
-                request_id=request.name,
-                block_tables={},
-                is_prompt=request.is_prefill,
-                do_sample=request_id in sampled,
-                token_chunk_size=num_tokens,
-                state=None,
-            )
+            group.seq_data_delta[request.seq_id] = request.take_delta()
+            self._batch.append(group)
 
     def _apply_preemptions(self, run: Scheduled) -> None:
         for observation in run.preempted:
@@ -191,16 +194,13 @@ class StepBuilder:
             request.num_cached_tokens = observation.num_cached_tokens
             request.num_external_tokens = observation.num_external_tokens
             self._admitted.add(observation.request_id)
-            if group := self._batch.get(observation.request_id):
+            if group := self._groups.get(observation.request_id):
                 delta = group.seq_data_delta[request.seq_id]
                 delta.new_num_computed_tokens = observation.num_cached_tokens
             _replace(self._update(observation.request_id), observation.tables)
             metrics = request.metrics
             if not request.was_scheduled:
                 request.was_scheduled = True
-                # As in vLLM's own figures, which leave out requests that were preempted before.
-                self.num_queries += request.num_prompt_tokens + request.num_output_tokens
-                self.num_hits += observation.num_cached_tokens - observation.num_external_tokens
                 metrics.first_scheduled_time = run.start_time
                 metrics.time_in_queue = run.start_time - metrics.arrival_time
                 self.metrics[request.name] = metrics

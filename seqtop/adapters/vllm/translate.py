@@ -21,10 +21,11 @@ from seqtop.adapters.vllm.observations import (
     EngineStarted,
     EngineStopping,
     LookedUp,
+    RequestEnded,
     Stepped,
     StreamingInput,
 )
-from seqtop.adapters.vllm.request import Names, Request, sampling_params, shortened
+from seqtop.adapters.vllm.request import Names, Request, end_status, sampling_params, shortened
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
@@ -97,10 +98,10 @@ class Translator:
         self._running: list[str] = []
         self._ran: list[str] = []
         """The requests of the last step."""
-        self._ended_in_flight: dict[str, Request] = {}
-        """Ended requests that may be in the batches of steps in flight, by vLLM's internal id."""
+        self._ended_in_flight: list[tuple[str, Request]] = []
+        """Ended requests that may be in the batches of steps in flight, with vLLM's internal ids,
+        in the order of their ends."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
-        self._num_queries = self._num_hits = 0
         self._history = PrefixHistory()
         self.is_incomplete = False
         """True if an observation is missing, until the next `AllRequests`."""
@@ -109,7 +110,7 @@ class Translator:
         """Yields the messages for an observation."""
         match observation:
             case Arrived():
-                yield self._arrived(observation)
+                yield from self._arrived(observation)
             case StreamingInput():
                 yield from self._streaming_input(observation)
             case Stepped():
@@ -119,14 +120,30 @@ class Translator:
             case EngineStarted() | EngineStopping():
                 pass
 
-    def _arrived(self, observation: Arrived) -> RequestArrived:
+    def _arrived(self, observation: Arrived) -> Iterator[RequestFinished | RequestArrived]:
+        if (earlier := self._requests.get(observation.request_id)) is not None:
+            yield self._replaced(earlier, observation)
         params = sampling_params(observation.sampling_params)
         request = Request.of(
             observation, self._num_seqs, self._names.of(observation.request_id), params
         )
         self._num_seqs += 1
         self._requests[observation.request_id] = request
-        return self._arrival(request, observation, params)
+        yield self._arrival(request, observation, params)
+
+    def _replaced(self, earlier: Request, observation: Arrived) -> RequestFinished:
+        """Ends a request whose id another one has now."""
+        if (ended := observation.before) is not None:
+            earlier.status, earlier.end_time = end_status(ended.status), ended.time
+            earlier.metrics.finished_time = ended.time
+            self._record_in_flight(earlier, ended)
+        time = earlier.end_time or observation.arrival_time
+        return self._finished(observation.request_id, earlier, time)
+
+    def _record_in_flight(self, request: Request, ended: RequestEnded) -> None:
+        # The tokens of steps in flight are included in vLLM's number.
+        in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
+        self._ended_in_flight.append((ended.request_id, in_flight))
 
     def _arrival(
         self, request: Request, observation: Arrived, params: SamplingParams | None
@@ -174,7 +191,7 @@ class Translator:
     def _all_requests(self, observation: AllRequests) -> Snapshot:
         """Replaces everything that is known about requests."""
         before, self._requests, self._running = self._requests, {}, []
-        self._ended_in_flight = {}
+        self._ended_in_flight = []
         requests: list[RequestSnapshot] = []
         for current in observation.requests:
             request_id = current.arrived.request_id
@@ -236,22 +253,22 @@ class Translator:
         if num_scheduled is None:
             num_scheduled = dict.fromkeys(self._ran, 1)
         self._ran = list(num_scheduled)
-        self._ended_in_flight = {
-            request_id: request
-            for request_id, request in self._ended_in_flight.items()
+        self._ended_in_flight = [
+            (request_id, request)
+            for request_id, request in self._ended_in_flight
             if request.end_time is not None and request.end_time > observation.start_time
-        }
+        ]
+        # Of several with one id, the first one was there when the step was scheduled.
+        ended_in_flight = dict(reversed(self._ended_in_flight))
         built = StepBuilder(
             observation,
             num_scheduled,
             self._running,
             self._requests,
-            self._ended_in_flight,
+            ended_in_flight,
             self._detokenizer,
         )
         self._num_preemptions += len(built.preemptions)
-        self._num_queries += built.num_queries
-        self._num_hits += built.num_hits
         yield Step(
             step=self._num_steps,
             start_time=observation.start_time,
@@ -277,9 +294,7 @@ class Translator:
             request = self._requests.get(ended.request_id)
             if request is None:
                 continue
-            # The tokens of steps in flight are included in vLLM's number.
-            in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
-            self._ended_in_flight[ended.request_id] = in_flight
+            self._record_in_flight(request, ended)
             if ended.tables is None:
                 event = self._finished(ended.request_id, request, observation.time)
                 event.num_schedule_calls = ended.num_schedule_calls
@@ -365,8 +380,8 @@ class Translator:
             num_cached_blocks=observation.num_cached_blocks,
             num_prefill_tokens=0,
             num_decode_tokens=0,
-            prefix_cache_queries=self._num_queries,
-            prefix_cache_hits=self._num_hits,
+            prefix_cache_queries=observation.num_prefix_queries,
+            prefix_cache_hits=observation.num_prefix_hits,
             num_preemptions=self._num_preemptions,
             scheduler_time=0.0,
             model_forward_time=None,

@@ -35,7 +35,7 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
         ARRIVED,
         StreamingInput("one", 1.0, [1, 2], 1),
         AllRequests(
-            1.0, [CurrentRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, num_lost=2
+            1.0, [CurrentRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, 8, 4, num_lost=2
         ),
         Stepped(
             scheduled=[SCHEDULED],
@@ -56,6 +56,8 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
             num_waiting=2,
             num_free_blocks=3,
             num_cached_blocks=1,
+            num_prefix_queries=8,
+            num_prefix_hits=4,
         ),
         EngineStopping(3.0, "shutdown"),
     ],

@@ -15,7 +15,11 @@ def test_names_are_the_users_own_and_never_given_twice() -> None:
     assert names.of("cmpl-12-0-0a1b2c3d") == "cmpl-12-0"
     assert names.of("cmpl-12-0-99999999") == "cmpl-12-0-99999999"
     assert names.of("no suffix here") == "no suffix here"
-    assert Names(has_random_suffix=False).of("x-0a1b2c3d") == "x-0a1b2c3d"
+    plain = Names(has_random_suffix=False)
+    ids = ["x-0a1b2c3d", "x-0a1b2c3d", "x-0a1b2c3d-2", "x-0a1b2c3d", "x-0a1b2c3d"]
+    given = [plain.of(request_id) for request_id in ids]
+    assert given[:2] == ["x-0a1b2c3d", "x-0a1b2c3d-2"]
+    assert len({*given}) == len(given)
 
 
 def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> None:
