@@ -56,12 +56,12 @@ def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
     """Returns the key that orders waiting requests as the engine will schedule them."""
     order = state.info.queue_order if state.info else "preempted_first"
-    if order == "fcfs":
-        # vLLM admits requests first that hold blocks already, such as those that were loaded.
-        holds_blocks = any(state.sequences[seq_id].block_table for seq_id in request.seq_ids)
-        return (not holds_blocks, request.queue_turn)
-    preempted = order == "preempted_first" and request.num_preemptions > 0
-    return (not preempted, request.priority, _ordered(request.metrics.arrival_time))
+    arrived = request.priority, _ordered(request.metrics.arrival_time)
+    if order == "preempted_first":
+        return (request.num_preemptions == 0, *arrived)
+    # vLLM admits requests first that hold blocks already, such as those that were loaded.
+    holds_blocks = any(state.sequences[seq_id].block_table for seq_id in request.seq_ids)
+    return (not holds_blocks, *(arrived if order == "priority" else (request.queue_turn,)))
 
 
 def _lifecycle_key(state: EngineData, request: RequestState, sequence: SequenceState) -> SortKey:

@@ -102,7 +102,7 @@ class EngineInfo(Message, tag="EngineInfo"):
     queue_order: Public[QueueOrder] = "preempted_first"
     """The order of the waiting queue: preempted requests first, then by priority and arrival; or
     (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
-    arrival only."""
+    arrival. In the last two, requests that hold blocks come before all others."""
     tokenizer: Public[Name | None] = None
     """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None

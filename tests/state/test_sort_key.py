@@ -65,7 +65,7 @@ def queued(state: EngineState, seq_id: int, arrival: float, **changes: Any) -> N
     ("order", "queue"),
     [
         ("preempted_first", [3, 1, 5, 4, 2]),
-        ("priority", [1, 3, 5, 4, 2]),
+        ("priority", [5, 4, 1, 3, 2]),
         ("fcfs", [4, 5, 3, 2, 1]),
     ],
 )

@@ -205,6 +205,8 @@ def test_kv_connector(kind: str, connector: str, policy: str, is_async: bool) ->
         limits["scheduling_policy"] = "priority"
     core = make_core(kv_transfer_config=config, async_scheduling=is_async, **limits)
     with stepped(core) as engine:
+        # This version does not keep those that hold blocks apart from the others.
+        engine.is_queue_known = version() >= (0, 20)
         began: dict[str, int] = {}
         """The step at which a load was first seen; below, that of an end with its blocks held."""
         ended: dict[str, int] = {}
@@ -247,9 +249,12 @@ def test_kv_connector(kind: str, connector: str, policy: str, is_async: bool) ->
             work(number)
             if number == 9:
                 kv_connector.UNDECIDED.clear()
+            if number == 2 and limits:  # requests that hold no blocks wait with those that do
+                for late in range(3):
+                    engine.add(f"late-{late}", prompt(10 + late, 20), max_tokens=5)
             if "aborts" in kind and number in (2, 8):
                 engine.abort(f"req-{number % 3}")  # the first one loads, the last one is computed
-            if not engine.scheduler.has_requests() and not engine.core.batch_queue:
+            if not engine.scheduler.requests and not engine.core.batch_queue:
                 break
             engine.step()
         assert not engine.scheduler.requests
@@ -275,7 +280,8 @@ def test_without_a_prefix_cache(is_async: bool) -> None:
     core = make_core(
         enable_prefix_caching=False, num_gpu_blocks_override=20, async_scheduling=is_async
     )
-    with stepped(core) as engine:
+    # In this version a request is in fact preempted four times before its next token.
+    with stepped(core, rules={"thrash"} if version() < (0, 20) else ()) as engine:
         for number in range(10):
             engine.add(f"req-{number}", prompt(number), max_tokens=30)
         engine.run()
@@ -329,6 +335,8 @@ def test_drafts(method: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) ->
         if method == "eagle":  # without its model: the executor makes the drafts up
             config.speculative_config.method = method
 
+    if method == "ngram" and is_async and version() < (0, 20):
+        pytest.skip("this version refuses every method that needs no model")
     # vLLM refuses the method `ngram` with async scheduling.
     drafts = {
         "method": "ngram_gpu" if is_async and version() >= (0, 20) else "ngram",

@@ -65,7 +65,7 @@ def make_core(
         "async_scheduling": False,
     }
     options = defaults | arguments
-    config = EngineArgs(**options).create_engine_config()
+    config = EngineArgs(**{**options, "async_scheduling": False}).create_engine_config()
     change(config)
     core = EngineCore(
         forced(config, is_async=options["async_scheduling"]),

@@ -138,7 +138,9 @@ class Translator:
             earlier.metrics.finished_time = ended.time
             self._record_in_flight(earlier, ended)
         time = earlier.end_time or observation.arrival_time
-        return self._finished(observation.request_id, earlier, time)
+        event = self._finished(observation.request_id, earlier, time)
+        event.num_schedule_calls = ended.num_schedule_calls if ended is not None else None
+        return event
 
     def _record_in_flight(self, request: Request, ended: RequestEnded) -> None:
         # The tokens of steps in flight are included in vLLM's number.
