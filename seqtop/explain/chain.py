@@ -2,10 +2,10 @@
 
 The time from the arrival to the end is divided at the start and the end of each step. A piece
 belongs to a part by what the request did in it and, where it did nothing, by the cause. The time in
-a step is prefill or decode if the request was in its batch. The time between two steps is that of
-the host while the request runs, and belongs to the cause that the step before gave while it waits,
-as in `seqtop.state.waits`. A part ends where the request starts or stops running, and at its first
-token: the parts before that add up to the TTFT.
+a step is prefill or decode if the request was in its batch; a request that waits has the cause that
+the step gave, unless the step had been scheduled before the request arrived. The time between two
+steps is that of the host. The causes are those of `seqtop.state.waits`. A part ends where the
+request starts or stops running, and at its first token: the parts before that add up to the TTFT.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.state.model import RequestState
-from seqtop.state.wait_causes import OWN_TURN, head_reason
+from seqtop.state.wait_causes import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, OWN_TURN, head_reason
 from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import (
     EngineInfo,
@@ -38,18 +38,12 @@ PartKind: TypeAlias = Literal[
 `preempted` and `swapped` are waits after a preemption. `unscheduled` is the time of steps without
 the request although it runs, `host` the time between steps while it runs."""
 
-ARRIVING = "arriving"
-"""The cause of the time before the request joined the waiting queue."""
-BETWEEN_STEPS = "between_steps"
-"""The cause of a wait in which no step ran, and the step before gave no reason."""
 MIXED_BATCH = "mixed_batch"
 """The cause of decodes in one batch with prefills of other requests."""
 RECOMPUTE = "recompute"
 """The cause of a prefill after a preemption."""
 NOT_RECORDED = "not_recorded"
 """The cause of a part whose steps are not recorded."""
-IN_PROGRESS = "in_progress"
-"""The cause of the time since the last step: a step is reported when it ends."""
 UNKNOWN = "unknown"
 
 MAX_PHASES = 256
@@ -81,7 +75,7 @@ class Part(msgspec.Struct):
     start: float
     """Seconds from the arrival to its first piece."""
     step: int | None
-    """The step in which it begins, for `host` the one that its longest piece delayed.
+    """The step in which it begins, for time between steps the one that its longest piece delayed.
 
     `None` if that is not recorded."""
     position: int | None
@@ -92,6 +86,8 @@ class Part(msgspec.Struct):
     """Tokens of the request computed in this part."""
     longest: float = 0.0
     """The seconds of its longest piece."""
+    longest_step: int | None = None
+    """The step of that piece, or the one that it delayed; `None` if that is not recorded."""
     before_first_token: bool = False
     others: Counter[str] = msgspec.field(default_factory=Counter)
     """Other requests: those at the head of the queue before it, with the number of steps; those
@@ -116,10 +112,9 @@ class _Place(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """The cause of a wait since a step."""
+    """The cause of a wait in a step."""
 
     cause: str
-    place: _Place
     head: str | None = None
     """The request for which the cause was given, if it is another."""
     num_missing: int = 0
@@ -153,12 +148,14 @@ class Chain:
         self._wait: PartKind | None = "queued"
         """The kind of the present wait; `None` while the request runs."""
         self._preemption: Preemption | None = None
-        self._has_arrived = False
+        self._joined = math.inf
+        """The time at which it joined the waiting queue, epoch seconds; later than any step before
+        it has."""
         self._own_status = ""
         """The engine's own name for what the request waits for."""
-        self._cause: _Cause | None = None
-        """The cause of the present wait since the last step; `None` while the request runs."""
         self._last_place = _NOWHERE
+        self._last_end = -math.inf
+        """The end of the last step, epoch seconds."""
 
     @property
     def parts(self) -> list[Part]:
@@ -170,15 +167,10 @@ class Chain:
         end = now if self.finished_time is None else self.finished_time
         if not 0 < end - self._time < math.inf:
             return None
-        seconds, start = end - self._time, self._time - self.arrival_time
         kind: PartKind = self._wait or "unknown"
-        known = self._cause
-        part = Part(
-            kind, known.cause if known else IN_PROGRESS, start, *(known or _OPEN).place, seconds
-        )
-        part.longest, part.before_first_token = seconds, self.first_token_time is None
-        if known is not None and known.head is not None:
-            part.is_behind, part.others = True, Counter((known.head,))
+        part = Part(kind, self._open_cause(), self._time - self.arrival_time, None, None)
+        part.seconds = part.longest = end - self._time
+        part.before_first_token = self.first_token_time is None
         return part
 
     def resume(self, request: RequestState | None, time: float) -> None:
@@ -193,8 +185,7 @@ class Chain:
         if request is None:
             return
         self._fill(request.spans, time)
-        self._has_arrived = True
-        self._cause = None
+        self._joined = -math.inf
         kind = request.spans[-1].kind if request.spans else "queued"
         waits = kind not in ("prefill", "decode")
         self._wait = kind if waits else None
@@ -209,18 +200,28 @@ class Chain:
             case EngineInfo():
                 self.budget = event.max_num_batched_tokens
             case RequestArrived() if event.request_id == self.request_id:
-                self._has_arrived = True
+                self._join(self.arrival_time)
                 self._own_status = event.engine_status
                 self._seq_ids.update(event.seq_ids)
             case StreamingUpdate() if event.request_id == self.request_id:
                 self._until(event.time, "unknown", "", self._last_place)
                 self._start_wait("queued", None)
+                self._join(event.time)
 
     def end(self) -> None:
         """Divides the time after the last step, if the request has finished."""
         if self.finished_time is not None:
-            self._gap(self.finished_time, self._last_place)
+            kind: PartKind = self._wait or "unknown"
+            self._until(self.finished_time, kind, self._open_cause(), self._last_place)
             self.is_finished = True
+
+    def _join(self, time: float) -> None:
+        self._joined = max(time, self._last_end)
+
+    def _open_cause(self) -> str:
+        """Returns the cause of the time since the last step."""
+        own = self._wait is not None and self._own_status not in OWN_TURN
+        return self._own_status if own else IN_PROGRESS
 
     def _step(self, position: int, step: Step) -> None:
         place = _Place(step.step, position)
@@ -245,32 +246,36 @@ class Chain:
             cause = "token_budget" if is_spent else UNKNOWN
             self._until(step.time, "unscheduled", cause, place, num_steps=1)
         else:
-            self._cause = self._wait_cause(step, place)
-            known = self._cause
-            if known is None:
-                cause = UNKNOWN if self._has_arrived else ARRIVING
-                known = _Cause(cause, place)
-            self._until_waiting(step.time, known, num_steps=1)
-        self._last_place = place
+            known = self._wait_cause(step)
+            others = Counter(() if known.head is None else (known.head,))
+            self._until(
+                step.time,
+                self._wait,
+                known.cause,
+                place,
+                is_behind=known.head is not None,
+                num_steps=1,
+                num_missing=known.num_missing,
+                others=others,
+            )
+        self._last_place, self._last_end = place, step.time
 
     def _gap(self, end: float, place: _Place) -> None:
         """Divides the time between two steps, the later of which is at `place`."""
         if self._wait is None:
             self._until(end, "host", "", place)
-            return
-        known = self._cause
-        if known is None:
-            own = self._own_status not in OWN_TURN
-            cause = self._own_status if own else BETWEEN_STEPS if self._has_arrived else ARRIVING
-            known = _Cause(cause, place)
-        self._until_waiting(end, known)
+        elif self._own_status not in OWN_TURN:
+            self._until(end, self._wait, self._own_status, place)
+        else:
+            cause = BETWEEN_STEPS if self._joined < math.inf else ARRIVING
+            self._until(end, self._wait, cause, place)
 
     def _run(self, step: Step, place: _Place, batch: list[Member], own: list[Member]) -> None:
         if own[0].update is None:
             self._own_status = ""
         if self._wait is not None:
             self._phase += 1
-            self._wait, self._cause = None, None
+            self._wait = None
         is_prompt = own[0].is_prompt
         kind: PartKind = "prefill" if is_prompt else "decode"
         others: Counter[str] = Counter()
@@ -287,35 +292,23 @@ class Chain:
             step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
         )
 
-    def _wait_cause(self, step: Step, place: _Place) -> _Cause | None:
-        """Returns the cause of the wait since the start of `step`, if it gives one."""
+    def _wait_cause(self, step: Step) -> _Cause:
+        """Returns the cause of the wait in `step`."""
         if self._own_status not in OWN_TURN:
-            return _Cause(self._own_status, place)
+            return _Cause(self._own_status)
+        if step.start_time < self._joined:
+            return _Cause(ARRIVING)
         for reason in step.wait_reasons:
             if reason.request_id == self.request_id:
-                return _Cause(reason.cause, place, num_missing=max(reason.num_missing, 0))
+                return _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
         head = head_reason(step.wait_reasons)
         if head is None:
-            return None
-        return _Cause(head.cause, place, head.request_id, max(head.num_missing, 0))
+            return _Cause(UNKNOWN)
+        return _Cause(head.cause, head.request_id, max(head.num_missing, 0))
 
     def _start_wait(self, kind: PartKind, preemption: Preemption | None) -> None:
         self._phase += 1
-        self._wait, self._preemption, self._cause = kind, preemption, None
-
-    def _until_waiting(self, end: float, known: _Cause, *, num_steps: int = 0) -> None:
-        assert self._wait is not None, "the request waits"
-        others = Counter((known.head,) if known.head is not None and num_steps else ())
-        self._until(
-            end,
-            self._wait,
-            known.cause,
-            known.place,
-            is_behind=known.head is not None,
-            num_steps=num_steps,
-            others=others,
-            num_missing=known.num_missing,
-        )
+        self._wait, self._preemption = kind, preemption
 
     def _until(
         self,
@@ -335,7 +328,15 @@ class Chain:
             end = min(end, self.finished_time)
         first = self.first_token_time
         if first is not None and self._time < first < end:
-            self._until(first, kind, cause, place, is_behind=is_behind, num_missing=num_missing)
+            self._until(
+                first,
+                kind,
+                cause,
+                place,
+                is_behind=is_behind,
+                num_missing=num_missing,
+                others=others,
+            )
         seconds = end - self._time
         if not 0 < seconds < math.inf:
             return
@@ -349,8 +350,8 @@ class Chain:
             part.num_missing = num_missing
             part.preemption = self._preemption if kind == self._wait else None
         if seconds > part.longest:
-            part.longest = seconds
-            if kind == "host":
+            part.longest, part.longest_step = seconds, place.step
+            if kind == "host" or cause == BETWEEN_STEPS:
                 part.step, part.position = place
         part.seconds += seconds
         part.num_steps += num_steps
@@ -366,6 +367,3 @@ class Chain:
             close = end if span.end is None else min(span.end, end)
             self._until(close, span.kind, NOT_RECORDED, _NOWHERE)
         self._until(end, "unknown", NOT_RECORDED, _NOWHERE)
-
-
-_OPEN = _Cause(IN_PROGRESS, _NOWHERE)

@@ -4,7 +4,9 @@ Fields are ranked by the distance of their distributions among the slow requests
 others, from 0 to 1: for numbers, the largest difference of the two cumulative distributions (the
 statistic D of Kolmogorov and Smirnov), for words, half the sum of the differences of their shares.
 A field is reported if D is so large that equal distributions reach it in one of twenty samples
-only: D > 1.36 √((n + m) / (n m)), for n and m requests (Smirnov 1948).
+only: D > 1.36 √((n + m) / (n m)), for n and m requests (Smirnov 1948). Causes come first: what a
+request asked for, when, and what it waited for. Fields that say again that it was slow, such as its
+TTFT, follow.
 """
 
 from __future__ import annotations
@@ -12,18 +14,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from seqtop.history.timeline import Timeline
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import SequenceStatus, latency
 from seqtop.state.fields import FIELDS, Field, Value
-from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.model import RequestState
 from seqtop.state.slo import FIGURES, Slo, measured, missed
-from seqtop.state.wait_causes import cause_in_words
+from seqtop.state.wait_causes import BETWEEN_STEPS, cause_in_words
 from seqtop.text import format as fmt
-from seqtop.wire.messages import RequestFinished
+from seqtop.wire.messages import RequestArrived, RequestFinished
 
 _MAX_WORDS = 20
 """Different words of a field, above which it is a name and not a property."""
@@ -33,6 +35,10 @@ _SLOW_SHARE = 10
 """Without objectives, the slowest 1/`_SLOW_SHARE` of requests count as slow."""
 _NOT_COMPARED = {"seq", "computed", "blocks"}
 """Fields that are a number of the sequence, or always the same at its end."""
+_HOST, _PREFILL, _DECODE = "time: between steps", "time: prefill", "time: decode"
+"""Keys of the times in which a request runs."""
+_RESTATEMENTS = {"ttft", "itl", "queue", "e2e", "tps", "waited", "steps", _PREFILL, _DECODE}
+"""Keys of fields that are a result of being slow."""
 _FIELD_OF = {"ttft": "ttft", "itl": "itl", "queue": "queue", "e2e": "e2e", "tpot": "itl"}
 """The field that has a figure of `seqtop.state.slo`."""
 
@@ -57,6 +63,8 @@ class FieldDifference(msgspec.Struct):
     slow: str
     """The median of the slow requests, or their most frequent words."""
     others: str
+    is_cause: bool = True
+    """False if the field only says again that the requests were slow."""
 
 
 class Outliers(msgspec.Struct):
@@ -68,13 +76,14 @@ class Outliers(msgspec.Struct):
     """The slow requests, the slowest first."""
     num_others: int
     differences: list[FieldDifference]
-    """The fields in which they differ, the most different first."""
+    """The fields in which they differ: causes first, and of these the most different first."""
 
 
 class _Row(msgspec.Struct):
     """The fields of a finished request."""
 
     request_id: str
+    arrival_time: float
     figures: dict[str, float | None]
     missed: dict[str, float]
     values: dict[str, Value]
@@ -92,6 +101,9 @@ def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
         RecordingError: The timeline cannot be read.
     """
     rows = list(_rows(timeline, slo))
+    first = min(_numbers([row.arrival_time for row in rows]), default=0.0)
+    for row in rows:
+        row.values["arrived"] = row.arrival_time - first
     if slo:
         slow = [row for row in rows if row.missed]
         key: Callable[[_Row], float] = lambda row: next(iter(row.missed.values()))  # noqa: E731
@@ -112,12 +124,17 @@ def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
 
 def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
     state = timeline.at(timeline.first)
-    begin = state.time
+    between_before: dict[str, float] = {}
+    """The seconds between steps before each request arrived."""
     for position, event in timeline.events(timeline.first, timeline.last):
         if event is None:
             state = timeline.at(position)
+            between_before.clear()
             continue
         state.apply(event)
+        if isinstance(event, RequestArrived):
+            wait = state.requests[event.request_id].wait
+            between_before[event.request_id] = wait.blocked_before.get(BETWEEN_STEPS, 0.0)
         if not isinstance(event, RequestFinished):
             continue
         request = state.requests.get(event.request_id)
@@ -130,30 +147,39 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
             for key, field in FIELDS.items()
             if key not in _NOT_COMPARED
         }
-        values |= _more_values(request, sequence, begin)
+        values["lora"] = request.lora
+        for cause, seconds in request.wait.by_cause.items():
+            values[f"waited: {cause_in_words(cause).label}"] = seconds
+        if (before := between_before.pop(request.request_id, None)) is not None:
+            between_steps = state.blocked.by_cause.get(BETWEEN_STEPS, 0.0) - before
+            values |= _times(request, between_steps)
         yield _Row(
             request.request_id,
+            request.metrics.arrival_time,
             measured(request, sequence, now),
             missed(slo, request, sequence, now),
             values,
         )
 
 
-def _more_values(request: RequestState, sequence: SequenceState, begin: float) -> dict[str, Value]:
-    """Returns values that no field has: the arrival, the adapter, waits by cause, and phases."""
-    values: dict[str, Value] = {
-        "arrived": request.metrics.arrival_time - begin,
-        "lora": request.lora,
-    }
-    for cause, seconds in request.wait.by_cause.items():
-        values[f"waited: {cause_in_words(cause).label}"] = seconds
-    for span in request.spans:
-        if span.end is not None and span.kind in ("prefill", "decode"):
-            before = values.get(f"time: {span.kind}")
-            values[f"time: {span.kind}"] = (
-                (before if isinstance(before, float) else 0.0) + span.end - span.start
-            )
-    return values
+def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
+    """Returns how a request spent the seconds in which it did not wait.
+
+    Args:
+        request: The request, which has finished.
+        between_steps: The seconds between steps since it arrived.
+    """
+    wait = request.wait
+    host = max(between_steps - wait.by_cause.get(BETWEEN_STEPS, 0.0), 0.0)
+    prefill = sum(
+        span.end - span.start
+        for span in request.spans
+        if span.kind == "prefill" and span.end is not None
+    )
+    times = {_HOST: host, _PREFILL: prefill}
+    if (e2e := latency.e2e_latency(request.metrics)) is not None:
+        times[_DECODE] = max(e2e - wait.total - host - prefill, 0.0)
+    return {key: seconds for key, seconds in times.items() if seconds > 0}
 
 
 def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> list[FieldDifference]:
@@ -167,8 +193,11 @@ def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> li
             continue
         difference = _difference(key, _column(slow, key), _column(others, key))
         if difference is not None and difference.distance > critical:
+            difference.is_cause = key not in _RESTATEMENTS
             differences.append(difference)
-    return sorted(differences, key=lambda difference: -difference.distance)
+    return sorted(
+        differences, key=lambda difference: (not difference.is_cause, -difference.distance)
+    )
 
 
 def _column(rows: list[_Row], key: str) -> list[Value]:
@@ -187,16 +216,16 @@ def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDiffer
             abs(counts[0][word] / len(slow) - counts[1][word] / len(others))
             for word in {*counts[0], *counts[1]}
         )
-        return FieldDifference(key, title, distance / 2, *map(_most_common, counts))
+        slow_words, other_words = map(_most_common, counts)
+        return FieldDifference(key, title, distance / 2, slow_words, other_words)
     numbers = _numbers(slow), _numbers(others)
     if not all(numbers):
         return None
-    return FieldDifference(
-        key, title, _ks_distance(*numbers), *(_median(key, sample) for sample in numbers)
-    )
+    slow_median, other_median = (_median(key, sample) for sample in numbers)
+    return FieldDifference(key, title, _ks_distance(*numbers), slow_median, other_median)
 
 
-def _numbers(values: list[Value]) -> list[float]:
+def _numbers(values: Sequence[Value]) -> list[float]:
     return sorted(
         float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)
     )

@@ -12,22 +12,22 @@ from seqtop.explain.explanation import Explanation
 from seqtop.explain.outliers import Outliers
 from seqtop.sequence import latency
 from seqtop.state.step_summary import preemption_cause
-from seqtop.state.wait_causes import CAUSES, cause_in_words
+from seqtop.state.wait_causes import CAUSES, OUTSIDE_STEPS, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10
 """Slow requests that a text names."""
+_SLOW_STEP = 10
+"""A step is named that took so many times as long as the others of its part on average, and at
+least one so-manieth of the part."""
 _NO_WAIT_CAUSES = {
-    chain.ARRIVING: "had not joined the waiting queue yet",
-    chain.BETWEEN_STEPS: "until the next step began",
     chain.MIXED_BATCH: "in one batch with prefills of others",
     chain.RECOMPUTE: "again after the preemption",
     chain.NOT_RECORDED: "its steps are not recorded",
-    chain.IN_PROGRESS: "since the last step that has ended",
 }
-"""The causes that no scheduler gives, in words."""
+"""The causes of parts in which the request does not wait, in words."""
 
 
 def describe(part: Part, request_id: str) -> str:
@@ -39,11 +39,11 @@ def describe(part: Part, request_id: str) -> str:
         loss = f", {fmt.plural(lost, 'computed token')} lost" if lost else ""
         clauses.append(f"preempted{cause}{loss}")
     if part.kind == "host":
-        clauses.append(f"between steps, the longest {fmt.seconds(part.longest)} before this one")
+        clauses.append("between steps")
     if part.cause:
         cause = _describe_cause(part)
         if part.is_behind:
-            cause = f"behind {_names(part)} in the queue: {cause}"
+            cause = f"behind {_names(part) or 'others'} in the queue: {cause}"
         elif part.others:
             cause = f"{cause}: {_names(part)}"
         clauses.append(cause)
@@ -53,14 +53,28 @@ def describe(part: Part, request_id: str) -> str:
         clauses.append(f"{fmt.plural(part.num_tokens, 'token')}")
     if part.num_steps > 1:
         clauses.append(fmt.plural(part.num_steps, "step"))
-    return "; ".join(clauses)
+    return "; ".join(clauses) + _describe_longest(part)
+
+
+def _describe_longest(part: Part) -> str:
+    """Names the step that the longest pause delayed, or one that took much longer than others."""
+    if part.longest_step is None or part.longest >= part.seconds:
+        return ""
+    step, longest = f"step {part.longest_step:,}", fmt.seconds(part.longest)
+    if not part.num_steps:
+        return f", the longest {longest} before {step}"
+    others = (part.seconds - part.longest) / max(part.num_steps - 1, 1)
+    is_slow = part.longest >= _SLOW_STEP * others and part.longest >= part.seconds / _SLOW_STEP
+    return f", of which {step}: {longest}" if is_slow else ""
 
 
 def _describe_cause(part: Part) -> str:
     if part.cause in _NO_WAIT_CAUSES:
         return _NO_WAIT_CAUSES[part.cause]
     cause = cause_in_words(part.cause)
-    detail = cause.missing(part.num_missing) if part.cause in CAUSES else part.cause
+    detail = "" if part.cause in OUTSIDE_STEPS else part.cause
+    if part.cause in CAUSES:
+        detail = cause.missing(part.num_missing)
     return cause.limited(None) + (f" ({detail})" if detail else "")
 
 
@@ -141,6 +155,7 @@ def _part(part: Part, request_id: str) -> dict[str, Any]:
         "num_steps": part.num_steps,
         "num_tokens": part.num_tokens,
         "longest": part.longest,
+        "longest_step": part.longest_step,
         "before_first_token": part.before_first_token,
         "is_behind": part.is_behind,
         "requests": [name for name, _ in part.others.most_common(_MAX_NAMED)],
@@ -152,7 +167,7 @@ def _part(part: Part, request_id: str) -> dict[str, Any]:
 
 
 def outliers_as_text(outliers: Outliers) -> str:
-    """Returns the slow requests, and a table of the fields in which they differ."""
+    """Returns the slow requests, and tables of the fields in which they differ."""
     num_slow, num_others = len(outliers.slow), outliers.num_others
     lines = [
         f"{fmt.plural(num_slow, 'slow request')} of {num_slow + num_others:,}: {outliers.rule}"
@@ -166,11 +181,14 @@ def outliers_as_text(outliers: Outliers) -> str:
     if not outliers.differences:
         lines.append("No field differs by more than chance explains.")
         return "\n".join(map(safe_line, lines))
-    lines.append(f"{'field':<22} {'differ':>6}  {'slow':<24} others")
-    lines += [
-        f"{field.title:<22} {fmt.percent(field.distance):>6}  {field.slow:<24} {field.others}"
-        for field in outliers.differences
-    ]
+    for title, is_cause in (("possible cause", True), ("result", False)):
+        fields = [field for field in outliers.differences if field.is_cause is is_cause]
+        if fields:
+            lines.append(f"{title:<22} {'differ':>6}  {'slow':<24} others")
+        lines += [
+            f"{field.title:<22} {fmt.percent(field.distance):>6}  {field.slow:<24} {field.others}"
+            for field in fields
+        ]
     return "\n".join(map(safe_line, lines))
 
 

@@ -146,7 +146,7 @@ def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
     cause = max(by_cause, key=by_cause.__getitem__, default="")
     if not cause or by_cause[cause] < total - sum(by_cause.values()):
         return None
-    return cause_in_words(cause).word
+    return cause_in_words(cause).word or None
 
 
 def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:

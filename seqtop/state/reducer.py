@@ -87,7 +87,7 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
     request.prompt_token_ids = event.prompt_token_ids
     close_span(state, request, event.time)
     request.spans.append(Span("queued", start=event.time, end=None))
-    waits.begin_wait(state, request, event.time)
+    waits.join_queue(state, request, event.time)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]
         sequence.num_prompt_tokens = event.num_prompt_tokens
@@ -397,7 +397,7 @@ def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> 
     close_span(state, request, step.start_time)
     kind: SpanKind = "swapped" if preemption.mode == "swap" else "preempted"
     request.spans.append(Span(kind, start=step.start_time, end=None))
-    waits.begin_wait(state, request, step.start_time)
+    waits.begin_wait(state, request, max(step.start_time, state.blocked.until))
 
 
 def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:

@@ -245,7 +245,7 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
     request = RequestState(request_id, metrics, seq_ids=[])
     request.spans.append(Span("queued", start=arrival_time, end=None))
     state.requests[request_id] = request
-    waits.begin_wait(state, request, arrival_time)
+    waits.join_queue(state, request, arrival_time)
     return request
 
 

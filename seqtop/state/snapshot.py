@@ -199,7 +199,9 @@ class SnapshotLoader:
         if history is None:
             state.num_output_tokens = max(self._num_output_tokens, 0)
             state.wait_reason_ids = []
-            state.blocked = replace(state.blocked, cause=None)
+            # What the time until then was for is unknown.
+            until = max(state.blocked.until, snapshot.time)
+            state.blocked = replace(state.blocked, until=until)
         else:
             _set_fields(state, history)
         requests = state.requests.values()

@@ -64,7 +64,8 @@ def describe_waits(state: EngineData, request: RequestState) -> str:
     if wait.total - known >= wait.total / 100:
         parts.append(f"{CAUSES['unknown'].label} {fmt.seconds(wait.total - known)}")
     sentence = f"Waited {fmt.seconds(wait.total)} ({', '.join(parts)})"
-    behind = known - wait.named
+    for_turn = sum(seconds for cause, seconds in wait.by_cause.items() if cause in CAUSES)
+    behind = for_turn - wait.named
     if behind >= wait.total / 100:
         sentence += f", {fmt.seconds(behind)} of it behind others"
     return f"{sentence}."

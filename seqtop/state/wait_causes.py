@@ -16,7 +16,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of waiting in words."""
 
     word: str
-    """One word for the column *Why* and the filter `why:`."""
+    """One word for the column *Why* and the filter `why:`; empty for time outside of steps."""
     label: str
     """The limit in a few words, for cells and sums."""
     sentence: str
@@ -104,6 +104,13 @@ def _declare_status(status: str, label: str, sentence: str) -> Cause:
     return Cause(word=status.lower(), label=label, sentence=sentence, is_for_turn=False)
 
 
+ARRIVING = "arriving"
+"""The cause of the time before the first step that could admit the request."""
+BETWEEN_STEPS = "between_steps"
+"""The cause of the time in which no step was running."""
+IN_PROGRESS = "in_progress"
+"""The cause of the time since the last step: a step is reported when it ends."""
+
 CAUSES = {cause: _declare(cause) for cause in get_args(WaitCause)}
 """All causes that a scheduler can give, by `WaitCause`."""
 PASSED_OVER = frozenset(name for name, cause in CAUSES.items() if cause.is_passed_over)
@@ -112,6 +119,24 @@ OWN_TURN = frozenset({"", "PREEMPTED", "WAITING", "SWAPPED"})
 """Values of `engine_status` with which a request waits for its turn."""
 BEHIND = "queue"
 """The word for a wait behind others in the queue."""
+OUTSIDE_STEPS = {
+    ARRIVING: Cause(
+        word="",
+        label="arrival",
+        sentence="it arrived after the step had been scheduled",
+        is_for_turn=False,
+    ),
+    BETWEEN_STEPS: Cause(
+        word="", label="between steps", sentence="no step was running", is_for_turn=False
+    ),
+    IN_PROGRESS: Cause(
+        word="",
+        label="no step ended",
+        sentence="no step has ended since then",
+        is_for_turn=False,
+    ),
+}
+"""The causes that no scheduler gives: a reason holds for the step that gave it."""
 _GRAMMAR = "its grammar is being compiled"
 _STATUSES = {
     status: _declare_status(status, label, sentence)
@@ -125,8 +150,8 @@ _STATUSES = {
 
 
 def cause_in_words(cause: str) -> Cause:
-    """Returns the words for a `WaitCause`, or for the engine's own status of a waiting request."""
-    known = CAUSES.get(cause) or _STATUSES.get(cause)
+    """Returns the words for a cause: a `WaitCause`, time outside of the steps, or an own status."""
+    known = CAUSES.get(cause) or OUTSIDE_STEPS.get(cause) or _STATUSES.get(cause)
     if known is not None:
         return known
     return _declare_status(cause, cause, "the engine gave a reason of its own")

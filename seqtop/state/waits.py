@@ -1,11 +1,15 @@
 """Seconds that requests waited in the queue, by cause.
 
 A scheduler names the cause for the head of the queue and for requests that it passes over.
-Everything behind the head waits for the same thing as the head. So the state adds up the seconds in
-which the head was blocked, by cause, and a request's share is the difference between the end and
-the beginning of its wait: O(1) per request and step. Seconds in which the scheduler gave no cause
-are unknown. A wait for something other than a turn (`SequenceState.engine_status`) counts under the
-engine's own name for it.
+Everything behind the head waits for the same thing as the head. So the state adds up the seconds of
+steps by the cause that each gave for the head, and the seconds between steps, and a request's share
+is the difference between the end and the beginning of its wait: O(1) per request and step. A cause
+holds for the step that gave it, and not before the request arrived nor until the next step. Seconds
+of steps that gave no cause are unknown. A wait for something other than a turn
+(`SequenceState.engine_status`) counts under the engine's own name for it.
+
+An engine that schedules a step before the one before has ended may announce an arrival between the
+two: the causes of such a request are exact up to one step.
 """
 
 import math
@@ -13,7 +17,7 @@ import math
 from msgspec.structs import replace
 
 from seqtop.state.model import EngineData, RequestState
-from seqtop.state.wait_causes import OWN_TURN, head_reason
+from seqtop.state.wait_causes import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, OWN_TURN, head_reason
 from seqtop.wire.messages import Step
 from seqtop.wire.snapshot import WaitTimes
 
@@ -22,9 +26,25 @@ MAX_CAUSES = 16
 _OTHER = "other"
 
 
+def join_queue(state: EngineData, request: RequestState, time: float) -> None:
+    """Begins the wait of a request that arrived at `time`, epoch seconds.
+
+    It was too late for a step that had begun before.
+    """
+    late = _elapsed(time, state.blocked.until) if state.num_steps_seen else 0.0
+    if late > 0:
+        request.wait = _plus(request.wait, {ARRIVING: late}, late)
+        time = state.blocked.until
+    begin_wait(state, request, time)
+
+
 def begin_wait(state: EngineData, request: RequestState, time: float) -> None:
-    """Begins a wait at `time`, epoch seconds."""
-    before = _blocked_until(state, time)
+    """Begins a wait at `time`, epoch seconds, which is not before the end of the last step."""
+    blocked = state.blocked
+    is_first = not state.num_steps_seen and not 0 < blocked.until < time
+    if is_first and 0 < time < math.inf:
+        blocked = state.blocked = replace(blocked, until=time)
+    before = _with(blocked.by_cause, {BETWEEN_STEPS: _elapsed(blocked.until, time)})
     request.wait = replace(request.wait, since=time, blocked_before=before)
 
 
@@ -37,7 +57,7 @@ def end_wait(state: EngineData, request: RequestState, time: float) -> None:
 def change_engine_status(state: EngineData, request: RequestState) -> None:
     """Begins a new part of a wait, as the engine's name for its cause changes in the last step."""
     if request.wait.since is not None:
-        time = max(request.wait.since, state.blocked.since)
+        time = max(request.wait.since, state.blocked.until)
         request.wait = wait_until(state, request, time)
         begin_wait(state, request, time)
 
@@ -50,57 +70,48 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
     length = _elapsed(since, time)
     name = _own_cause(state, request)
     if name is not None:
-        more = {name: length}
-    else:
-        before = wait.blocked_before
-        more = {
-            cause: min(seconds - before.get(cause, 0.0), length)
-            for cause, seconds in _blocked_until(state, time).items()
-        }
-    by_cause = dict(wait.by_cause)
-    for cause, seconds in more.items():
-        if seconds > 0:
-            key = cause if cause in by_cause or len(by_cause) < MAX_CAUSES else _OTHER
-            by_cause[key] = by_cause.get(key, 0.0) + seconds
-    wait = replace(wait, total=wait.total + length, by_cause=by_cause)
-    elapsed = _elapsed(max(since, state.blocked.since), time)
-    if request.wait_reason is None or elapsed <= 0:
-        return wait
-    return _with_named(state, request, wait, elapsed)
+        return _plus(wait, {name: length}, length)
+    before = wait.blocked_before
+    more = {
+        cause: min(seconds - before.get(cause, 0.0), length)
+        for cause, seconds in state.blocked.by_cause.items()
+    }
+    more[IN_PROGRESS] = min(_elapsed(state.blocked.until, time), length)
+    return _plus(wait, more, length)
 
 
 def advance(state: EngineData, step: Step) -> None:
-    """Adds the time up to the start of `step` to the causes that the step before has given."""
-    elapsed = _elapsed(state.blocked.since, step.start_time)
-    for request_id in state.wait_reason_ids if elapsed > 0 else ():
-        request = state.requests.get(request_id)
-        if request is not None and request.wait.since is not None:
-            request.wait = _with_named(state, request, request.wait, elapsed)
-    by_cause = _blocked_until(state, step.start_time)
-    state.blocked = replace(state.blocked, by_cause=by_cause, since=step.start_time)
+    """Adds the time between the last step and the start of `step`."""
+    blocked = state.blocked
+    if step.start_time > blocked.until and math.isfinite(step.start_time):
+        between = step.start_time - blocked.until if blocked.until > 0 else 0.0
+        by_cause = _with(blocked.by_cause, {BETWEEN_STEPS: between})
+        state.blocked = replace(blocked, by_cause=by_cause, until=step.start_time)
 
 
 def block(state: EngineData, step: Step) -> None:
-    """Sets the cause for which the head of the queue waits from the start of `step` on."""
-    head = head_reason(step.wait_reasons)
-    state.blocked = replace(state.blocked, cause=None if head is None else head.cause)
-
-
-def _with_named(
-    state: EngineData, request: RequestState, wait: WaitTimes, elapsed: float
-) -> WaitTimes:
-    """Returns `wait` with seconds in which the scheduler named the request itself.
-
-    They count for the cause that it gave for this request, not for that of the head of the queue.
-    """
-    by_cause = wait.by_cause
-    cause = request.wait_reason.cause if request.wait_reason is not None else None
-    if cause not in (None, state.blocked.cause) and _own_cause(state, request) is None:
-        more: dict[str, float] = {cause: elapsed} if cause != "unknown" else {}
-        if state.blocked.cause is not None:  # these seconds are in `blocked`
-            more[state.blocked.cause] = -elapsed
-        by_cause = {**by_cause, **{key: by_cause.get(key, 0.0) + more[key] for key in more}}
-    return replace(wait, named=wait.named + elapsed, by_cause=by_cause)
+    """Adds the time of `step` to the cause for which the head of the queue waits since then."""
+    begin, head = state.blocked.until, head_reason(step.wait_reasons)
+    elapsed = _elapsed(begin, step.time)
+    if elapsed <= 0:
+        return
+    for request_id in state.wait_reason_ids:
+        request = state.requests.get(request_id)
+        reason = None if request is None else request.wait_reason
+        if request is not None and reason is not None and request.wait.since is not None:
+            seconds = _elapsed(max(request.wait.since, begin), step.time)
+            wait = replace(request.wait, named=request.wait.named + seconds)
+            if _own_cause(state, request) is None:
+                # Its own cause counts, and not that of the head of the queue, which is added below.
+                more: dict[str, float] = {} if head is None else {head.cause: -seconds}
+                if reason.cause != "unknown":
+                    more[reason.cause] = more.get(reason.cause, 0.0) + seconds
+                wait = replace(wait, by_cause=_with(wait.by_cause, more))
+            request.wait = wait
+    by_cause = state.blocked.by_cause
+    if head is not None:
+        by_cause = _with(by_cause, {head.cause: elapsed})
+    state.blocked = replace(state.blocked, by_cause=by_cause, until=step.time)
 
 
 def _own_cause(state: EngineData, request: RequestState) -> str | None:
@@ -110,14 +121,20 @@ def _own_cause(state: EngineData, request: RequestState) -> str | None:
     return None if name in OWN_TURN else name
 
 
-def _blocked_until(state: EngineData, time: float) -> dict[str, float]:
-    """Returns the seconds in which the head of the queue was blocked up to `time`, by cause."""
-    blocked = state.blocked
-    elapsed = _elapsed(blocked.since, time)
-    if blocked.cause is None or elapsed <= 0:
-        return blocked.by_cause
-    seconds = blocked.by_cause.get(blocked.cause, 0.0) + elapsed
-    return {**blocked.by_cause, blocked.cause: seconds}
+def _plus(wait: WaitTimes, more: dict[str, float], length: float) -> WaitTimes:
+    """Returns `wait` with `length` more seconds, of which those in `more` have known causes."""
+    by_cause = dict(wait.by_cause)
+    for cause, seconds in more.items():
+        if seconds > 0:
+            key = cause if cause in by_cause or len(by_cause) < MAX_CAUSES else _OTHER
+            by_cause[key] = by_cause.get(key, 0.0) + seconds
+    return replace(wait, total=wait.total + length, by_cause=by_cause)
+
+
+def _with(by_cause: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+    """Returns `by_cause` with more seconds; the dictionary itself may be shared."""
+    changed = {cause: by_cause.get(cause, 0.0) + more[cause] for cause in more if more[cause]}
+    return {**by_cause, **changed} if changed else by_cause
 
 
 def _elapsed(start: float, end: float) -> float:

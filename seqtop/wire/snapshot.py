@@ -52,24 +52,25 @@ class WaitTimes(msgspec.Struct, array_like=True, frozen=True):
     total: Public[float] = 0.0
     """Seconds of all waits before `since`."""
     by_cause: Public[Seconds] = {}
-    """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
+    """The part of `total` whose cause is known, by `WaitCause`, the engine's name for it, or one of
+    `seqtop.state.wait_causes`."""
     named: Public[float] = 0.0
     """Seconds in which the scheduler named this request itself, rather than one before it."""
     since: Public[float | None] = None
-    """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
+    """The time from which the present wait is not in `total`, epoch seconds; `None` while it does
+    not wait."""
     blocked_before: Public[Seconds] = {}
     """`BlockedTimes.by_cause` at that time."""
 
 
 class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
-    """The times in which the head of the queue was left waiting."""
+    """The time up to the end of the last step, by what a request in the queue waited for."""
 
     by_cause: Public[Seconds] = {}
-    """Seconds by the cause given for it, up to `since`."""
-    cause: Public[Name | None] = None
-    """The cause from `since` on; `None` if the last step gave none."""
-    since: Public[float] = 0.0
-    """The start of the last step, epoch seconds."""
+    """Seconds of steps by the cause that each gave for the head of the queue, and seconds between
+    steps."""
+    until: Public[float] = 0.0
+    """The end of the last step, epoch seconds."""
 
 
 class SequenceHistory(Message):
@@ -172,7 +173,7 @@ class EngineHistory(Message):
     wait_reason_ids: Public[list[Name]] = msgspec.field(default_factory=list)
     """Requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
-    """The times in which the queue did not advance."""
+    """The time so far, by what a request in the queue waited for."""
     num_missed_tokens: Public[dict[MissCause, int]] = msgspec.field(default_factory=dict)
     """Tokens that were not in the prefix cache at admissions, by cause."""
     num_drafted: Public[list[int]] = msgspec.field(default_factory=list)

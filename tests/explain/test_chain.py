@@ -56,8 +56,8 @@ def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
     script.step()
     parts = parts_of(script, "short")
     assert summary(parts) == [
-        ("queued", "between_steps", 2, 0.002),
-        ("queued", "no_blocks", 2, 3 * STEP_TIME + 0.5),
+        ("queued", "between_steps", 5, 0.502),
+        ("queued", "no_blocks", 2, 0.15),
         ("prefill", "", 5, STEP_TIME),
         ("decode", "", 6, STEP_TIME),
     ]
@@ -88,7 +88,7 @@ def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:
     script.step()
     parts = parts_of(script, "behind")
     assert summary(parts)[1:] == [
-        ("queued", "no_blocks", 0, 2 * STEP_TIME + 0.1),
+        ("queued", "no_blocks", 0, 2 * STEP_TIME),
         ("queued", "unknown", 2, STEP_TIME),
     ]
     assert parts[1].is_behind
@@ -121,7 +121,7 @@ def test_reading_stops_at_the_end_of_the_request(script: Script) -> None:
         script.step()
     found = explain(history, script.source.state.requests["a"], history.last)
     assert found.position == end
-    assert summary(found.parts())[-1] == ("host", "", 0, 1.0)
+    assert summary(found.parts())[-1] == ("unknown", "in_progress", 0, 1.0)
 
 
 def test_a_preemption_and_the_recomputation(script: Script) -> None:
@@ -240,7 +240,7 @@ def test_a_request_that_ends_before_any_step(script: Script) -> None:
     script.arrive("a")
     script.time += 1.0
     script.finish("a", SequenceStatus.FINISHED_ABORTED)
-    assert summary(parts_of(script, "a")) == [("queued", "between_steps", None, 1.002)]
+    assert summary(parts_of(script, "a")) == [("queued", "in_progress", None, 1.002)]
 
 
 def test_a_request_that_ended_in_a_gap(script: Script) -> None:
@@ -362,20 +362,40 @@ def test_an_unfinished_request_has_an_open_part(script: Script) -> None:
     assert summary(parts_of(script, "a"))[-1] == ("unknown", "in_progress", None, 2.0)
 
 
-def test_a_wait_goes_on_after_the_last_step(script: Script) -> None:
+def test_no_cause_is_known_after_the_last_step(script: Script) -> None:
     script.arrive("head")
-    script.arrive("behind")
     script.step(waits=no_blocks("head"))
-    end = script.time
-    script.source.apply(Heartbeat(time=end + 2.0, step=0))
-    head = parts_of(script, "head")[-1]
-    behind = parts_of(script, "behind")[-1]
-    for part in (head, behind):
-        assert summary([part]) == [("queued", "no_blocks", 0, 2.0)]
-        assert part.longest == 2.0
-        assert part.before_first_token
-    assert (head.is_behind, dict(head.others)) == (False, {})
-    assert (behind.is_behind, dict(behind.others)) == (True, {"head": 1})
+    script.source.apply(Heartbeat(time=script.time + 2.0, step=0))
+    parts = parts_of(script, "head")
+    assert summary(parts)[1:] == [
+        ("queued", "no_blocks", 0, STEP_TIME),
+        ("queued", "in_progress", None, 2.0),
+    ]
+    assert parts[-1].before_first_token
+
+
+def test_a_step_that_began_before_the_arrival_gives_no_cause(script: Script) -> None:
+    """Neither one whose end is published before the arrival, nor one published later."""
+    script.arrive("head")
+    for is_published in (True, False):
+        name = f"late-{is_published}"
+        arrival = RequestArrived(
+            request_id=name, arrival_time=script.time + 0.01, seq_ids=[], num_prompt_tokens=3
+        )
+        if not is_published:
+            script.source.apply(arrival)
+        script.step(waits=no_blocks("head"))
+        if is_published:
+            script.source.apply(arrival)
+    script.step(waits=no_blocks("head"))
+    assert summary(parts_of(script, "late-True")) == [
+        ("queued", "arriving", 0, STEP_TIME - 0.01),
+        ("queued", "no_blocks", 1, 2 * STEP_TIME),
+    ]
+    assert summary(parts_of(script, "late-False")) == [
+        ("queued", "arriving", 1, STEP_TIME - 0.01),
+        ("queued", "no_blocks", 2, STEP_TIME),
+    ]
 
 
 def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:

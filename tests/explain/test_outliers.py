@@ -44,13 +44,15 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     assert fields["waited: no free blocks"].distance == 1.0
     assert fields["why"].slow == "blocks 100%"
     assert fields["why"].distance == 1.0
-    distances = [difference.distance for difference in outliers.differences]
-    assert distances == sorted(distances, reverse=True)
+    ranks = [(not field.is_cause, -field.distance) for field in outliers.differences]
+    assert ranks == sorted(ranks), "causes first"
+    results = {field.field for field in outliers.differences if not field.is_cause}
+    assert results == {"tps", "ttft", "queue", "waited"}
     text = outliers_as_text(outliers)
     assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
     lines = text.splitlines()
-    assert len(lines) == 1 + 5 + 1 + len(outliers.differences)
-    assert lines[6].split() == ["field", "differ", "slow", "others"]
+    assert len(lines) == 1 + 5 + 2 + len(outliers.differences)
+    assert lines[6].split() == ["possible", "cause", "differ", "slow", "others"]
 
 
 def test_objectives_mark_slow_requests() -> None:
@@ -61,7 +63,7 @@ def test_objectives_mark_slow_requests() -> None:
     assert "ttft" not in {difference.field for difference in outliers.differences}
 
 
-def test_arrivals_count_from_the_begin_of_the_recording() -> None:
+def test_arrivals_count_from_the_first_one() -> None:
     source = ScriptedSource()
     script = Script(source)
     script.step(decode=[])
@@ -81,7 +83,7 @@ def test_arrivals_count_from_the_begin_of_the_recording() -> None:
         difference.field: difference for difference in find_outliers(history, slo.Slo()).differences
     }
     arrived = fields["arrived"]
-    assert (arrived.slow, arrived.others) == ("median 9m 39s", "median 4m 39s")
+    assert (arrived.slow, arrived.others) == ("median 9m 30s", "median 4m 30s")
 
 
 def test_the_most_frequent_words_of_a_field() -> None:
@@ -227,7 +229,7 @@ def test_the_figures_of_a_difference() -> None:
     outliers = find_outliers(run(), slo.Slo())
     fields = {difference.field: difference for difference in outliers.differences}
     assert fields["ttft"] == FieldDifference(
-        "ttft", "time to first token", 1.0, "median 452 ms", "median 52.0 ms"
+        "ttft", "time to first token", 1.0, "median 452 ms", "median 52.0 ms", is_cause=False
     )
     assert fields["why"].others == "none 100%"
     assert fields["tps"].slow == "median 4.0"
@@ -256,6 +258,20 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
     assert fields["arrived"].title == "arrived"
     assert "id" not in fields
     assert "request" not in fields
+
+
+def test_pauses_between_steps_are_a_cause_and_no_decodes() -> None:
+    script = Script(ScriptedSource())
+    for number in range(60):
+        script.arrive(f"req-{number}")
+        script.step(prefill={f"req-{number}": 40})
+        script.time += 1.0 if number >= 54 else 0.1
+        script.step(stop={f"req-{number}": SequenceStatus.FINISHED_STOPPED})
+    differences = find_outliers(script.source.history, slo.Slo()).differences
+    fields = {difference.field: difference for difference in differences}
+    pauses = fields["time: between steps"]
+    assert (pauses.slow, pauses.others, pauses.is_cause) == ("median 1.00 s", "median 100 ms", True)
+    assert "time: decode" not in fields
 
 
 def test_a_request_without_sequences_is_passed_over() -> None:

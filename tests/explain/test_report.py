@@ -42,6 +42,11 @@ def part(kind: PartKind, cause: str, **changes: Any) -> Part:
     return Part(kind, cause, 0.0, 1, 1, **changes)
 
 
+def behind_nobody() -> Part:
+    """A part whose head of the queue has no name."""
+    return part("queued", "no_blocks", is_behind=True)
+
+
 def test_text() -> None:
     lines = as_text(known_run()).splitlines()
     assert lines[0] == "short: TTFT 102 ms, end to end 252 ms (stop)"
@@ -63,7 +68,21 @@ def test_text() -> None:
         ("3 steps", part("prefill", "", num_steps=3)),
         ("", part("prefill", "", num_steps=1)),
         ("41 tokens; 2 steps", part("prefill", "", num_steps=2, num_tokens=41)),
-        ("between steps, the longest 500 ms before this one", part("host", "", longest=0.5)),
+        ("between steps", part("host", "", seconds=0.5, longest=0.5, longest_step=4)),
+        (
+            "between steps, the longest 500 ms before step 4",
+            part("host", "", seconds=0.6, longest=0.5, longest_step=4),
+        ),
+        (
+            "no step was running, the longest 5.00 s before step 1,020",
+            part("queued", "between_steps", seconds=6.0, longest=5.0, longest_step=1020),
+        ),
+        (
+            "30 steps, of which step 19: 5.00 s",
+            part("decode", "", seconds=5.12, num_steps=30, longest=5.0, longest_step=19),
+        ),
+        ("2 steps", part("decode", "", seconds=0.2, num_steps=2, longest=0.11, longest_step=19)),
+        ("behind others in the queue: too few blocks are free", behind_nobody()),
         (
             "too few blocks are free (1 more block needed)",
             part("queued", "no_blocks", num_missing=1),
@@ -153,7 +172,7 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
     assert as_text(explanation).splitlines() == [
         "a: no first token, end to end 102 ms (abort)",
         "    after     step      time  share  part",
-        "      0 s        0   2.00 ms   2.0%  queued      until the next step began",
+        "      0 s        0   2.00 ms   2.0%  queued      no step was running",
         "  2.00 ms        0    100 ms    98%  queued      the scheduler gave no reason; 2 steps",
     ]
     document = json.loads(as_json(explanation))
@@ -170,6 +189,7 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
         "num_steps": 2,
         "num_tokens": 0,
         "longest": pytest.approx(0.05, abs=1e-6),
+        "longest_step": 0,
         "before_first_token": True,
         "is_behind": False,
         "requests": [],
@@ -203,16 +223,19 @@ def test_a_table_of_outliers() -> None:
         [
             FieldDifference("out", "output tokens", 1.0, "median 7", "median 3"),
             FieldDifference("lora", "lora", 0.25, "none 100%", "\x1b 100%"),
+            FieldDifference("tps", "tokens", 1.0, "median 3.0", "median 4.0", is_cause=False),
         ],
     )
     text = outliers_as_text(outliers)
     assert "\x1b" not in text
     assert text.splitlines()[0] == "2 slow requests of 2,000: they missed TTFT ≤ 1.00 s"
     assert [line.split()[-2:] for line in text.splitlines()[1:3]] == [["2.50", "s"], ["1.50", "s"]]
-    assert text.splitlines()[3:5] == [
-        "field                  differ  slow                     others",
-        "output tokens            100%  median 7                 median 3",
+    assert [line.split("  ")[0] for line in text.splitlines()[3:]] == [
+        *("possible cause", "output tokens", "lora", "result", "tokens"),
     ]
+    assert (
+        text.splitlines()[4] == "output tokens            100%  median 7                 median 3"
+    )
     document = json.loads(outliers_as_json(outliers))
     assert document["rule"] == "they missed TTFT ≤ 1.00 s"
     assert (document["num_others"], len(document["slow"])) == (1_998, 2)

@@ -61,7 +61,7 @@ def test_a_request_has_done_nothing_until_told_otherwise() -> None:
             WaitTimes(),
             {"total": 0.0, "by_cause": {}, "named": 0.0, "since": None, "blocked_before": {}},
         ),
-        (BlockedTimes(), {"by_cause": {}, "cause": None, "since": 0.0}),
+        (BlockedTimes(), {"by_cause": {}, "until": 0.0}),
         (
             Span("queued", 1.0, None),
             {"kind": "queued", "start": 1.0, "end": None, "num_steps": 0, "num_tokens": 0},

@@ -221,8 +221,12 @@ def test_time_to_wait_adds_up_by_reason() -> None:
     for number in (1, 2):
         state.apply(step(number, wait_reasons=[WaitReason(request_id="a", cause="lora_slots")]))
     wait = wait_until(state, state.requests["a"], state.time)
-    assert wait.by_cause == {"WAITING_FOR_REMOTE_KVS": 11.0, "lora_slots": 1.5}
-    assert (wait.total, wait.named) == (13.5, 1.5)
+    assert wait.by_cause == {
+        "WAITING_FOR_REMOTE_KVS": 11.0,
+        "between_steps": 1.0,
+        "lora_slots": 1.0,
+    }
+    assert (wait.total, wait.named) == (13.5, 1.0)
 
 
 def test_a_reason_to_wait_that_is_not_repeated_is_cleared() -> None:

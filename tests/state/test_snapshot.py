@@ -205,7 +205,7 @@ def unusual() -> EngineState:
         num_prefill_tokens=14,
         num_finished=15,
         wait_reason_ids=["r"],
-        blocked=BlockedTimes({"no_blocks": 1.0}, "seq_limit", 20.0),
+        blocked=BlockedTimes({"no_blocks": 1.0}, 20.0),
         num_queued=16,
         cached_blocks={9: CachedBlock("r", 4, 0), 3: CachedBlock("s", 5, 2)},
         num_missed_tokens={"evicted": 17},
@@ -582,7 +582,8 @@ def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
     state.apply(step(1, wait_reasons=[WaitReason(request_id="a", cause="no_blocks")]))
     repaired(state, request_of(arrived("a", 1), now(1, WAITING, 0)))
     wait = wait_until(state, state.requests["a"], 40.0)
-    assert (wait.total, wait.by_cause) == (20.0, {"no_blocks": 1.0})
+    seconds = {"no_blocks": 1.0, "between_steps": 0.5, "in_progress": 10.0}
+    assert (wait.total, wait.by_cause) == (20.0, seconds), "8.5 are unknown"
     assert list(state.apply(step(10))) == []
 
 

@@ -7,9 +7,11 @@ from seqtop.state import EngineState, Span
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import describe_waits, status_sentence
+from seqtop.state.wait_causes import OUTSIDE_STEPS
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, WaitCause, WaitReason
+from seqtop.wire.snapshot import WaitTimes
 from tests.support import events
 from tests.support.questions import question_run
 from tests.support.recordings import encoded
@@ -19,10 +21,15 @@ from tests.support.scripted import Script, ScriptedSource
 WAITS = {"queued", "preempted", "swapped"}
 
 
+def reasons(wait: WaitTimes) -> dict[str, float]:
+    """The seconds of a wait by the causes that an engine gave for a step."""
+    return {cause: wait.by_cause[cause] for cause in wait.by_cause if cause not in OUTSIDE_STEPS}
+
+
 def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
     source, _ = question_run()
     late, last = (source.state.requests[name] for name in ("late", "last"))
-    assert late.wait.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
+    assert reasons(late.wait) == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
     assert late.wait.total == pytest.approx(5.0, abs=0.06)
     assert late.wait.named == pytest.approx(5.0, abs=0.06)
     sequence = source.state.sequences[late.seq_ids[0]]
@@ -35,7 +42,7 @@ def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
     assert FIELDS["why"].value(late, sequence, source.state.time) == "seqs"
     # It still waits, behind the first one, and then for reasons that are not given.
     waiting = wait_until(source.state, last, source.state.time)
-    assert waiting.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
+    assert reasons(waiting) == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
     assert waiting.total == pytest.approx(8.9, abs=0.06)
     sentence = describe_waits(source.state, last)
     assert "max_num_seqs 3.00 s" in sentence
@@ -75,7 +82,7 @@ def test_a_wait_after_a_preemption_is_added() -> None:
     script.step(prefill={"victim": 41}, decode=["other"])
     wait = script.source.state.requests["victim"].wait
     assert wait.total == pytest.approx(first + 0.5)
-    assert wait.by_cause == pytest.approx({"no_blocks": 0.5})
+    assert reasons(wait) == pytest.approx({"no_blocks": 0.5})
     assert wait.since is None
 
 
@@ -125,7 +132,8 @@ def test_an_engine_that_invents_names_fills_no_memory() -> None:
     request = source.state.requests["busy"]
     for number in range(48):
         _step_with_status(script, request.seq_ids[0], f"NAME_{number}")
-    assert list(request.wait.by_cause) == [*(f"NAME_{number}" for number in range(16)), "other"]
+    names = [f"NAME_{number}" for number in range(15)]
+    assert list(request.wait.by_cause) == ["between_steps", *names, "other"]
     assert sum(request.wait.by_cause.values()) <= request.wait.total + 1e-9
 
 
@@ -142,7 +150,7 @@ def _step_with_status(script: Script, seq_id: int, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("cause", "by_cause"),
-    [("lora_slots", {"lora_slots": 2.0}), ("no_blocks", {"no_blocks": 2.0}), ("unknown", {})],
+    [("lora_slots", {"lora_slots": 1.0}), ("no_blocks", {"no_blocks": 1.0}), ("unknown", {})],
 )
 def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
     cause: WaitCause, by_cause: dict[str, float]
@@ -161,10 +169,11 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
     waits = {
         name: wait_until(state, request, state.time) for name, request in state.requests.items()
     }
-    seconds_passed = {key: seconds for key, seconds in waits["passed"].by_cause.items() if seconds}
-    assert seconds_passed == by_cause
-    assert waits["head"].by_cause == waits["behind"].by_cause == {"no_blocks": 2.0}
-    assert [wait.named for wait in waits.values()] == [2.0, 2.0, 0.0]
+    passed = {key: seconds for key, seconds in waits["passed"].by_cause.items() if seconds}
+    assert passed == by_cause | {"between_steps": 1.0}
+    head = {"no_blocks": 1.0, "between_steps": 1.0}
+    assert waits["head"].by_cause == waits["behind"].by_cause == head
+    assert [wait.named for wait in waits.values()] == [1.0, 1.0, 0.0]
     assert [wait.total for wait in waits.values()] == [2.5] * 3
 
 
@@ -173,7 +182,7 @@ def test_steps_without_a_length_add_no_causes() -> None:
     state.apply(arrived("a", 1, time=20.0))
     reason = WaitReason(request_id="a", cause="lora_slots")
     for _ in range(2):
-        state.apply(step(0, wait_reasons=[reason]))
+        state.apply(step(0, wait_reasons=[reason], time=20.0))
     assert wait_until(state, state.requests["a"], 20.0).by_cause == {}
 
 
