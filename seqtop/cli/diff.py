@@ -13,14 +13,22 @@ def add_command(commands: Commands) -> None:
     diff = commands.add_parser(
         "diff",
         help="compare two recordings",
-        description="Compare two recorded runs: their settings, the first decision of the scheduler"
-        " that differs, with its cause, and what followed in latency and throughput. The exit"
-        " status is 0 if the runs are equal, 1 if they differ, and 2 if a recording cannot be"
-        " read.",
+        description="Compare two recorded runs: their settings, the decisions of the scheduler"
+        " that differ, the first of each kind with its cause, and what followed in latency and"
+        " throughput. The exit status is 0 if the runs are equal, 1 if they differ, and 2 if a"
+        " recording cannot be read.",
         epilog="example: seqtop diff before.seqtop after.seqtop",
     )
     diff.add_argument("a", metavar="FILE", help="the first recording")
     diff.add_argument("b", metavar="FILE", help="the second recording")
+    diff.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        choices=("arrivals", "tokens"),
+        help="leave out a kind of differences: between which steps requests arrived, or which"
+        " tokens were sampled; may be given twice",
+    )
     diff.add_argument("--json", action="store_true", help="the result as JSON")
     diff.set_defaults(run=run)
 
@@ -40,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
                 runs.append(Run(recording))
         except RecordingError as error:
             return fail(str(error), status=2)
-    comparison = compare(*runs)
+    comparison = compare(runs[0], runs[1], options.ignore)
     if options.json:
         print_document(report.as_json(comparison, options.a, options.b))
     else:

@@ -1,20 +1,22 @@
-"""The first difference between two runs, its explanation, and the figures of both.
+"""The differences between two runs, their explanations, and the figures of both.
 
 The steps of both runs are compared in order, and the requests by their ids, or by their order of
-arrival if the runs have no id in common. At the first step that differs, the parts of a step are
-compared in the order in which a scheduler decides them: what it was given (arrivals, ends), who was
-preempted, who was admitted, how many tokens each got, who decoded; and then the sampled tokens.
+arrival if the runs have no id in common. At a step that differs, the parts of a step are compared
+in the order in which a scheduler decides them: what it was given (arrivals, ends), who was
+preempted, who was admitted, who ran, with how many tokens; and then the sampled tokens. The
+comparison goes on behind it; of each kind of difference, the first one is described.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from seqtop.diff.alignment import MAX_NAMED, Alignment, Ignored
 from seqtop.diff.run import Run, StepDecisions
 from seqtop.state.wait_causes import CAUSES, cause_in_words
 from seqtop.text import format as fmt
@@ -33,14 +35,15 @@ DifferenceKind: TypeAlias = Literal[
     "tokens",
     "length",
 ]
-"""The kind of the first difference."""
+"""The kind of a difference."""
 
 _NOT_COMPARED = {
     *("incarnation", "engine_id", "start_time", "control", "redacted", "predicted_from"),
     "scheduler_settings",  # each of them is compared by its own name
 }
 """Fields of `EngineInfo` that differ between equal runs, and that of further settings."""
-_MAX_NAMED = 4
+_MAX_DESCRIBED = 10_000
+"""Steps that differ and are described, to find a difference of each kind."""
 
 
 class Setting(msgspec.Struct):
@@ -52,7 +55,7 @@ class Setting(msgspec.Struct):
 
 
 class Difference(msgspec.Struct):
-    """The first step in which two runs differ."""
+    """A step in which two runs differ: the first one of its kind."""
 
     kind: DifferenceKind
     a: str
@@ -65,6 +68,10 @@ class Difference(msgspec.Struct):
     """The explanation, as far as the recordings have one."""
     request_ids: list[str] = []
     """The requests concerned, as the first run names them."""
+    again_a: int = -1
+    """The number of the step of the first run from which on the decisions are equal again; -1 if
+    they never are."""
+    again_b: int = -1
 
 
 class Figure(msgspec.Struct):
@@ -74,117 +81,79 @@ class Figure(msgspec.Struct):
     unit: str
     a: float | None
     b: float | None
+    is_lifetime: bool = False
+    """True if it counts from the arrivals of requests, also those before the recording."""
 
 
 class Comparison(msgspec.Struct):
     """The result of comparing two runs."""
 
     settings: list[Setting]
-    first: Difference | None
-    """The first decision that differs; `None` if all are equal."""
+    differences: list[Difference]
+    """The first difference of each kind, in the order of the steps; empty if all are equal."""
     figures: list[Figure]
     num_equal_steps: int
     """Steps before the first difference."""
+    num_matching_steps: int
+    """Steps whose decisions are equal, also behind differences."""
     aligned_by: Literal["request id", "order of arrival"]
     num_gaps: int = 0
     """Gaps in both recordings together."""
 
     @property
+    def first(self) -> Difference | None:
+        """The first decision that differs; `None` if all are equal."""
+        return self.differences[0] if self.differences else None
+
+    @property
     def differs(self) -> bool:
         """True if the runs differ in a decision or in a setting."""
-        return self.first is not None or bool(self.settings)
+        return bool(self.differences or self.settings)
 
 
-def compare(a: Run, b: Run) -> Comparison:
-    """Compares two runs."""
-    aligned = _Alignment(a, b)
+def compare(a: Run, b: Run, ignored: Iterable[Ignored] = ()) -> Comparison:
+    """Compares two runs, apart from what is to be ignored."""
+    aligned = Alignment(a, b, ignored)
     settings = _settings(a.info, b.info)
-    num_equal = aligned.num_equal_steps()
-    first = None
-    if num_equal < max(len(a.steps), len(b.steps)):
-        first = _difference(aligned, num_equal, settings)
+    num_equal = aligned.num_equal(0, 0)
+    differences, num_matching = _differences(aligned, num_equal)
+    if settings and differences:
+        changed = ", ".join(f"{setting.name} {setting.a} → {setting.b}" for setting in settings)
+        differences[0].cause = f"the settings differ: {changed}; {differences[0].cause}"
     return Comparison(
         settings,
-        first,
+        differences,
         _figures(a, b),
         num_equal,
+        num_equal + num_matching,
         "request id" if aligned.by_id else "order of arrival",
         a.num_gaps + b.num_gaps,
     )
 
 
-class _Alignment:
-    """Two runs, and the requests of the second by their numbers in the first."""
-
-    def __init__(self, a: Run, b: Run) -> None:
-        self.a, self.b = a, b
-        numbers = [a.number(request.request_id) for request in b.requests]
-        self.by_id = any(number is not None for number in numbers)
-        """True if the runs have ids in common."""
-        unknown = len(a.requests)
-        self._of_b = {
-            number: (unknown + number if of_a is None else of_a) if self.by_id else number
-            for number, of_a in enumerate(numbers)
-        }
-        self._is_identity = all(number == of_a for number, of_a in self._of_b.items())
-
-    def num_equal_steps(self) -> int:
-        """Returns the number of steps before the first that differs."""
-        for num, (one, other) in enumerate(zip(self.a.steps, self.b.steps, strict=False)):
-            if _decisions(one) != _decisions(self.of_b(other)):
-                return num
-            if any(self.find_changed(number) for number in one.arrived):
-                return num
-        return min(len(self.a.steps), len(self.b.steps))
-
-    def find_changed(self, number: int) -> tuple[str, int, int] | None:
-        """Returns a property of a request in which the runs differ, with its values."""
-        one = self.a.requests[number]
-        of_b = self.b.number(one.request_id) if self.by_id else number
-        if of_b is None:
-            return None
-        other = self.b.requests[of_b]
-        for name in ("num_prompt_tokens", "priority"):
-            values = getattr(one, name), getattr(other, name)
-            if values[0] != values[1]:
-                return name, *values
-        return None
-
-    def of_b(self, step: StepDecisions) -> StepDecisions:
-        """Returns a step of the second run with the numbers of the first."""
-        if self._is_identity:
-            return step
-        of_b = self._of_b
-        return step._replace(
-            arrived=tuple(of_b[number] for number in step.arrived),
-            ended=tuple(sorted((of_b[number], status) for number, status in step.ended)),
-            preempted=tuple(
-                (of_b[number], None if for_ is None else of_b[for_], mode)
-                for number, for_, mode in step.preempted
-            ),
-            admitted=tuple((of_b[number], cached) for number, cached in step.admitted),
-            chunks=tuple((of_b[number], chunk) for number, chunk in step.chunks),
-            decodes=tuple(of_b[number] for number in step.decodes),
-            waits=tuple((of_b[number], cause, missing) for number, cause, missing in step.waits),
-        )
-
-    def name(self, number: int) -> str:
-        """Returns the id of a request in the first run, or in the second if only that has it."""
-        requests = self.a.requests
-        if number < len(requests):
-            return requests[number].request_id
-        return self.b.requests[number - len(requests) if self.by_id else number].request_id
-
-    def names(self, numbers: Sequence[int]) -> str:
-        """Returns the ids of some requests, and the number of further ones."""
-        if not numbers:
-            return "none"
-        more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
-        return ", ".join(map(self.name, numbers[:_MAX_NAMED])) + more
-
-
-def _decisions(step: StepDecisions) -> tuple[object, ...]:
-    return step[2:9]  # from `arrived` to `tokens`
+def _differences(aligned: Alignment, first: int) -> tuple[list[Difference], int]:
+    """Returns the first difference of each kind, and the number of equal steps from `first` on."""
+    a, b = aligned.a.steps, aligned.b.steps
+    of_kind: dict[DifferenceKind, Difference] = {}
+    at_a = at_b = first
+    num_matching, num_left = 0, _MAX_DESCRIBED
+    while at_a < len(a) or at_b < len(b):
+        again = aligned.next_equal(at_a, at_b)
+        end_a, end_b = again or (len(a), len(b))
+        # Steps that only one run has are compared with the next one of the other.
+        count = max(min(end_a - at_a, end_b - at_b, num_left), 1)
+        num_left -= count
+        for number in range(count):
+            difference = _difference(aligned, at_a + number, at_b + number)
+            if difference is not None and difference.kind not in of_kind:
+                of_kind[difference.kind] = difference
+                if again is not None:
+                    difference.again_a, difference.again_b = a[end_a].step, b[end_b].step
+        if again is None:
+            break
+        count = aligned.num_equal(end_a, end_b)
+        num_matching, at_a, at_b = num_matching + count, end_a + count, end_b + count
+    return [*of_kind.values()], num_matching
 
 
 class _Sides(NamedTuple):
@@ -198,6 +167,8 @@ def _settings(a: EngineInfo | None, b: EngineInfo | None) -> list[Setting]:
     if a is None or b is None:
         return []
     names = [*EngineInfo.__struct_fields__, *a.scheduler_settings, *b.scheduler_settings]
+    if "policy" in a.scheduler_settings and "policy" in b.scheduler_settings:
+        names.remove("queue_order")  # it follows from vLLM's policy
     return [
         Setting(name, *values)
         for name in dict.fromkeys(names)
@@ -213,38 +184,34 @@ def _setting(info: EngineInfo, name: str) -> object:
     return info.scheduler_settings.get(name)
 
 
-def _difference(aligned: _Alignment, index: int, settings: list[Setting]) -> Difference:
-    if index >= min(len(aligned.a.steps), len(aligned.b.steps)):
-        return _length(aligned, index)
-    sides = _Sides(aligned.a.steps[index], aligned.of_b(aligned.b.steps[index]))
-    for find in (_arrivals, _ends, _preemptions, _admissions, _chunks, _decodes):
+def _difference(aligned: Alignment, at_a: int, at_b: int) -> Difference | None:
+    a, b = aligned.a.steps, aligned.b.steps
+    if at_a >= len(a) or at_b >= len(b):
+        return _length(aligned, at_a, at_b)
+    if aligned.is_equal(at_a, at_b):
+        return None
+    sides = _Sides(a[at_a], aligned.of_b(b[at_b]))
+    for find in (_arrivals, _ends, _preemptions, _admissions, _sizes):
         if difference := find(aligned, sides):
-            break
-    else:
-        difference = _tokens(aligned, sides)
-    if settings:
-        changed = ", ".join(f"{setting.name} {setting.a} → {setting.b}" for setting in settings)
-        difference.cause = f"the settings differ: {changed}; {difference.cause}"
-    return difference
+            return difference
+    return _tokens(aligned, sides)
 
 
-def _length(aligned: _Alignment, index: int) -> Difference:
-    longer = aligned.a if len(aligned.a.steps) > index else aligned.b
-    num_a, num_b = (fmt.plural(len(run.steps), "step") for run in (aligned.a, aligned.b))
-    step = longer.steps[index].step
-    is_a = longer is aligned.a
+def _length(aligned: Alignment, at_a: int, at_b: int) -> Difference:
+    a, b = aligned.a.steps, aligned.b.steps
+    num_a, num_b = (fmt.plural(len(steps), "step") for steps in (a, b))
     return Difference(
         "length",
         f"the run has {num_a}",
         f"the run has {num_b}",
-        step if is_a else -1,
-        -1 if is_a else step,
+        a[at_a].step if at_a < len(a) else -1,
+        b[at_b].step if at_b < len(b) else -1,
         "one recording goes on after the end of the other",
     )
 
 
 def _found(
-    aligned: _Alignment,
+    aligned: Alignment,
     kind: DifferenceKind,
     sides: _Sides,
     texts: tuple[str, str],
@@ -252,10 +219,12 @@ def _found(
     numbers: Sequence[int],
 ) -> Difference:
     names = [aligned.name(number) for number in dict.fromkeys(numbers)]
-    return Difference(kind, *texts, sides.a.step, sides.b.step, cause, names[: 2 * _MAX_NAMED])
+    return Difference(kind, *texts, sides.a.step, sides.b.step, cause, names[: 2 * MAX_NAMED])
 
 
-def _arrivals(aligned: _Alignment, sides: _Sides) -> Difference | None:
+def _arrivals(aligned: Alignment, sides: _Sides) -> Difference | None:
+    if "arrivals" in aligned.ignored:
+        return None
     a, b = sides.a.arrived, sides.b.arrived
     if a != b:
         texts = (
@@ -279,14 +248,14 @@ def _arrivals(aligned: _Alignment, sides: _Sides) -> Difference | None:
     return None
 
 
-def _ends(aligned: _Alignment, sides: _Sides) -> Difference | None:
+def _ends(aligned: Alignment, sides: _Sides) -> Difference | None:
     a, b = sides.a.ended, sides.b.ended
     if {*a} == {*b}:
         return None
 
     def text(ended: tuple[tuple[int, str], ...]) -> str:
         return "ended before this step: " + (
-            ", ".join(f"{aligned.name(number)} ({status})" for number, status in ended[:_MAX_NAMED])
+            ", ".join(f"{aligned.name(number)} ({status})" for number, status in ended[:MAX_NAMED])
             or "none"
         )
 
@@ -295,7 +264,7 @@ def _ends(aligned: _Alignment, sides: _Sides) -> Difference | None:
     return _found(aligned, "ends", sides, (text(a), text(b)), cause, sorted(numbers))
 
 
-def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
+def _preemptions(aligned: Alignment, sides: _Sides) -> Difference | None:
     a, b = sides.a.preempted, sides.b.preempted
     if a == b:
         return None
@@ -305,7 +274,7 @@ def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
             ", ".join(
                 f"{aligned.name(number)} by {mode}"
                 + ("" if for_ is None else f" for {aligned.name(for_)}")
-                for number, for_, mode in preempted[:_MAX_NAMED]
+                for number, for_, mode in preempted[:MAX_NAMED]
             )
             or "none"
         )
@@ -333,7 +302,7 @@ def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
     )
 
 
-def _admissions(aligned: _Alignment, sides: _Sides) -> Difference | None:
+def _admissions(aligned: Alignment, sides: _Sides) -> Difference | None:
     a, b = dict(sides.a.admitted), dict(sides.b.admitted)
     numbers = [*a], [*b]
     if a == b and numbers[0] == numbers[1]:
@@ -366,15 +335,17 @@ def _admissions(aligned: _Alignment, sides: _Sides) -> Difference | None:
     return _found(aligned, kind, sides, (texts[0], texts[1]), cause, concerned)
 
 
-def _waits(aligned: _Alignment, step: StepDecisions) -> str:
+def _waits(aligned: Alignment, step: StepDecisions) -> str:
     return "".join(
         f"; {aligned.name(number)} was left waiting: {CAUSES[cause].limited(None)}"
-        for number, cause, _ in islice(step.waits, _MAX_NAMED)
+        for number, cause, _ in islice(step.waits, MAX_NAMED)
     )
 
 
-def _refusal(aligned: _Alignment, number: int, step: StepDecisions) -> str:
+def _refusal(aligned: Alignment, number: int, step: StepDecisions) -> str:
     name, stats = aligned.name(number), step.stats
+    if not aligned.is_in_both(number):
+        return f"the other run has no request {name}"
     for waiting, cause, num_missing in step.waits:
         if waiting == number:
             missing = CAUSES[cause].missing(num_missing)
@@ -389,32 +360,38 @@ def _refusal(aligned: _Alignment, number: int, step: StepDecisions) -> str:
     )
 
 
-def _chunks(aligned: _Alignment, sides: _Sides) -> Difference | None:
-    a, b = sides.a.chunks, sides.b.chunks
-    if a == b:
-        return None
-    sizes = dict(a), dict(b)
-    differing = [
-        number
-        for number in {**sizes[0], **sizes[1]}
-        if sizes[0].get(number) != sizes[1].get(number)
-    ]
-    if not differing:
-        return _in_another_order(aligned, sides, [number for number, _ in a])
+def _sizes(aligned: Alignment, sides: _Sides) -> Difference | None:
+    """Compares who ran, in which order, and with how many tokens."""
+    sizes = [dict(side.chunks) | dict.fromkeys(side.decodes, 1) for side in sides]
+    only = [sorted(sizes[0].keys() - sizes[1].keys()), sorted(sizes[1].keys() - sizes[0].keys())]
+    if any(only):
+        texts = [
+            f"ran {fmt.plural(len(size), 'request')} with {fmt.plural(sum(size.values()), 'token')}"
+            + (f", {aligned.names(numbers)} only here" if numbers else "")
+            for size, numbers in zip(sizes, only, strict=True)
+        ]
+        cause = "the requests in the batch differ"
+        return _found(aligned, "batch", sides, (texts[0], texts[1]), cause, [*only[0], *only[1]])
+    differing = [number for number in sizes[0] if sizes[0][number] != sizes[1][number]]
+    if differing:
+        return _budget(aligned, sides, sizes, differing)
+    if (sides.a.chunks, sides.a.decodes) != (sides.b.chunks, sides.b.decodes):
+        same = ("ran the same requests", "ran them in another order")
+        return _found(aligned, "batch", sides, same, "the order of the batch differs", [*sizes[0]])
+    return None
+
+
+def _budget(
+    aligned: Alignment, sides: _Sides, sizes: Sequence[dict[int, int]], differing: list[int]
+) -> Difference:
     first = differing[0]
-    totals = [
-        side.stats.num_prefill_tokens + side.stats.num_decode_tokens for side in (sides.a, sides.b)
+    texts = [
+        f"computed {fmt.plural(size[first], 'token')} of {aligned.name(first)},"
+        f" {sum(size.values()):,} in total"
+        for size in sizes
     ]
-    texts = tuple(
-        f"computed {size.get(first, 0):,} tokens of {aligned.name(first)}, {total:,} in total"
-        for size, total in zip(sizes, totals, strict=True)
-    )
     most = [
-        max(
-            (step.stats.num_prefill_tokens + step.stats.num_decode_tokens for step in run.steps),
-            default=0,
-        )
-        for run in (aligned.a, aligned.b)
+        max((_num_tokens(step) for step in run.steps), default=0) for run in (aligned.a, aligned.b)
     ]
     cause = (
         f"the token budget of a step differs: no step computed more than {most[0]:,} and"
@@ -425,27 +402,12 @@ def _chunks(aligned: _Alignment, sides: _Sides) -> Difference | None:
     return _found(aligned, "token budget", sides, (texts[0], texts[1]), cause, differing)
 
 
-def _decodes(aligned: _Alignment, sides: _Sides) -> Difference | None:
-    a, b = sides.a.decodes, sides.b.decodes
-    if a == b:
-        return None
-    if {*a} == {*b}:
-        return _in_another_order(aligned, sides, a)
-    only_a, only_b = sorted({*a} - {*b}), sorted({*b} - {*a})
-    texts = (
-        f"decoded {fmt.plural(len(a), 'request')}, {aligned.names(only_a)} only here",
-        f"decoded {fmt.plural(len(b), 'request')}, {aligned.names(only_b)} only here",
-    )
-    cause = "the requests in the batch differ"
-    return _found(aligned, "batch", sides, texts, cause, [*only_a, *only_b])
+def _num_tokens(step: StepDecisions) -> int:
+    """Returns the tokens that a step computed."""
+    return len(step.decodes) + sum(num_tokens for _, num_tokens in step.chunks)
 
 
-def _in_another_order(aligned: _Alignment, sides: _Sides, numbers: Sequence[int]) -> Difference:
-    texts = ("ran the same requests", "ran them in another order")
-    return _found(aligned, "batch", sides, texts, "the order of the batch differs", numbers)
-
-
-def _tokens(aligned: _Alignment, sides: _Sides) -> Difference:
+def _tokens(aligned: Alignment, sides: _Sides) -> Difference:
     numbers = [*sides.a.decodes, *(number for number, _ in sides.a.chunks)]
     texts = ("sampled its tokens", "sampled other tokens for the same batch")
     cause = "the scheduler's decisions are equal, the sampled tokens differ"
@@ -453,50 +415,40 @@ def _tokens(aligned: _Alignment, sides: _Sides) -> Difference:
 
 
 def _figures(a: Run, b: Run) -> list[Figure]:
-    rows: list[tuple[str, str, Callable[[Run], float | None]]] = [
-        ("steps", "", lambda run: len(run.steps)),
+    recorded: list[tuple[str, str, Callable[[Run], float | None]]] = [
+        ("steps", "steps", lambda run: len(run.steps)),
         ("duration", "s", lambda run: run.duration),
-        (
-            "requests finished",
-            "",
-            lambda run: sum(request.end is not None for request in run.requests),
-        ),
-        (
-            "output tokens",
-            "",
-            lambda run: sum(request.num_output_tokens for request in run.requests),
-        ),
-        ("output tokens per second", "1/s", _throughput),
-        ("TTFT, mean", "s", lambda run: _mean([request.ttft for request in run.requests])),
-        ("TTFT, largest", "s", lambda run: _largest([request.ttft for request in run.requests])),
-        ("end to end, mean", "s", lambda run: _mean([request.e2e for request in run.requests])),
+        ("requests finished", "requests", lambda run: run.num_finished),
+        ("output", "tokens", lambda run: run.num_output_tokens),
+        ("throughput", "tokens/s", _throughput),
+        ("preemptions", "times", lambda run: run.num_preemptions),
+        ("lost to preemption", "tokens", lambda run: run.num_lost_tokens),
+        ("found in the prefix cache", "tokens", lambda run: run.num_cached_tokens),
+    ]
+    lifetime: list[tuple[str, Callable[[Run], float | None]]] = [
+        ("TTFT, mean", lambda run: _mean([request.ttft for request in run.requests])),
+        ("TTFT, largest", lambda run: _largest([request.ttft for request in run.requests])),
+        ("end to end, mean", lambda run: _mean([request.e2e for request in run.requests])),
         (
             "time in queue, mean",
-            "s",
             lambda run: _mean([request.metrics.time_in_queue for request in run.requests]),
         ),
-        ("preemptions", "", lambda run: sum(request.num_preemptions for request in run.requests)),
-        (
-            "tokens lost to preemption",
-            "",
-            lambda run: sum(request.num_lost_tokens for request in run.requests),
-        ),
-        (
-            "tokens found in the prefix cache",
-            "",
-            lambda run: sum(request.num_cached_tokens or 0 for request in run.requests),
-        ),
     ]
-    figures = [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in rows]
+    figures = [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in recorded]
+    figures += [
+        Figure(name, "s", figure(a), figure(b), is_lifetime=True) for name, figure in lifetime
+    ]
     waits = a.seconds_waiting(), b.seconds_waiting()
     given = waits[0].keys() | waits[1].keys()
     causes = [cause for cause in CAUSES if cause in given]
     causes += sorted(given.difference(causes))
     figures += [
         Figure(
-            f"request-seconds waiting: {cause_in_words(cause).label}",
-            "s",
-            *(seconds.get(cause, 0.0) for seconds in waits),
+            f"waiting: {cause_in_words(cause).label}",
+            "request-s",
+            waits[0].get(cause, 0.0),
+            waits[1].get(cause, 0.0),
+            is_lifetime=True,
         )
         for cause in causes
     ]
@@ -504,8 +456,7 @@ def _figures(a: Run, b: Run) -> list[Figure]:
 
 
 def _throughput(run: Run) -> float | None:
-    num_tokens = sum(request.num_output_tokens for request in run.requests)
-    return num_tokens / run.duration if run.duration > 0 else None
+    return run.num_output_tokens / run.duration if run.duration > 0 else None
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

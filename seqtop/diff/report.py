@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 from seqtop.diff.comparison import Comparison, Figure
 from seqtop.text.sanitize import safe_json, safe_line
+
+_FRACTIONS = ("s", "request-s", "tokens/s")
+"""Units of figures that are no whole numbers."""
 
 
 def as_json(comparison: Comparison, a: str, b: str) -> str:
@@ -31,27 +36,36 @@ def as_text(comparison: Comparison, a: str, b: str) -> str:
     lines += [
         f"setting {setting.name}: A {setting.a}, B {setting.b}" for setting in comparison.settings
     ]
-    first = comparison.first
     if comparison.num_gaps:
         lines.append(
             f"the recordings have {comparison.num_gaps} gaps, in which requests may be lost"
         )
-    if first is None:
+    if not comparison.differences:
         lines.append(f"all {comparison.num_equal_steps:,} steps have the same decisions")
-    else:
-        lines.append(
-            f"{comparison.num_equal_steps:,} steps have the same decisions"
-            f" (requests aligned by {comparison.aligned_by}); the first difference is in"
-            f" {first.kind}:"
-        )
+    for number, difference in enumerate(comparison.differences):
+        if number == 0:
+            lines.append(
+                f"{comparison.num_equal_steps:,} steps have the same decisions"
+                f" (requests aligned by {comparison.aligned_by}); the first difference is in"
+                f" {difference.kind}:"
+            )
+        else:
+            lines.append(f"the first difference in {difference.kind}:")
         lines += [
-            f"  A, step {_step(first.step_a)}: {first.a}",
-            f"  B, step {_step(first.step_b)}: {first.b}",
-            f"  because {first.cause}",
+            f"  A, step {_step(difference.step_a)}: {difference.a}",
+            f"  B, step {_step(difference.step_b)}: {difference.b}",
+            f"  because {difference.cause}",
         ]
-    width = max(len(figure.name) for figure in comparison.figures)
-    lines += ["", f"{'':{width}}  {'A':>12}  {'B':>12}  {'B - A':>12}"]
-    lines += [_row(figure, width) for figure in comparison.figures]
+        if difference.again_a >= 0:
+            lines.append(
+                f"  equal again from step {difference.again_a:,} of A and step"
+                f" {difference.again_b:,} of B on"
+            )
+    if comparison.differences:
+        lines.append(f"in all, {comparison.num_matching_steps:,} steps have the same decisions")
+    for title, is_lifetime in (("in the recording", False), ("since the arrival", True)):
+        figures = [figure for figure in comparison.figures if figure.is_lifetime is is_lifetime]
+        lines += ["", *_table(title, figures)]
     return "\n".join(map(safe_line, lines))
 
 
@@ -59,13 +73,16 @@ def _step(number: int) -> str:
     return f"{number:,}" if number >= 0 else "none"
 
 
-def _row(figure: Figure, width: int) -> str:
-    change = None if figure.a is None or figure.b is None else figure.b - figure.a
-    cells = (_number(figure.a, figure), _number(figure.b, figure), _number(change, figure))
-    return f"{figure.name:{width}}  " + "  ".join(f"{cell:>12}" for cell in cells)
+def _table(title: str, figures: Sequence[Figure]) -> Iterator[str]:
+    width = max(len(title), *(len(figure.name) for figure in figures))
+    yield f"{title:{width}}  {'unit':<9}  {'A':>12}  {'B':>12}  {'B - A':>12}"
+    for figure in figures:
+        change = None if figure.a is None or figure.b is None else figure.b - figure.a
+        cells = "  ".join(f"{_number(value, figure):>12}" for value in (figure.a, figure.b, change))
+        yield f"{figure.name:{width}}  {figure.unit:<9}  {cells}"
 
 
 def _number(value: float | None, figure: Figure) -> str:
     if value is None:
         return "unknown"
-    return f"{value:,.3f}" if figure.unit else f"{value:,.0f}"
+    return f"{value:,.3f}" if figure.unit in _FRACTIONS else f"{value:,.0f}"

@@ -104,6 +104,11 @@ class Run:
         self.steps: list[StepDecisions] = []
         self.num_gaps = 0
         """Gaps, after which requests may be missing."""
+        self.num_finished = self.num_output_tokens = 0
+        """Requests that finished in the recording, and tokens that it has."""
+        self.num_preemptions = self.num_lost_tokens = self.num_cached_tokens = 0
+        """Preemptions in the recording, the tokens lost to them, and the tokens that the first
+        admissions of its requests found in the prefix cache."""
         self._numbers: dict[str, int] = {}
         self._request_of: dict[int, int] = {}
         self._waiting: set[int] = set()
@@ -196,6 +201,7 @@ class Run:
                     if request.metrics.finished_time is None:
                         request.metrics.finished_time = event.time
                     self._ended.append((number, event.status.name))
+                    self.num_finished += 1
                     self._waiting.discard(number)
             case StreamingUpdate():
                 if (number := self._numbers.get(event.request_id)) is not None:
@@ -221,6 +227,7 @@ class Run:
                 self._request_of[update.seq_id] = self._numbers[update.request_id]
             if token_ids := update.new_token_ids:
                 sampled.append(tuple(token_ids))
+                self.num_output_tokens += len(token_ids)
                 if (number := self._request_of.get(update.seq_id)) is not None:
                     self.requests[number].num_output_tokens += len(token_ids)
         preempted = tuple(self._preemptions(step))
@@ -257,6 +264,8 @@ class Run:
             request = self.requests[number]
             request.num_preemptions += 1
             request.num_lost_tokens += preemption.num_lost_tokens
+            self.num_preemptions += 1
+            self.num_lost_tokens += preemption.num_lost_tokens
             self._waiting.add(number)
             yield number, self._numbers.get(preemption.for_request_id or ""), preemption.mode
 
@@ -280,6 +289,7 @@ class Run:
                 request = self.requests[number]
                 if request.num_cached_tokens is None:
                     request.num_cached_tokens = num_cached
+                    self.num_cached_tokens += num_cached
             if member.is_prompt or member.num_tokens != 1:
                 chunks.append((number, member.num_tokens))
             else:

@@ -7,7 +7,7 @@ import pytest
 
 from seqtop.cli.main import main
 from tests.support.broken_recordings import RIGHT, record
-from tests.support.events import engine_info, step
+from tests.support.events import arrival, engine_info, step
 
 
 @pytest.fixture
@@ -33,9 +33,17 @@ def test_recordings_that_differ(a: str, tmp_path: Path, capsys: pytest.CaptureFi
     document = json.loads(capsys.readouterr().out)
     assert (document["a"], document["b"], document["differs"]) == (a, b, True)
     assert document["settings"] == [{"name": "max_num_seqs", "a": 8, "b": 4}]
-    assert (document["first"]["kind"], document["num_equal_steps"]) == ("length", 6)
+    assert [difference["kind"] for difference in document["differences"]] == ["length"]
+    assert document["num_equal_steps"] == document["num_matching_steps"] == 6
     steps = next(figure for figure in document["figures"] if figure["name"] == "steps")
     assert (steps["a"], steps["b"]) == (6, 7)
+
+
+def test_kinds_of_differences_are_ignored(a: str, tmp_path: Path) -> None:
+    b = str(tmp_path / "b.seqtop")
+    record(Path(b), (*RIGHT[:1], arrival(9), *RIGHT[1:]))
+    assert main(["diff", a, b]) == 1
+    assert main(["diff", a, b, "--ignore", "tokens", "--ignore", "arrivals"]) == 0
 
 
 def test_recording_that_cannot_be_read(a: str, capsys: pytest.CaptureFixture[str]) -> None:

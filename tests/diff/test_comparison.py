@@ -1,9 +1,12 @@
 """Comparing runs: equal ones, and twenty that differ in one thing, which has to be named."""
 
+import copy
+import re
 from typing import Any
 
 import pytest
 
+from seqtop.diff.alignment import Ignored
 from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history.memory_store import MemoryStore
@@ -11,6 +14,7 @@ from seqtop.state import EngineState
 from seqtop.wire import parsing
 from tests.support import diff_runs
 from tests.support.diff_runs import as_run, payloads, prefer_victim, rank_by
+from tests.support.events import engine_info
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +132,89 @@ def test_changed_order_is_named(base: Run, changes: dict[str, Any], kind: str, c
     assert (comparison.first.kind, comparison.first.cause) == (kind, cause)
 
 
+@pytest.mark.parametrize(("name", "value"), [("num_scheduler_steps", 4), ("speculative", "ngram")])
+def test_requests_that_get_more_tokens_in_a_step(base: Run, name: str, value: object) -> None:
+    first = changed(base, **{name: value}).first
+    assert first is not None
+    assert first.kind == "token budget"
+    assert first.cause.startswith(f"the settings differ: {name} ")
+    assert re.match(r"computed 1 token of req-\d, 4 in total", first.a)
+    more = re.match(r"computed ([2-5]) tokens of req-\d, (\d+) in total", first.b)
+    assert more
+    assert int(more[2]) > 4
+
+
+def test_the_comparison_goes_on_behind_a_difference(base: Run) -> None:
+    """One request less: the runs are equal again until it is admitted."""
+    comparison = changed(base, arrivals=(0, 1, 2, 3, 4, 5))
+    arrivals, admission, batch = comparison.differences
+    assert (arrivals.kind, arrivals.step_a, arrivals.again_a) == ("arrivals", 0, 1)
+    assert (admission.kind, admission.again_a) == ("admission", -1)
+    assert admission.cause == "the other run has no request req-6"
+    assert (batch.kind, batch.request_ids) == ("batch", ["req-6"])
+    assert comparison.num_equal_steps == 0
+    assert comparison.num_matching_steps == admission.step_a - 1 > 50
+
+
+def test_steps_that_only_one_run_has(base: Run) -> None:
+    other = as_run(payloads())
+    del other.steps[40:50]
+    (difference,) = compare(base, other).differences
+    assert (difference.step_a, difference.step_b) == (40, 50)
+    assert (difference.again_a, difference.again_b) == (50, 50)
+
+
+def test_arrivals_and_tokens_can_be_ignored(base: Run) -> None:
+    other = as_run(payloads())
+    other.steps[30] = other.steps[30]._replace(tokens=1)
+    other.steps[8] = other.steps[8]._replace(arrived=(1,))
+
+    def kinds(*ignored: Ignored) -> list[str]:
+        return [difference.kind for difference in compare(base, other, ignored).differences]
+
+    assert kinds() == ["arrivals", "tokens"]
+    assert kinds("arrivals") == ["tokens"]
+    assert kinds("tokens") == ["arrivals"]
+    assert kinds("arrivals", "tokens") == []
+
+
+def test_settings_of_a_scheduler_are_compared_by_its_names(base: Run) -> None:
+    a, b = (
+        engine_info(queue_order=order, scheduler_settings={"policy": policy, "watermark": 0.0})
+        for order, policy in (("fcfs", "fcfs"), ("priority", "priority"))
+    )
+    b.scheduler_settings["async_scheduling"] = True
+    one, other = copy.copy(base), copy.copy(base)
+    one.info, other.info = a, b
+    settings = compare(one, other).settings
+    assert [(setting.name, setting.a, setting.b) for setting in settings] == [
+        ("policy", "fcfs", "priority"),
+        ("async_scheduling", None, True),
+    ]
+
+
+def test_what_was_before_a_recording_is_in_a_table_of_its_own(usual: list[bytes]) -> None:
+    """The second half of a run has fewer preemptions, but all of the requests' times."""
+    history, state = MemoryStore(), EngineState()
+    half = len(usual) // 2
+    for number, payload in enumerate(usual):
+        event = parsing.event(payload)
+        state.apply(event)
+        if number == half:
+            history.restore("one", number, state)
+        elif number > half:
+            history.append(number, payload, event, state)
+    whole, late = as_run(usual), Run(history)
+    figures = {figure.name: figure for figure in compare(whole, late).figures}
+    for name in ("steps", "preemptions", "output", "lost to preemption"):
+        assert 0 <= (figures[name].b or 0) < (figures[name].a or 0), name
+        assert not figures[name].is_lifetime
+    ttft = figures["TTFT, largest"]
+    assert ttft.is_lifetime
+    assert ttft.a == ttft.b
+    assert all(figure.unit for figure in figures.values())
+
+
 def test_runs_with_other_ids_are_aligned_by_arrival(base: Run, usual: list[bytes]) -> None:
     other = as_run([payload.replace(b"req-", b"run-") for payload in usual])
     comparison = compare(base, other)
@@ -161,4 +248,4 @@ def test_waits_are_those_of_the_state(usual: list[bytes], max_finished: int) -> 
 
 def test_waits_are_figures(base: Run, crowded: Run) -> None:
     names = [figure.name for figure in compare(base, crowded).figures]
-    assert "request-seconds waiting: max_num_seqs" in names
+    assert "waiting: max_num_seqs" in names
