@@ -188,11 +188,16 @@ class LivenessRules(RuleGroup):
             return
         self._is_stuck = True
         head = next((request for request in stuck if request.wait_reason is not None), stuck[0])
-        yield self.of_engine(
-            f"{self._num_empty_steps} steps and {seconds:.1f} s without a computed token;"
-            f" {plural(len(stuck), 'request')} unfinished{self._figures(head)}",
-            request_id=head.request_id,
-        )
+        unfinished = f"{plural(len(stuck), 'request')} unfinished"
+        if self._num_empty_steps:
+            message = (
+                f"{self._num_empty_steps} steps and {seconds:.1f} s without a computed token;"
+                f" {unfinished}{self._figures(head)}"
+            )
+        else:
+            after = f"after step {self.state.step}" if self.state.step >= 0 else "since the start"
+            message = f"no step has ended for {seconds:.1f} s ({after}); {unfinished}"
+        yield self.of_engine(message, request_id=head.request_id)
 
     def _figures(self, head: RequestState) -> str:
         """Describes the pool, and the blocks that the first request needs."""

@@ -127,7 +127,9 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
             session,
             options.flight_recorder,
             redact=redact,
-            thresholds=from_values(options.threshold),
+            thresholds=from_values(
+                {"no_progress_seconds": recorder.NO_PROGRESS_SECONDS} | options.threshold
+            ),
             slo=options.slo or Slo(),
             log=warn,
             publisher_ended=publisher_ended,

@@ -19,10 +19,12 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder.verdict import (
     ENDED,
     FAILED,
+    MAX_ALSO,
     MAX_REQUESTS,
     MISSED_SLO,
     SILENT,
     Cause,
+    FurtherCause,
     Verdict,
     verdict,
 )
@@ -48,14 +50,38 @@ MAX_FINISHED = 200
 """Finished requests in the state."""
 MAX_RECORDS = 10
 """Records in a directory. The oldest are removed for new ones."""
-SECONDS_BETWEEN_RECORDS = 600.0
-"""Seconds after a record in which the same cause makes no other one."""
+INCIDENT_SECONDS = 60.0
+"""Seconds from the first cause of an incident in which others belong to it too."""
+MIN_SECONDS_BETWEEN_RECORDS = 60.0
+"""Seconds after the first record of a cause in which it makes no other one. They double with each
+record, so that a missed objective of the first requests hides none for long."""
+MAX_SECONDS_BETWEEN_RECORDS = 600.0
+NO_PROGRESS_SECONDS = 10.0
+"""The threshold `no_progress_seconds`, unless another one is given. Each record is looked at, so a
+stall of seconds is worth one, unlike a finding of a check."""
 
 _POLL_SECONDS = 0.2
-_NAME = re.compile(r"flight-\d{8}-\d{6}-\d+-[a-z-]+\.(seqtop|json)")
+_RETRY_SECONDS = 10.0
+"""Seconds from a failed attempt to write a record to the next one."""
+_NAME = re.compile(r"flight-\d{8}-\d{6}-\d+-[a-z-]+\.(seqtop|json|part)")
 
 Log = Callable[[str], object]
 """Receives a sentence for the user."""
+
+
+class _Incident(msgspec.Struct):
+    """An incident, whose record has been written or is tried again."""
+
+    cause: Cause
+    verdict: Verdict
+    path: Path
+    """The path of the verdict."""
+    begin: float
+    """The time of its first cause, on the monotonic clock."""
+    replaces: Path | None = None
+    """The verdict of another cause of the incident, whose record goes when this one is written."""
+    retry: float = math.inf
+    """The time at which writing is tried again; infinite if everything is written."""
 
 
 class FlightRecorder:
@@ -103,8 +129,12 @@ class FlightRecorder:
         self._incarnation: str | None = None
         self._replaced_at: int | None = None
         """The position at which another engine has taken the endpoint of the one to record."""
-        self._written: dict[str, float] = {}
-        """The time of the last record of each cause."""
+        self._incident: _Incident | None = None
+        """The last incident."""
+        self._next: dict[str, float] = {}
+        """The time before which a cause makes no other record."""
+        self._pauses: dict[str, float] = {}
+        """The seconds without a record after the next one of a cause."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -134,7 +164,9 @@ class FlightRecorder:
         deadline = time.monotonic() + timeout
         while not self._session.wait_until(lambda: self._incarnation is not None, _POLL_SECONDS):
             if self._publisher_ended.is_set():
-                raise UnreachableError("the engine ended before the flight recorder had its state")
+                message = "the engine ended before the flight recorder had its state"
+                self._report(Cause(ENDED, f"{message}; why is unknown", []))
+                raise UnreachableError(message)
             if time.monotonic() > deadline:
                 detail = self._session.connection.detail
                 raise UnreachableError(f"the flight recorder is off after {timeout:g} s: {detail}")
@@ -155,8 +187,12 @@ class FlightRecorder:
                 self._await_last_message()
             has_stopped = self._publisher_ended is not None and self._stopped is not None
             for cause in self._causes(publisher_ended=publisher_ended):
-                self._record(cause)
-            if publisher_ended or has_stopped:
+                self._report(cause)
+            is_last = publisher_ended or has_stopped
+            incident = self._incident
+            if incident is not None and (is_last or time.monotonic() >= incident.retry):
+                self._retry(incident)
+            if is_last:
                 return
 
     def _await_last_message(self) -> None:
@@ -248,14 +284,34 @@ class FlightRecorder:
             return self._session.state
         return self._session.history.at(self._replaced_at - 1)
 
-    def _record(self, cause: Cause) -> None:
-        """Writes a record, unless there is one of this cause already."""
-        now = time.monotonic()
-        if now - self._written.get(cause.name, -SECONDS_BETWEEN_RECORDS) < SECONDS_BETWEEN_RECORDS:
+    def _report(self, cause: Cause) -> None:
+        """Writes a record, or adds the cause to the one of the present incident."""
+        now, incident = time.monotonic(), self._incident
+        if now < self._next.get(cause.name, now):
             return
-        self._written[cause.name] = now
-        with contextlib.suppress(OSError):  # if it cannot be read, writing says why
-            self._remove_oldest()
+        seconds = self._pauses.get(cause.name, MIN_SECONDS_BETWEEN_RECORDS)
+        self._next[cause.name] = now + seconds
+        self._pauses[cause.name] = min(2 * seconds, MAX_SECONDS_BETWEEN_RECORDS)
+        is_written = incident is not None and incident.retry == math.inf
+        if incident is None or (is_written and now - incident.begin >= INCIDENT_SECONDS):
+            self._record(cause, now)
+        elif cause.rank > incident.cause.rank:
+            self._record(cause, incident.begin, incident)
+        else:
+            self._add(cause, incident)
+
+    def _add(self, cause: Cause, incident: _Incident) -> None:
+        """Adds a further cause to the verdict of an incident."""
+        with self._session.lock:
+            step = self._last_state().step
+        if len(incident.verdict.also) < MAX_ALSO:
+            incident.verdict.also.append(FurtherCause(*cause, step))
+        with contextlib.suppress(OSError):  # what was written before is still there
+            _write(incident.verdict, incident.path)
+        self._log(f"{cause.name}: {cause.message}; added to {incident.path}")
+
+    def _record(self, cause: Cause, begin: float, before: _Incident | None = None) -> None:
+        """Writes the record of an incident, which replaces the one of a cause before it, if any."""
         with self._session.lock:
             result = verdict(
                 cause,
@@ -265,28 +321,71 @@ class FlightRecorder:
                 redacted=self._redacts,
             )
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        path = self._directory / f"flight-{stamp}-{os.getpid()}-{cause.name}.seqtop"
-        try:
-            save(self._session.history, path)
-            result.recording = path.name
-        except RecordingError as error:
-            result.problem = str(error)
-        try:
-            _write(result, path.with_suffix(".json"))
-        except OSError as error:
-            self._log(f"{cause.name}: {cause.message}; no record, as {error}")
+        path = self._directory / f"flight-{stamp}-{os.getpid()}-{cause.name}.json"
+        incident = self._incident = _Incident(cause, result, path, begin)
+        if before is not None:
+            first = FurtherCause(*before.cause, before.verdict.step)
+            result.also = [first, *before.verdict.also]
+            incident.replaces = before.path
+        with contextlib.suppress(OSError):  # if it cannot be read, writing says why
+            self._remove_oldest()
+        problem = self._write_files(incident)
+        text = f"{cause.name}: {cause.message}; "
+        if problem is None:
+            self._log(f"{text}recorded in {path.with_name(result.recording or path.name)}")
         else:
-            self._log(f"{cause.name}: {cause.message}; recorded in {path}")
+            self._log(f"{text}no record, as {problem}; it is tried again")
+
+    def _retry(self, incident: _Incident) -> None:
+        """Writes again what could not be written of a record."""
+        if incident.retry < math.inf and self._write_files(incident) is None:
+            self._log(f"{incident.cause.name}: recorded in {incident.path} after all")
+
+    def _write_files(self, incident: _Incident) -> str | None:
+        """Writes the files of a record, the small verdict first; returns a problem, if any."""
+        result, path = incident.verdict, incident.path
+        problem = None
+        try:
+            result.recording, result.problem = None, "the recording was not complete"
+            _write(result, path)
+            result.recording, result.problem = self._save_recording(path), None
+            _write(result, path)
+        except (OSError, RecordingError) as error:
+            result.problem = problem = str(error)
+            with contextlib.suppress(OSError):
+                _write(result, path)
+        incident.retry = math.inf if problem is None else time.monotonic() + _RETRY_SECONDS
+        if problem is None and (before := incident.replaces) is not None:
+            _remove(before, before.with_suffix(".seqtop"))
+        return problem
+
+    def _save_recording(self, path: Path) -> str | None:
+        """Writes the recording beside a verdict; returns its name, `None` if nothing is known."""
+        if self._incarnation is None:
+            return None
+        recording, part = path.with_suffix(".seqtop"), path.with_suffix(".part")
+        try:
+            _remove(part)
+            save(self._session.history, part)
+            part.replace(recording)
+        except BaseException:  # nothing that is not complete stays
+            _remove(part)
+            raise
+        return recording.name
 
     def _remove_oldest(self) -> None:
         """Makes room for a record in the directory."""
         files = [file for file in self._directory.iterdir() if _NAME.fullmatch(file.name)]
         records = sorted({file.stem for file in files})
         oldest = records[: max(len(records) - MAX_RECORDS + 1, 0)]
-        for file in files:
-            if file.stem in oldest:
-                with contextlib.suppress(OSError):
-                    file.unlink()
+        _remove(*(file for file in files if file.stem in oldest))
+
+
+def _remove(*paths: Path) -> None:
+    """Removes files as far as they exist and can be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def recent_history() -> MemoryStore:

@@ -20,6 +20,8 @@ MISSED_SLO: Final = "slo"
 
 MAX_REQUESTS = 100
 """Requests that a verdict names."""
+MAX_ALSO = 100
+"""Further causes that a verdict names."""
 
 
 class Cause(NamedTuple):
@@ -31,6 +33,21 @@ class Cause(NamedTuple):
     """A sentence with the figures that prove it."""
     request_ids: list[str]
     """The requests that are concerned, at most `MAX_REQUESTS`."""
+
+    @property
+    def rank(self) -> int:
+        """The rank among the causes of one incident, of which the record has the highest."""
+        return 2 if self.name in (ENDED, FAILED, SILENT) else 0 if self.name == MISSED_SLO else 1
+
+
+class FurtherCause(msgspec.Struct):
+    """A further cause of the same incident."""
+
+    cause: str
+    message: str
+    request_ids: list[str]
+    step: int
+    """The last step; -1 before the first."""
 
 
 class UnfinishedRequest(msgspec.Struct):
@@ -72,8 +89,10 @@ class Verdict(msgspec.Struct):
     """Findings of the checks so far, by rule."""
     redacted: bool
     """True if the recording contains no prompts, outputs and token ids."""
+    also: list[FurtherCause] = []
+    """Further causes, within a minute, in the order in which they were found."""
     recording: str | None = None
-    """The name of the recording beside this file; `None` if it could not be written."""
+    """The name of the recording beside this file; `None` if it is not written."""
     problem: str | None = None
     """The reason why the recording is missing or not complete."""
 

@@ -3,11 +3,12 @@
 import contextlib
 import json
 import re
+import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, cast
@@ -19,14 +20,21 @@ from benchmarks.scenes import Crowd
 from seqtop.checks.report import check_recording
 from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder import process
-from seqtop.flight_recorder.recorder import MAX_BYTES, MAX_RECORDS, FlightRecorder, recent_history
+from seqtop.flight_recorder.recorder import (
+    INCIDENT_SECONDS,
+    MAX_BYTES,
+    MAX_RECORDS,
+    FlightRecorder,
+    recent_history,
+)
 from seqtop.history import FileStore
+from seqtop.live.connection import UnreachableError
 from seqtop.live.session import Session
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, SequenceUpdate
 from tests.support import faulty_engine
 from tests.support.events import arrival, engine_info, stats, step
 from tests.support.scripted import ScriptedSource
@@ -98,8 +106,7 @@ HANGS = {
 }
 """The cause of each, and the requests that are concerned."""
 MESSAGES = {
-    "hang_in_a_step": r"0 steps and \d\.\d s without a computed token; 2 requests unfinished, 1"
-    r" run; 63 blocks available, the first request needs 1",
+    "hang_in_a_step": r"no step has ended for \d\.\d s \(after step 2\); 2 requests unfinished",
     "admit_nothing": r"50 steps and \d\.\d s without a computed token; 2 requests unfinished, 0"
     r" run; 64 blocks available, the first request needs 1",
     "leave_a_prefill": r"no token computed for \d\.\d s, in which \d+ steps computed others; 1 of 3"
@@ -222,20 +229,39 @@ def test_record_is_redacted_unless_told_otherwise(
     assert (state.sequences[2].text == "") is is_redacted
 
 
+class Clock:
+    """The time of `time.monotonic` in a flight recorder."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def read(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("seqtop.flight_recorder.recorder.time.monotonic", clock.read)
+    return clock
+
+
 class Watched:
     """A flight recorder of a source in this process, whose time passes when a test says so."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
-        self.source = ScriptedSource(engine_info(), history=recent_history())
+    def __init__(
+        self, directory: Path, source: ScriptedSource | None = None, **options: Any
+    ) -> None:
+        self.source = source or ScriptedSource(engine_info(), history=recent_history())
         self.log: list[str] = []
         self.recorder = FlightRecorder(
             cast(Session, self.source),
             directory,
             redact=False,
             thresholds=Thresholds(no_progress_steps=3),
-            slo=Slo(),
             log=self.log.append,
-            **options,
+            **{"slo": Slo()} | options,
         )
         self._number = 0
 
@@ -244,7 +270,7 @@ class Watched:
         for event in events:
             self.source.apply(event)
         before = len(self.log)
-        self.recorder.run(threading.Event(), duration=1e-3)
+        self.recorder.run(threading.Event(), duration=1e-5)
         return [line.partition(":")[0] for line in self.log[before:]]
 
     def steps(self, count: int, **fields: Any) -> list[Event]:
@@ -252,15 +278,77 @@ class Watched:
         return [step(number, **fields) for number in range(self._number - count, self._number)]
 
 
-def test_same_cause_makes_one_record_and_another_one_its_own(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+def test_an_incident_has_one_record(tmp_path: Path, clock: Clock) -> None:
+    """Also if its causes are many, and if one that says more follows a missed objective."""
+    watched = Watched(tmp_path, slo=Slo(ttft=0.2))
+    late = RequestMetrics(1.0, 100.5, 100.0, 100.5, 99.0)
     computes = stats(num_prefill_tokens=1)
+    touched = SequenceUpdate(seq_id=1)
     with watched.recorder.watching():
-        assert watched.run(arrival(1), *watched.steps(5)) == ["no-progress"]
+        missed = watched.steps(1, stats=computes, sequences=[touched], metrics={"req-1": late})
+        assert watched.run(arrival(1), *missed) == ["slo"]
+        assert watched.run(*watched.steps(5)) == ["no-progress"]
         again = [*watched.steps(1, stats=computes), *watched.steps(5)]
-        assert watched.run(*again) == []
+        assert watched.run(*again) == [], "the same cause"
         assert watched.run(*watched.steps(2, stats=stats(num_free_blocks=63))) == ["pool-sum"]
-    assert len([*tmp_path.glob("*.seqtop")]) == len([*tmp_path.glob("*.json")]) == 2
+        (record,) = tmp_path.glob("*.json")
+        verdict = read(record)
+        assert verdict["cause"] == "no-progress"
+        assert [further["cause"] for further in verdict["also"]] == ["slo", "pool-sum"]
+        assert verdict["also"][0]["request_ids"] == ["req-1"]
+        assert [path.name for path in tmp_path.glob("*.seqtop")] == [verdict["recording"]]
+        clock.now += INCIDENT_SECONDS
+        assert watched.run(*watched.steps(2, stats=stats(num_free_blocks=63))) == ["pool-sum"]
+    assert len([*tmp_path.glob("*.json")]) == 2
+
+
+def test_the_same_cause_is_recorded_less_and_less_often(tmp_path: Path, clock: Clock) -> None:
+    watched = Watched(tmp_path)
+    times = []
+    with watched.recorder.watching():
+        watched.run(arrival(1))
+        for _ in range(100):
+            clock.now += 30.0
+            watched.run(*watched.steps(1, stats=stats(num_prefill_tokens=1)))
+            if watched.run(*watched.steps(4)):
+                times.append(clock.now)
+    between = [round(later - earlier) for earlier, later in pairwise(times)]
+    assert between == [60, 120, 240, 480, 600, 600, 600]
+
+
+def test_a_record_for_which_there_is_no_room_is_tried_again(tmp_path: Path, clock: Clock) -> None:
+    """Its verdict is written, and nothing that is not complete."""
+    watched = Watched(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with watched.recorder.watching():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_800, hard))
+        try:
+            assert watched.run(arrival(1), *watched.steps(300)) == ["no-progress"]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (record,) = tmp_path.iterdir()
+        assert "; no record, as " in watched.log[0]
+        assert "File too large" in read(record)["problem"]
+        assert watched.run() == []
+        clock.now += 10.0
+        assert watched.run() == ["no-progress"]
+    assert sorted(tmp_path.iterdir()) == [record, record.with_suffix(".seqtop")]
+    assert read(record)["problem"] is None
+    report = check_recording(record.with_suffix(".seqtop"))
+    assert report.num_steps == 300
+
+
+def test_an_engine_that_ends_before_its_state_was_received(endpoint: str, tmp_path: Path) -> None:
+    ended = threading.Event()
+    ended.set()
+    nothing = cast(ScriptedSource, Session(endpoint, history=recent_history()))
+    watched = Watched(tmp_path, nothing, publisher_ended=ended)
+    with watched.recorder.watching(), pytest.raises(UnreachableError, match="ended before"):
+        watched.recorder.await_engine(SECONDS)
+    (record,) = tmp_path.iterdir()
+    verdict = read(record)
+    assert (verdict["cause"], verdict["recording"], verdict["problem"]) == ("ended", None, None)
+    assert watched.log == [f"ended: {verdict['message']}; recorded in {record}"]
 
 
 def test_directory_has_a_limited_number_of_records(tmp_path: Path) -> None:
