@@ -49,20 +49,26 @@ class CheckedEngine:
         return f"{problem}{report.as_text()}\nrecorded in {self.path}"
 
     def _receive_all(self, timeout: float) -> None:
-        """Waits until the session has all that the engine has published, if it still runs."""
-        from seqtop.live.connection import ConnectionState, UnreachableError
+        """Waits until the session has all that the engine has published, or the engine ends."""
+        from seqtop.live.connection import ConnectionState
         from seqtop.live.session import Session
+        from seqtop.process.observable import Observable
 
-        if self.session.connection.state is not ConnectionState.LIVE:
-            return
+        live, session, change = ConnectionState.LIVE, self.session, Observable()
         # A snapshot contains everything that was published before it was requested.
-        with (
-            contextlib.suppress(UnreachableError),
-            Session(self.session.connection.endpoint) as later,
-        ):
-            later.await_engine(timeout)
+        with contextlib.ExitStack() as stack:
+            later = stack.enter_context(Session(session.connection.endpoint))
+            for observed in (session, later):
+                observed.add_callback(change.changed)
+                stack.callback(observed.remove_callback, change.changed)
+
+            def has_ended() -> bool:
+                """Returns whether the engine has said that it ends: it then sends no snapshot."""
+                return session.connection.state is not live
+
+            change.wait_until(lambda: has_ended() or later.connection.state is live, timeout)
             number = later.sequence_number
-            self.session.wait_until(lambda: self.session.sequence_number >= number, timeout)
+            change.wait_until(lambda: has_ended() or session.sequence_number >= number, timeout)
 
 
 class SeqtopChecks:

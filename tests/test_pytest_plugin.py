@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 pytest_plugins = ["pytester"]
 
 ENGINE = """
@@ -34,9 +36,9 @@ def suite(pytester: pytest.Pytester, endpoint: str, monkeypatch: pytest.MonkeyPa
     installed = {point.value for point in entry_points(group="pytest11")}
     plugin = () if "seqtop.pytest_plugin" in installed else ("-p", "seqtop.pytest_plugin")
 
-    def run(body: str, *arguments: str) -> pytest.RunResult:
+    def run(body: str, *arguments: str, timeout: float | None = None) -> pytest.RunResult:
         pytester.makepyfile(ENGINE.replace("ENDPOINT", repr(endpoint)) + body)
-        return pytester.runpytest_subprocess(*plugin, *arguments)
+        return pytester.runpytest_subprocess(*plugin, *arguments, timeout=timeout)
 
     return run
 
@@ -116,6 +118,21 @@ def test_outcomes(suite: Suite) -> None:
         ("PASSED", "test_warning[error]"),
         ("FAILED", "test_no_engine"),
     }
+
+
+CLOSED = """
+def test_engine(seqtop_checks):
+    seqtop_checks.timeout = 1e6  # a wait for it would not end
+    with Publisher({endpoint!r}, engine_info(), EngineState()) as engine:
+        seqtop_checks(engine.endpoint, thresholds={{"no_progress_steps": 1e6}})
+        for event in (arrival(1), *map(step, range(2_000))):
+            engine.publish(event)
+"""
+
+
+def test_an_engine_that_is_closed_at_the_end_of_the_test(suite: Suite, endpoint: str) -> None:
+    """Its last messages are still on their way."""
+    suite(CLOSED.format(endpoint=endpoint), "-q", timeout=SECONDS).assert_outcomes(passed=1)
 
 
 def test_a_failure_of_the_test_itself_is_shown_beside_the_findings(suite: Suite) -> None:
