@@ -22,7 +22,7 @@ from seqtop.kv.cache import KvCache
 from seqtop.kv.ui_state import KvUiState
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
-from seqtop.state.wait_causes import BEHIND, CAUSES
+from seqtop.state.wait_causes import BEHIND, CAUSES, OUTSIDE_STEPS
 from seqtop.tui.rendering import cell_map, owner_marks
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
@@ -364,6 +364,8 @@ def test_the_causes_of_an_explained_wait() -> None:
     example = read("docs/explain.md").split("```")[1]
     causes = re.findall(r"queued +(?:behind .* in the queue: )?([^(;\n]*[^(;\n ])", example)
     assert len(causes) > 3
-    assert {*causes} <= {cause.limited(None) for cause in CAUSES.values()} | {
-        "until the next step began"
-    }
+    table = (*CAUSES.values(), *OUTSIDE_STEPS.values())
+    sentences = {cause.limited(None) for cause in table}
+    assert {cause.split(",")[0] for cause in causes} <= sentences
+    parts = read("docs/explain.md").split("| cause | the time of a wait |")[1].split("\n\n")[0]
+    assert code_spans(parts) == [*OUTSIDE_STEPS]

@@ -87,6 +87,6 @@ def test_an_unfinished_request_is_explained_further_as_it_runs() -> None:
         await until(pilot, lambda: "3 tokens; 3 steps" in screen(app))
         text = " ".join(screen(app).split())
         assert "unknown 2.00 s" in text
-        assert "since the last step that has ended" in text
+        assert "no step has ended since then" in text
 
     play(app, act, (100, 50))
