@@ -1,6 +1,7 @@
 """Rules on the ownership of blocks, and on the pool's own figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
@@ -56,12 +57,12 @@ class BlockRules(RuleGroup):
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Checks the tables of the sequences `touched`, and the changes of the prefix cache."""
-        positions: dict[int, list[int]] = {}
+        positions: dict[int, range] = {}
         cache_changes = _cache_changes(event)
         changed = set(cache_changes)
         for seq_id in touched:
             table_change = self._index.set_tables(seq_id, self.state.sequences.get(seq_id))
-            positions.setdefault(seq_id, []).extend(table_change.new_positions)
+            positions[seq_id] = table_change.new_positions or positions.get(seq_id, range(0))
             changed |= table_change.blocks
         yield from self._cache_range(cache_changes)
         num_unused = len(self._cached_unused)
@@ -146,7 +147,7 @@ class BlockRules(RuleGroup):
                 )
 
     @_BLOCK_RANGE
-    def _table_range(self, sequence: SequenceState, positions: list[int]) -> Iterator[Finding]:
+    def _table_range(self, sequence: SequenceState, positions: range) -> Iterator[Finding]:
         info = self.state.info
         if info is None or info.block_size < 1:
             return
@@ -161,16 +162,14 @@ class BlockRules(RuleGroup):
                 )
 
     @rule("block-shared", "two sequences hold a block whose tokens they do not have in common")
-    def _shared(self, sequence: SequenceState, positions: list[int]) -> Iterator[Finding]:
+    def _shared(self, sequence: SequenceState, positions: range) -> Iterator[Finding]:
         """Checks the blocks that are new to a table, and the block written last."""
         info = self.state.info
         if info is None or info.block_size < 1:
             return
         written = (sequence.num_computed_tokens - 1) // info.block_size
-        to_check = {*positions}
-        if 0 <= written < len(sequence.block_table):
-            to_check.add(written)
-        for position in sorted(to_check):
+        is_old = 0 <= written < len(sequence.block_table) and written not in positions
+        for position in chain([written] if is_old else (), positions):
             block = sequence.block_table[position]
             if block < info.num_reserved_blocks:
                 continue

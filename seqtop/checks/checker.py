@@ -44,17 +44,19 @@ class Checker:
 
     def apply(self, event: Event) -> list[Finding]:
         """Applies `event` to the state and returns the findings."""
-        findings: list[Finding] = []
-        for group in self._groups:
-            findings += group.before(event)
+        return list(self.findings(event))
+
+    def findings(self, event: Event) -> Iterator[Finding]:
+        """Applies `event` to the state before the first of the findings, which may be a million."""
+        before = [finding for group in self._groups for finding in group.before(event)]
         touched = list(self.state.apply(event))
+        yield from before
         for group in self._groups:
-            findings += group.after(event, touched)
+            yield from group.after(event, touched)
         if isinstance(event, Step):
             for request in self._batch(event):
                 for check in self._checks_of_running:
-                    findings += check(request)
-        return findings
+                    yield from check(request)
 
     def end(self) -> list[Finding]:
         """Returns the findings that show only after the last event."""

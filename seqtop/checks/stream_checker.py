@@ -111,7 +111,7 @@ class StreamChecker:
         assert self._checker is not None, "`start` comes first"
         state = self._checker.state
         num_steps = state.num_steps_seen
-        for finding in self._checker.apply(event):
+        for finding in self._checker.findings(event):
             # The pool's figures of a step are checked when the next one arrives.
             self._store(position if finding.step == state.step else position - 1, finding)
         self.num_events += 1

@@ -20,7 +20,7 @@ _NO_OWNERS: Mapping[int, int] = {}
 class TableChange(NamedTuple):
     """The difference between a sequence's tables and those in the index."""
 
-    new_positions: list[int]
+    new_positions: range
     """Logical positions of `block_table` that name another block than before."""
     blocks: set[int]
     """The blocks that the sequence got or released, numbered as in `BlockIndex`."""
@@ -175,7 +175,8 @@ class BlockOwners:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[int, dict[int, int]] = {}
+        self._owners: dict[int, _Owner | dict[int, int]] = {}
+        """A tuple for one owner, since a dictionary takes four times as much."""
         self._tables: dict[int, list[int]] = {}
         self.num_shared = 0
         """Blocks that several sequences hold."""
@@ -193,22 +194,23 @@ class BlockOwners:
         The limit comes from the engine, so the cost is bounded by the size of the tables.
         """
         if limit > len(self._owners):
-            return (owners for block, owners in self._owners.items() if block < limit)
-        return (self._owners[block] for block in range(limit) if block in self._owners)
+            return (_mapping(owners) for block, owners in self._owners.items() if block < limit)
+        return (_mapping(self._owners[block]) for block in range(limit) if block in self._owners)
 
     def among(self, blocks: range) -> list[Mapping[int, int]]:
         """Returns the owners of each of `blocks` that a sequence holds."""
-        return [owners for owners in map(self._owners.get, blocks) if owners]
+        return [_mapping(owners) for owners in map(self._owners.get, blocks) if owners]
 
     def of(self, block: int) -> Mapping[int, int]:
         """Returns the sequences that hold `block`, each with the position in its table."""
-        return self._owners.get(block, _NO_OWNERS)
+        owners = self._owners.get(block)
+        return _NO_OWNERS if owners is None else _mapping(owners)
 
     def table(self, seq_id: int) -> Sequence[int]:
         """Returns the table of a sequence as it was set last."""
         return self._tables.get(seq_id, ())
 
-    def set_table(self, seq_id: int, table: list[int]) -> tuple[list[int], set[int]]:
+    def set_table(self, seq_id: int, table: list[int]) -> tuple[range, set[int]]:
         """Sets the table of a sequence; an empty table removes it.
 
         Returns:
@@ -216,7 +218,7 @@ class BlockOwners:
         """
         before = self._tables.get(seq_id, [])
         if not before and not table:
-            return [], set()
+            return range(0), set()
         changed: set[int] = set()
         first_new = len(before)
         if table[:first_new] != before:
@@ -224,25 +226,49 @@ class BlockOwners:
             changed.update(before)
             first_new = 0
         for position in range(first_new, len(table)):
-            owners = self._owners.setdefault(table[position], {})
-            self.num_shared += len(owners) == 1 and seq_id not in owners
-            self.num_entries += seq_id not in owners
-            owners[seq_id] = position
+            self._add(table[position], seq_id, position)
         changed.update(table[first_new:])
         if table:
             self._tables[seq_id] = table.copy()
         else:
             del self._tables[seq_id]
-        return list(range(first_new, len(table))), changed
+        return range(first_new, len(table)), changed
+
+    def _add(self, block: int, seq_id: int, position: int) -> None:
+        owners = self._owners.get(block)
+        if owners is None or (isinstance(owners, _Owner) and owners.seq_id == seq_id):
+            self.num_entries += owners is None
+            self._owners[block] = _Owner(seq_id, position)
+            return
+        if isinstance(owners, _Owner):
+            self.num_shared += 1
+            owners = self._owners[block] = _mapping(owners)
+        self.num_entries += seq_id not in owners
+        owners[seq_id] = position
 
     def _release(self, seq_id: int, table: list[int]) -> None:
         for block in table:
             owners = self._owners.get(block)
-            if owners is not None and owners.pop(seq_id, None) is not None:
-                self.num_shared -= len(owners) == 1
-                self.num_entries -= 1
-                if not owners:
+            if isinstance(owners, _Owner):
+                if owners.seq_id == seq_id:
                     del self._owners[block]
+                    self.num_entries -= 1
+            elif owners is not None and owners.pop(seq_id, None) is not None:
+                self.num_entries -= 1
+                if len(owners) == 1:
+                    self.num_shared -= 1
+                    self._owners[block] = _Owner(*owners.popitem())
+
+
+class _Owner(NamedTuple):
+    """The only owner of a block, and the position of the block in its table."""
+
+    seq_id: int
+    position: int
+
+
+def _mapping(owners: _Owner | dict[int, int]) -> dict[int, int]:
+    return {owners.seq_id: owners.position} if isinstance(owners, _Owner) else owners
 
 
 def _sizes(state: EngineData) -> tuple[int, int, int]:
