@@ -49,6 +49,8 @@ class Report(msgspec.Struct):
     """Findings of rules whose severity is `error`."""
     num_warnings: int = 0
     """Findings of rules whose severity is `warning`."""
+    predicted_from: str = ""
+    """The recording from which the checked one was predicted; empty for a run of an engine."""
 
     def as_json(self) -> str:
         """Returns the report as indented JSON."""
@@ -116,6 +118,7 @@ def check_recording(
         unreadable = list(dict.fromkeys([*checker.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
         report.problem = recording.damage
+        report.predicted_from = recording.predicted_from
         if unreadable and report.problem is None:
             more = f", and so are {len(unreadable) - 1:,} more places" if unreadable[1:] else ""
             report.problem = f"{unreadable[0]}{more}"

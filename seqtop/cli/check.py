@@ -13,6 +13,7 @@ from seqtop.cli.options import (
     add_timeout,
     curve_keys,
 )
+from seqtop.cli.recordings import warn_of_prediction
 from seqtop.process.argparse_ext import positive
 
 
@@ -72,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
             report = check_recording(options.source, thresholds=thresholds)
     except RecordingError as error:
         return fail(str(error))
+    warn_of_prediction(options.source, report.predicted_from)
     if report.problem is not None:
         warn(report.problem)
     if options.json:

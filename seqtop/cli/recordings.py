@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_recording(path: str) -> Iterator[FileStore]:
-    """Opens the recording at `path` and prints a warning if it is damaged.
+    """Opens the recording at `path`; prints a warning if it is damaged or only a prediction.
 
     Raises:
         RecordingError: The recording is empty or cannot be read.
@@ -25,7 +25,14 @@ def open_recording(path: str) -> Iterator[FileStore]:
         recording.require()
         if recording.damage:
             warn(recording.damage)
+        warn_of_prediction(path, recording.predicted_from)
         yield recording
+
+
+def warn_of_prediction(path: str, predicted_from: str) -> None:
+    """Prints a warning if a recording was predicted by `seqtop whatif` from another one."""
+    if predicted_from:
+        warn(f"{path} is a PREDICTION from {predicted_from}, no run of an engine")
 
 
 def nearest_step(recording: FileStore, step: int) -> str | None:

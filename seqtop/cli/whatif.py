@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from seqtop.cli.messages import fail, print_document
-from seqtop.cli.options import Commands
+from seqtop.cli.options import Commands, parse_slo
 from seqtop.process.argparse_ext import positive
+
+if TYPE_CHECKING:
+    from seqtop.whatif.driver import ShowProgress
+    from seqtop.whatif.predict import Question
+    from seqtop.whatif.report import Answer
 
 _DIFFERS = 1
 """The exit status if the recording does not come out again."""
@@ -43,6 +52,14 @@ def add_command(commands: Commands) -> None:
         help="requests arrive at their recorded times, or before the same steps (default: time)",
     )
     whatif.add_argument(
+        "--closed-loop",
+        dest="arrivals",
+        action="store_const",
+        const="closed-loop",
+        help="requests arrive as long after the end of an earlier one as they did: clients that"
+        " wait for an answer before they send the next request",
+    )
+    whatif.add_argument(
         "--scale-arrivals",
         type=positive,
         default=1.0,
@@ -56,10 +73,48 @@ def add_command(commands: Commands) -> None:
         metavar="REQUEST",
         help="the id of a request to leave out; may be repeated",
     )
+    times = whatif.add_argument_group("times")
+    times.add_argument(
+        "--step-time",
+        metavar="NAME=TIME,…",
+        default="",
+        help="times that are not to be fitted to the recording, such as prefill=0.1ms,decode=20us:"
+        " of each step, prefill token, decode token, gap between steps, arrival, or wake-up",
+    )
+    times.add_argument(
+        "--calibrate",
+        dest="calibrations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="another recording of the same model and device, to whose steps the times are fitted"
+        " too; may be repeated",
+    )
+    several = whatif.add_argument_group("several predictions")
+    forms = several.add_mutually_exclusive_group()
+    forms.add_argument(
+        "--sweep",
+        metavar="NAME=FIRST..LAST:COUNT",
+        help="predict with several values of a setting, such as num_gpu_blocks=500..2000:8 or"
+        " max_num_seqs=8,16,32",
+    )
+    forms.add_argument(
+        "--capacity",
+        action="store_true",
+        help="find the highest load with which 99%% of the requests meet the objectives of --slo",
+    )
+    several.add_argument(
+        "--slo",
+        type=parse_slo,
+        metavar="FIGURE=TIME,…",
+        help="with --sweep or --capacity: objectives for ttft, itl, tpot, queue and e2e, such as"
+        " ttft=1,itl=50ms",
+    )
     whatif.add_argument(
         "--anyway",
         action="store_true",
-        help="predict even if the recording cannot be repeated",
+        help="predict even if the recording cannot be repeated, or if most of the time would be in"
+        " steps larger than the recorded ones",
     )
     whatif.add_argument("-o", "--output", metavar="FILE", help="write the prediction to a file")
     whatif.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -70,33 +125,75 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.history import RecordingError
-    from seqtop.whatif import report
-    from seqtop.whatif.driver import DriverError
-    from seqtop.whatif.predict import Question, predict
-    from seqtop.whatif.settings import SettingError
-    from seqtop.whatif.step_time import StepTimeError
-    from seqtop.whatif.workload import WorkloadError
+    from seqtop.whatif import report, step_time
+    from seqtop.whatif.predict import WHATIF_ERRORS, Question
 
-    if options.output and os.path.lexists(options.output) and not options.force:
-        return fail(f"{options.output} exists already; --force replaces it", status=2)
-    question = Question(
-        recording=options.source,
-        changes=options.changes,
-        arrivals=options.arrivals,
-        scale_arrivals=options.scale_arrivals,
-        without=options.without,
-        anyway=options.anyway,
-        output=options.output,
-        overwrite=options.force,
-        model=options.model,
-    )
+    if (conflict := _find_conflict(options)) is not None:
+        return fail(conflict, status=2)
     try:
-        prediction = predict(question)
-    except (RecordingError, WorkloadError, DriverError, SettingError, StepTimeError) as error:
+        question = Question(
+            recording=options.source,
+            changes=options.changes,
+            arrivals=options.arrivals,
+            scale_arrivals=options.scale_arrivals,
+            without=options.without,
+            step_time=step_time.parse(options.step_time),
+            calibrations=options.calibrations,
+            anyway=options.anyway,
+            output=options.output,
+            overwrite=options.force,
+            model=options.model,
+        )
+        with _progress() as progress:
+            answer = _answer(question, options, progress)
+    except WHATIF_ERRORS as error:
         return fail(str(error), status=2)
     if options.json:
-        print_document(report.as_json(prediction))
+        print_document(report.as_json(answer))
     else:
-        print(report.as_text(prediction))
-    return 0 if prediction.is_proven else _DIFFERS
+        print(report.as_text(answer))
+    return 0 if answer.basis.proof.is_proven else _DIFFERS
+
+
+def _find_conflict(options: argparse.Namespace) -> str | None:
+    """Returns a sentence about options that exclude each other, or `None`."""
+    if options.output and os.path.lexists(options.output) and not options.force:
+        return f"{options.output} exists already; --force replaces it"
+    if options.output and (options.sweep or options.capacity):
+        return "-o writes one prediction; --sweep and --capacity make several"
+    if options.capacity and not options.slo:
+        return "--capacity needs --slo: the objectives that the load has to keep"
+    if options.slo and not (options.sweep or options.capacity):
+        return "--slo is for --sweep and --capacity"
+    return None
+
+
+def _answer(question: Question, options: argparse.Namespace, progress: ShowProgress) -> Answer:
+    from seqtop.state.slo import Slo
+    from seqtop.whatif.predict import predict
+    from seqtop.whatif.sweep import find_capacity, sweep
+
+    if options.capacity:
+        return find_capacity(question, options.slo, progress)
+    if options.sweep:
+        return sweep(question, options.sweep, options.slo or Slo(), progress)
+    return predict(question, progress)
+
+
+@contextmanager
+def _progress() -> Iterator[ShowProgress]:
+    """Yields a function that shows the number of complete replays, if a person can see it."""
+    if not sys.stderr.isatty():
+        yield lambda num_complete, total: None
+        return
+    width = 30
+
+    def show(num_complete: float, total: int) -> None:
+        cells = round(width * min(num_complete / max(total, 1), 1.0))
+        bar = "█" * cells + "░" * (width - cells)
+        print(f"\r{bar} {int(num_complete)} of {total} runs", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

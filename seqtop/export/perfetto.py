@@ -135,6 +135,8 @@ def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
 
 def _engine(run: EngineRun, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
     name = f"engine {run.info.engine_id}, {run.info.model}" if run.info else "engine"
+    if run.info and run.info.predicted_from:
+        name += f", PREDICTION from {run.info.predicted_from}"
     yield _named("process_name", pid, pid, name)
     yield _named("thread_name", pid, tid, "steps")
     now = 0

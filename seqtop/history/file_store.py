@@ -79,6 +79,15 @@ class FileStore(Timeline):
         """True if no state can be read; then `damage` is the reason."""
         return not self._segments
 
+    @property
+    def predicted_from(self) -> str:
+        """The recording from which this one was predicted; empty if none, or if it is unknown."""
+        try:
+            info = self.at(self.last).info
+        except RecordingError:
+            return ""
+        return info.predicted_from if info is not None else ""
+
     def require(self) -> None:
         """Checks that at least one state can be read.
 

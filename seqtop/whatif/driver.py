@@ -1,20 +1,25 @@
 """Drivers: processes that replay workloads with the scheduler of one engine.
 
 A driver belongs to the engine's package, which the inspector never imports. It reads requests as
-lines of JSON from its standard input, and writes as many results. Another Python, with another
-version of the engine, may run it.
+lines of JSON from its standard input, and answers each with lines of progress, which are numbers,
+and one result. Another Python, with another version of the engine, may run it.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +28,7 @@ from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
 from seqtop.whatif.replay import (
     Clock,
+    MessageSink,
     RecordingSink,
     Replay,
     ReplayOptions,
@@ -38,6 +44,11 @@ DRIVERS = {
     "vLLM": "seqtop.adapters.vllm.whatif",
 }
 """The modules of drivers, by the first word of `EngineInfo.engine`."""
+
+NUM_PROCESSES = 2
+"""The replays that run at the same time."""
+_PROGRESS_SECONDS = 0.1
+"""The time between two lines of progress."""
 
 
 class DriverError(Exception):
@@ -61,11 +72,9 @@ class ReplayRequest(msgspec.Struct):
 
     recording: str
     """The path of the recording."""
-    output: str
-    """The path of the prediction."""
+    output: str | None
+    """The path of the prediction; `None` if only its figures are wanted."""
     options: ReplayOptions
-    overwrite: bool = False
-    """True if the file at `output` is to be replaced."""
 
 
 class MakeScheduler(Protocol):
@@ -77,7 +86,7 @@ class MakeScheduler(Protocol):
         options: ReplayOptions,
         replay: Replay,
         clock: Clock,
-        sink: RecordingSink,
+        sink: MessageSink,
         name: str,
     ) -> Scheduler:
         """Makes a scheduler for a workload. Raises ValueError or OSError if it cannot."""
@@ -87,7 +96,7 @@ def serve(make_scheduler: MakeScheduler) -> int:
     """Serves the requests on standard input; returns the exit status of the process."""
     workloads: dict[str, Workload] = {}
     # What the engine prints must not be taken for a result.
-    results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=ReplayRequest)
@@ -95,29 +104,44 @@ def serve(make_scheduler: MakeScheduler) -> int:
             if request.recording not in workloads:
                 with FileStore(request.recording) as recording:
                     workloads[request.recording] = Workload(recording)
-            result = _replay(workloads[request.recording], request, make_scheduler)
+            workload = workloads[request.recording]
+            result = _replay(workload, request, make_scheduler, _progress_to(output))
         except (WorkloadError, RecordingError, WireError, ValueError, OSError) as error:
             result = ReplayResult(error=str(error))
-        results.write(msgspec.json.encode(result) + b"\n")
-        results.flush()
+        output.write(msgspec.json.encode(result) + b"\n")
+        output.flush()
     return 0
 
 
+def _progress_to(output: IO[bytes]) -> Callable[[float], None]:
+    """Returns a function that writes a share, if some time has passed since the last one."""
+    next_at = 0.0
+
+    def progress(share: float) -> None:
+        nonlocal next_at
+        if (now := time.monotonic()) >= next_at:
+            next_at = now + _PROGRESS_SECONDS
+            output.write(b"%.4f\n" % share)
+            output.flush()
+
+    return progress
+
+
 def _replay(
-    workload: Workload, request: ReplayRequest, make_scheduler: MakeScheduler
+    workload: Workload,
+    request: ReplayRequest,
+    make_scheduler: MakeScheduler,
+    progress: Callable[[float], None],
 ) -> ReplayResult:
     clock = Clock()
-    replay = Replay(workload, request.options, clock)
-    with FileWriter(request.output, overwrite=request.overwrite) as writer:
-        scheduler = make_scheduler(
-            workload,
-            request.options,
-            replay,
-            clock,
-            RecordingSink(writer),
-            Path(request.recording).name,
-        )
-        return replay.run(scheduler)
+    with ExitStack() as stack:
+        recording = None
+        if request.output is not None:
+            writer = FileWriter(request.output)
+            recording = RecordingSink(stack.enter_context(writer))
+        replay = Replay(workload, request.options, clock, recording, progress)
+        name = Path(request.recording).name
+        return replay.run(make_scheduler(workload, request.options, replay, clock, replay, name))
 
 
 def run_driver(
@@ -133,37 +157,130 @@ def run_driver(
     Raises:
         DriverError: The driver cannot be started, or ends before its last result.
     """
-    with ExitStack() as stack:
-        errors = stack.enter_context(tempfile.TemporaryFile())  # a pipe that nobody reads may fill
+    with closing(_Process(python, module)) as process:
+        for request in requests:
+            yield process.run(request, lambda _: None)
+
+
+ShowProgress: TypeAlias = Callable[[float, int], object]
+"""A function that is called from any thread with the number of complete replays, with those that
+run in part, and the number of all."""
+
+
+def no_progress(_num_complete: float, _total: int) -> None:
+    """Shows no progress."""
+
+
+class Drivers:
+    """Processes of one driver, which are started when they are needed; a context manager ends them.
+
+    Args:
+        module: The module of the driver.
+        python: The Python that runs it.
+        progress: Shows the progress.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        python: str = sys.executable,
+        progress: ShowProgress = no_progress,
+    ) -> None:
+        self._module = module
+        self._python = python
+        self._progress = progress
+        self._threads = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="seqtop-driver")
+        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+        self._processes: list[_Process] = []
+        self._shares: list[float] = []
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Drivers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            processes, self._is_closed = self._processes, True
+        for process in processes:
+            process.close()
+        self._threads.shutdown()
+
+    def submit(self, request: ReplayRequest) -> Future[ReplayResult]:
+        """Lets a process replay; the result of the future has an error, or raises `DriverError`."""
+        with self._lock:
+            index = len(self._shares)
+            self._shares.append(0.0)
+        return self._threads.submit(self._run, index, request)
+
+    def _run(self, index: int, request: ReplayRequest) -> ReplayResult:
         try:
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [python, "-m", module],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                )
+            process = self._idle.get_nowait()
+        except queue.Empty:
+            process = self._start()
+        result = process.run(request, partial(self._show, index))
+        self._show(index, 1.0)
+        self._idle.put(process)
+        return result
+
+    def _show(self, index: int, share: float) -> None:
+        with self._lock:
+            self._shares[index] = share
+            self._progress(sum(self._shares), len(self._shares))
+
+    def _start(self) -> _Process:
+        with self._lock:
+            if self._is_closed:
+                raise DriverError("the replays were ended")
+            process = _Process(self._python, self._module)
+            self._processes.append(process)
+            return process
+
+
+class _Process:
+    """A process of a driver."""
+
+    def __init__(self, python: str, module: str) -> None:
+        self._module = module
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
             )
         except OSError as error:
+            self._errors.close()
             raise DriverError(f"{python} cannot be started: {error.strerror}") from error
-        stack.callback(process.kill)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for request in requests:
-            try:
-                process.stdin.write(msgspec.json.encode(request) + b"\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except BrokenPipeError:
-                line = b""
-            if not line:
-                raise DriverError(_failure(process, module, errors))
-            yield msgspec.json.decode(line, type=ReplayResult)
+
+    def run(self, request: ReplayRequest, progress: Callable[[float], object]) -> ReplayResult:
+        """Replays, and returns the result. Raises `DriverError` if the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+            while isinstance(reply := _REPLY.decode(self._process.stdout.readline()), float):
+                progress(reply)
+        except (OSError, msgspec.DecodeError) as error:
+            raise self._failure() from error
+        return reply
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._process, self._errors:
+            self._process.kill()
+
+    def _failure(self) -> DriverError:
+        """Returns an error with the last line that the process wrote to its standard error."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").strip()
+        return DriverError(f"{self._module} has failed: {(text.splitlines() or ['no reason'])[-1]}")
 
 
-def _failure(process: subprocess.Popen[bytes], module: str, errors: IO[bytes]) -> str:
-    """Returns a sentence with the last line that a process wrote to its standard error."""
-    process.communicate()
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines() or ["it wrote nothing"]
-    return f"{module} has failed: {lines[-1]}"
+_REPLY: msgspec.json.Decoder[float | ReplayResult] = msgspec.json.Decoder(float | ReplayResult)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -10,15 +14,27 @@ import msgspec
 from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import Run
 from seqtop.history.file_store import FileStore
-from seqtop.whatif.driver import DriverError, ReplayRequest, driver_of, run_driver
-from seqtop.whatif.prediction import ChangedRequest, Figure, changed_requests, figures
+from seqtop.history.timeline import RecordingError
+from seqtop.process import files
+from seqtop.text import format as fmt
+from seqtop.whatif.changed_requests import ChangedRequest, changed_requests
+from seqtop.whatif.driver import (
+    DriverError,
+    Drivers,
+    ReplayRequest,
+    ShowProgress,
+    driver_of,
+    no_progress,
+)
+from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
-from seqtop.whatif.settings import parse_change
-from seqtop.whatif.step_time import StepTime, fit
-from seqtop.whatif.workload import Workload, WorkloadError
+from seqtop.whatif.settings import SettingError, parse_change, recorded_settings
+from seqtop.whatif.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
+from seqtop.whatif.workload import StepInputs, Workload, WorkloadError, read_steps
 from seqtop.wire.messages import Setting
 
-_PROOF, _UNCHANGED, _PREDICTED = "proof", "unchanged", "predicted"
+WHATIF_ERRORS = (RecordingError, WorkloadError, SettingError, StepTimeError, DriverError)
+"""What a question raises that has no answer; each is one sentence for the user."""
 
 
 class Question(msgspec.Struct, kw_only=True):
@@ -32,8 +48,13 @@ class Question(msgspec.Struct, kw_only=True):
     scale_arrivals: float = 1.0
     without: list[str] = []
     """Ids of requests that are left out."""
+    step_time: dict[str, float] = {}
+    """Given coefficients of the model of times, in seconds by name."""
+    calibrations: list[str] = []
+    """Paths of other recordings whose steps the model of times is fitted to, too."""
     anyway: bool = False
-    """Whether to predict even if the recording cannot be repeated."""
+    """Whether to predict even if the recording cannot be repeated, or most of the time is in steps
+    larger than the recorded ones."""
     output: str | None = None
     """The path of the prediction; `None` to drop it."""
     overwrite: bool = False
@@ -47,27 +68,17 @@ class Question(msgspec.Struct, kw_only=True):
         return bool(self.changes or self.without) or self.scale_arrivals != 1.0
 
 
-class Prediction(msgspec.Struct):
-    """The proof, and the prediction if there is one."""
+class Proof(msgspec.Struct):
+    """The result of repeating a recording with unchanged settings."""
 
-    question: Question
-    settings: dict[str, Setting]
-    """The changed settings."""
-    recorded_settings: dict[str, Setting]
-    """Their recorded values."""
     num_steps: int
     """Steps of the recording."""
     num_equal_steps: int
     """Steps that were repeated with the same decisions, before the first difference."""
     first_difference: Difference | None
-    num_requests: int
-    num_free_lengths: int
-    """Requests that end by themselves and sample without a seed: with other settings, a real run
-    may sample other lengths."""
-    step_time: StepTime | None = None
-    figures: list[Figure] = []
-    changed: list[ChangedRequest] = []
-    result: ReplayResult | None = None
+    starts_late: bool
+    """True if the recording starts after steps of the engine: the content of its prefix cache at
+    the start is unknown."""
 
     @property
     def is_proven(self) -> bool:
@@ -75,83 +86,288 @@ class Prediction(msgspec.Struct):
         return self.first_difference is None
 
 
-def predict(question: Question) -> Prediction:
-    """Answers a question.
+class Calibration(msgspec.Struct):
+    """Another recording whose steps the model of times is fitted to."""
+
+    path: str
+    num_steps: int
+    ratio: float | None
+    """The time of its steps divided by what the model of the recording alone gives for them: what
+    differs from run to run; `None` if the recording has no model alone."""
+
+
+class Basis(msgspec.Struct):
+    """The knowledge about a recording on which its predictions are based."""
+
+    recording: str
+    proof: Proof
+    num_requests: int
+    num_free_lengths: int
+    """Requests that end by themselves and sample without a seed: with other settings, a real run
+    may sample other lengths."""
+    recorded: RunFigures
+    step_time: StepTime | None = None
+    """`None` if only the proof was made."""
+    calibrations: list[Calibration] = []
+    arrivals: Arrivals = "time"
+
+
+class Prediction(msgspec.Struct):
+    """The proof, and the prediction if there is one."""
+
+    question: Question
+    basis: Basis
+    settings: dict[str, Setting]
+    """The changed settings."""
+    recorded_settings: dict[str, Setting]
+    """Their recorded values."""
+    unchanged: ReplayResult | None = None
+    """The recorded settings with the times of the model; `None` without a prediction."""
+    predicted: ReplayResult | None = None
+    changed: list[ChangedRequest] = []
+
+
+class Replays:
+    """Replays of the recording of one question, by processes of the driver of its engine.
+
+    A context manager starts and ends the processes.
+
+    Args:
+        question: The question.
+        progress: Shows the progress.
+
+    Attributes:
+        settings: The changed settings.
+        step_time: The model of times, once `fit` was called.
 
     Raises:
         RecordingError: The recording cannot be read.
         WorkloadError: It cannot be replayed.
         SettingError: A setting cannot be changed in this way.
-        StepTimeError: It does not determine the times of steps.
-        DriverError: The engine's scheduler cannot be run, or refuses the settings.
+        DriverError: The engine has no driver.
     """
-    with FileStore(question.recording) as recording:
-        recording.require()
-        workload, recorded = Workload(recording), Run(recording)
-    module = driver_of(workload.info)
-    before = dict(parse_change(text, workload.info) for text in question.changes)
-    if unknown := [name for name in question.without if name not in workload.requests]:
-        raise WorkloadError(f"the recording has no request {unknown[0]!r}")
-    answer = Prediction(
-        question,
-        before,
-        {name: _value(workload, name) for name in before},
-        len(recorded.steps),
-        0,
-        None,
-        len(workload.requests),
-        workload.num_free_lengths,
-    )
-    if question.has_changes:
-        answer.step_time = fit(workload.steps)
-        answer.step_time.check_prefill()
-    with tempfile.TemporaryDirectory(prefix="seqtop-") as directory:
-        runs = _runs(question, answer)
-        paths = {name: str(Path(directory, f"{name}.seqtop")) for name in runs}
-        if question.output is not None:
-            paths[_PREDICTED if question.has_changes else _PROOF] = question.output
-        requests = (
-            ReplayRequest(question.recording, paths[name], options, question.overwrite)
-            for name, options in runs.items()
-        )
-        made: dict[str, Run] = {}
-        for name, result in zip(runs, run_driver(module, requests), strict=False):
-            if result.error is not None:
-                raise DriverError(result.error)
-            with FileStore(paths[name]) as replayed:
-                made[name] = Run(replayed)
-            answer.result = result
-            if name == _PROOF:
-                comparison = compare(recorded, made[name])
-                answer.num_equal_steps = comparison.num_equal_steps
-                answer.first_difference = comparison.first
-                if not answer.is_proven and not question.anyway:
-                    return answer
-    if question.has_changes:
-        answer.figures = figures(recorded, made[_UNCHANGED], made[_PREDICTED])
-        answer.changed = changed_requests(made[_UNCHANGED], made[_PREDICTED])
-    return answer
 
-
-def _runs(question: Question, answer: Prediction) -> dict[str, ReplayOptions]:
-    """Returns the replays to make, in order, by name."""
-    runs = {_PROOF: ReplayOptions(model=question.model)}
-    if question.has_changes:
-        runs[_UNCHANGED] = ReplayOptions(
-            arrivals=question.arrivals, step_time=answer.step_time, model=question.model
+    def __init__(self, question: Question, progress: ShowProgress = no_progress) -> None:
+        _check(question)
+        with FileStore(question.recording) as recording:
+            recording.require()
+            if recording.damage:
+                raise WorkloadError(f"{recording.damage}; only a whole run can be replayed")
+            self.workload = Workload(recording)
+            self.settings = dict(
+                parse_change(text, self.workload.info) for text in question.changes
+            )
+            unknown = [name for name in question.without if name not in self.workload.requests]
+            if unknown:
+                raise WorkloadError(f"the recording has no request {unknown[0]!r}")
+            module = driver_of(self.workload.info)
+            self._run = Run(recording)
+            starts_late = recording.at(recording.first).step >= 0
+        self.question = question
+        self.basis = Basis(
+            question.recording,
+            Proof(len(self._run.steps), 0, None, starts_late),
+            len(self.workload.requests),
+            self.workload.num_free_lengths,
+            self.workload.figures,
+            arrivals=question.arrivals,
         )
-        runs[_PREDICTED] = ReplayOptions(
-            settings=answer.settings,
+        self._drivers = Drivers(module, progress=progress)
+
+    def __enter__(self) -> Replays:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drivers.__exit__()
+
+    def fit(self) -> None:
+        """Fits the model of times.
+
+        Raises:
+            StepTimeError: The recordings do not determine the times of steps.
+            RecordingError: A recording for the calibration cannot be read.
+            WorkloadError: It is of another model or device.
+        """
+        own, question = self.workload.steps, self.question
+        steps = [*own]
+        alone = _fit_or_none(own) if question.calibrations else None
+        for path in question.calibrations:
+            try:
+                with FileStore(path) as other:
+                    other.require()
+                    read = read_steps(other, self.workload.info)
+            except WorkloadError as error:
+                raise WorkloadError(f"{path}: {error}") from error
+            steps += read
+            self.basis.calibrations.append(Calibration(path, len(read), _ratio(read, alone)))
+        self.basis.step_time = fit(steps, question.step_time)
+
+    def options(self, settings: dict[str, Setting] | None = None) -> ReplayOptions:
+        """Returns the options of a replay with the times of the model."""
+        question = self.question
+        return ReplayOptions(
+            settings=self.settings if settings is None else settings,
             arrivals=question.arrivals,
             scale_arrivals=question.scale_arrivals,
             without=question.without,
-            step_time=answer.step_time,
+            step_time=self.basis.step_time,
             model=question.model,
         )
-    return runs
+
+    def submit(self, options: ReplayOptions, output: str | None = None) -> Future[ReplayResult]:
+        """Starts a replay in one of the processes."""
+        return self._drivers.submit(ReplayRequest(self.question.recording, output, options))
+
+    def prove(self, repeated: Future[ReplayResult], output: str) -> bool:
+        """Compares the repeated run with the recorded one.
+
+        Args:
+            repeated: The replay with unchanged settings.
+            output: The path of its recording.
+
+        Returns:
+            True if predictions may be made: they are equal, or the question wants them anyway.
+
+        Raises:
+            DriverError: It could not be replayed.
+        """
+        result_of(repeated)
+        with FileStore(output) as recording:
+            comparison = compare(self._run, Run(recording))
+        proof = self.basis.proof
+        proof.num_equal_steps, proof.first_difference = comparison.num_equal_steps, comparison.first
+        return proof.is_proven or self.question.anyway
 
 
-def _value(workload: Workload, name: str) -> Setting:
-    settings = workload.info.scheduler_settings
-    value: Setting = settings[name] if name in settings else getattr(workload.info, name)
-    return value
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for recordings that are not wanted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="seqtop-") as directory:
+        yield Path(directory)
+
+
+def result_of(replay: Future[ReplayResult]) -> ReplayResult:
+    """Waits for the result of a replay.
+
+    Raises:
+        DriverError: The driver has failed, or refuses the settings.
+    """
+    result = replay.result()
+    if result.error is not None:
+        raise DriverError(result.error)
+    return result
+
+
+def proof_options(question: Question) -> ReplayOptions:
+    """Returns the options with which a recording is repeated."""
+    return ReplayOptions(model=question.model)
+
+
+def predict(question: Question, progress: ShowProgress = no_progress) -> Prediction:
+    """Answers a question, by up to three replays.
+
+    Raises:
+        RecordingError: A recording cannot be read.
+        WorkloadError: It cannot be replayed.
+        SettingError: A setting cannot be changed in this way.
+        StepTimeError: The times of steps are not known.
+        DriverError: The engine's scheduler cannot be run, or refuses the settings.
+    """
+    with scratch_folder() as folder, Replays(question, progress) as replays:
+        recorded = recorded_settings(replays.workload.info)
+        answer = Prediction(
+            question,
+            replays.basis,
+            replays.settings,
+            {name: recorded[name] for name in replays.settings},
+        )
+        if question.has_changes:
+            replays.fit()
+        proof, *paths = (
+            str(folder / f"{name}.seqtop") for name in ("proof", "unchanged", "predicted")
+        )
+        repeated = replays.submit(proof_options(question), proof)
+        if not question.has_changes:
+            replays.prove(repeated, proof)
+            _keep(proof, question)
+            return answer
+        options = replays.options()
+        base = ReplayOptions(
+            arrivals=question.arrivals, step_time=options.step_time, model=question.model
+        )
+        unchanged = replays.submit(base, paths[0])
+        predicted = replays.submit(options, paths[1])
+        if not replays.prove(repeated, proof):
+            return answer
+        answer.unchanged, answer.predicted = result_of(unchanged), result_of(predicted)
+        check_sizes(answer.predicted, replays.basis.step_time, question)
+        runs: list[Run] = []
+        for path in paths:
+            with FileStore(path) as recording:
+                runs.append(Run(recording))
+        answer.changed = changed_requests(*runs)
+        _keep(paths[1], question)
+    return answer
+
+
+def _keep(path: str, question: Question) -> None:
+    """Copies a recording to where the question wants it, if it does."""
+    if question.output is None:
+        return
+    try:
+        with (
+            Path(path).open("rb") as file,
+            files.writing(question.output, overwrite=question.overwrite) as output,
+        ):
+            shutil.copyfileobj(file, output)
+    except FileExistsError as error:
+        raise RecordingError(f"{question.output} exists already") from error
+    except OSError as error:
+        raise RecordingError(f"{question.output} cannot be written: {error.strerror}") from error
+
+
+def check_sizes(result: ReplayResult, step_time: StepTime | None, question: Question) -> None:
+    """Checks that most of the predicted time is in steps not larger than recorded ones.
+
+    Raises:
+        StepTimeError: It is not, and the question does not want a prediction anyway.
+    """
+    share = result.share_extrapolated
+    if step_time is None or question.anyway or share <= MAX_EXTRAPOLATED:
+        return
+    largest = step_time.largest
+    raise StepTimeError(
+        f"{share:.0%} of the predicted time is in steps larger than any recorded one"
+        f" ({fmt.plural(largest.num_prefill_tokens, 'prefill token')},"
+        f" {fmt.plural(largest.num_decode_tokens, 'decode token')}), whose times are not known;"
+        " --calibrate takes those of another recording, --step-time the times, --anyway predicts"
+    )
+
+
+def _check(question: Question) -> None:
+    """Checks that the parts of a question fit together.
+
+    Raises:
+        SettingError: They do not.
+    """
+    if question.arrivals != "time" and question.scale_arrivals != 1.0:
+        raise SettingError(
+            "--scale-arrivals is for arrivals by time: those of a closed loop, or before the same"
+            " steps, follow from the run"
+        )
+
+
+def _fit_or_none(steps: list[StepInputs]) -> StepTime | None:
+    try:
+        return fit(steps)
+    except StepTimeError:
+        return None
+
+
+def _ratio(steps: list[StepInputs], model: StepTime | None) -> float | None:
+    """Returns the time of steps divided by what a model gives for them."""
+    if model is None:
+        return None
+    sizes = (Size(step.num_prefill_tokens, step.num_decode_tokens) for step in steps)
+    guess = sum(map(model.step_seconds, sizes))
+    return sum(step.seconds for step in steps) / guess if guess > 0 else None

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
+import heapq
 from collections.abc import Callable
+from itertools import zip_longest
 from operator import itemgetter
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from seqtop.history.file_writer import FileWriter
 from seqtop.state import EngineState
+from seqtop.state.slo import Slo
+from seqtop.whatif.figures import FigureCounter, RunFigures
 from seqtop.whatif.step_time import Size, StepTime
-from seqtop.whatif.workload import Workload, WorkloadRequest
+from seqtop.whatif.workload import StepInputs, Workload, WorkloadRequest, predecessors
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import ControlCall, Event
+from seqtop.wire.messages import ControlCall, Event, RequestFinished
 
 Arrivals: TypeAlias = Literal["time", "step", "closed-loop"]
 """When requests arrive: at their recorded times, before the same steps as in the recording, or as
@@ -34,6 +36,8 @@ class ReplayOptions(msgspec.Struct, kw_only=True):
     """Ids of requests that are left out."""
     step_time: StepTime | None = None
     """The model of the times of steps; `None` for the recorded times."""
+    objectives: dict[str, float] = {}
+    """Limits of latencies in seconds, as in `seqtop.state.slo.Slo`."""
     model: str | None = None
     """The directory of the model, if it is not where the recording says."""
 
@@ -44,6 +48,11 @@ class ReplayResult(msgspec.Struct, kw_only=True):
     num_steps: int = 0
     num_extrapolated: int = 0
     """Steps that were larger than any recorded one."""
+    share_extrapolated: float = 0.0
+    """The part of the time of all steps that these took."""
+    num_following: int = 0
+    """Requests that arrived after the end of another one, in a closed loop."""
+    figures: RunFigures = msgspec.field(default_factory=RunFigures)
     cut: list[str] = []
     """Requests that were aborted since the recording has no more tokens of them."""
     refused: dict[str, str] = {}
@@ -105,11 +114,18 @@ class Scheduler(Protocol):
         """True if a step has something to do."""
 
 
+class MessageSink(Protocol):
+    """Receives what a scheduler publishes."""
+
+    def publish(self, event: Event) -> None:
+        """Receives a message."""
+
+
 class RecordingSink:
     """Writes messages to a recording, as a viewer of the engine would.
 
     Args:
-        writer: The recording; `None` to drop the messages.
+        writer: The recording.
     """
 
     def __init__(self, writer: FileWriter) -> None:
@@ -127,138 +143,131 @@ class RecordingSink:
         self._number += 1
 
 
+class _Join(NamedTuple):
+    """A request that joins the waiting queue."""
+
+    time: float
+    number: int
+    """The place in the order of arrival."""
+    request_id: str
+    arrival_time: float
+
+
 class Replay:
-    """A workload on its way through a scheduler.
+    """A workload on its way through a scheduler, whose messages it receives.
 
     Args:
         workload: The workload.
         options: What is different.
         clock: The clock of the scheduler.
+        recording: Receives the messages too; `None` if only the figures are wanted.
+        progress: Called with the share of the requests that have ended.
     """
 
-    def __init__(self, workload: Workload, options: ReplayOptions, clock: Clock) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        options: ReplayOptions,
+        clock: Clock,
+        recording: MessageSink | None = None,
+        progress: Callable[[float], object] = lambda _: None,
+    ) -> None:
         self._workload = workload
         self._options = options
         self._clock = clock
+        self._recording = recording
+        self._progress = progress
         self._result = ReplayResult()
-        self._unfinished: set[str] = set()
+        self._counter = FigureCounter(Slo(**options.objectives))
+        self._seconds = self._seconds_extrapolated = 0.0
+        self._num_ended = 0
         self._without = {*options.without}
+        self._numbers = {request_id: number for number, request_id in enumerate(workload.requests)}
+        self._joins: list[_Join] = []
+        """A heap of those that are known to come."""
+        self._aborts: list[tuple[float, str]] = []
+        """A heap of aborts, which come a time after the arrival."""
+        self._followers: dict[str, str] = {}
+        """In a closed loop: the request that waits for the end of another one."""
+
+    def publish(self, event: Event) -> None:
+        """Receives a message of the scheduler."""
+        self._counter.count(event)
+        if self._recording is not None:
+            self._recording.publish(event)
+        if isinstance(event, RequestFinished):
+            self._end(event.request_id, event.time)
 
     def seconds(self, size: Size) -> float:
         """Returns the duration of the present step; the scheduler's model calls this."""
         model, index = self._options.step_time, self._result.num_steps
         if model is not None:
-            self._result.num_extrapolated += model.is_extrapolation(size)
-            return model.step_seconds(size)
-        if index < len(self._workload.steps):
-            recorded = self._workload.steps[index]
-            return max(recorded.end_time - recorded.start_time, 0.0)
-        return 0.0
+            seconds = model.step_seconds(size)
+            self._seconds += seconds
+            if model.is_extrapolation(size):
+                self._result.num_extrapolated += 1
+                self._seconds_extrapolated += seconds
+            return seconds
+        return self._workload.steps[index].seconds if index < len(self._workload.steps) else 0.0
 
-    def run(
-        self, scheduler: Scheduler, progress: Callable[[int], None] = lambda _: None
-    ) -> ReplayResult:
+    def run(self, scheduler: Scheduler) -> ReplayResult:
         """Replays the workload to its end."""
-        if self._options.arrivals == "step":
-            self._run_by_step(scheduler, progress)
+        if self._options.step_time is None:
+            self._repeat(scheduler)
+        elif self._options.arrivals == "step":
+            self._run_by_step(scheduler, self._options.step_time)
         else:
-            self._run_by_time(scheduler, progress)
+            self._run_by_time(scheduler, self._options.step_time)
+        self._result.figures = self._counter.figures()
+        self._result.figures.num_requests += len(self._result.refused)
+        if self._seconds > 0:
+            self._result.share_extrapolated = self._seconds_extrapolated / self._seconds
         return self._result
 
-    def _run_by_step(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
-        """Gives the scheduler before each step what it was given before that step."""
-        model = self._options.step_time
-        if model is None and self._workload.steps[0].num_processed is not None:
+    def _repeat(self, scheduler: Scheduler) -> None:
+        """Runs the recorded steps, at the recorded times."""
+        if self._workload.steps[0].num_processed is not None:
             self._repeat_calls(scheduler)
             return
         for recorded in self._workload.steps:
-            if model is None:
-                self._clock.now = recorded.start_time
-            for _, call in recorded.controls:
-                scheduler.control(call)
-            self._give(scheduler, recorded.arrived, recorded.aborted, recorded.aborted_during)
-            # The recorded engine may have run a step without any request.
-            if scheduler.has_work or model is None:
-                self._step(scheduler, progress)
-                if model is not None:
-                    self._clock.now += model.gap_seconds(len(recorded.arrived))
-        if model is not None:  # with other settings, it may take longer
-            while scheduler.has_work:
-                self._step(scheduler, progress)
-                self._clock.now += model.gap_seconds(0)
+            self._clock.now = recorded.start_time
+            self._give_recorded(scheduler, recorded, 0.0)
+            self._step(scheduler)  # the recorded engine may have run it without any request
 
-    def _run_by_time(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
-        model = self._options.step_time
-        assert model is not None
-        if any(recorded.controls for recorded in self._workload.steps):
-            raise ValueError(
-                "the engine was paused, or its prefix cache was reset: arrivals can be repeated by"
-                " step only"
-            )
-        joins = deque(sorted(self._joins(), key=lambda join: join[0]))
-        aborts = deque(sorted(self._aborts()))
-        self._clock.now = joins[0][0] if joins else 0.0
-        while scheduler.has_work or joins:
-            if not scheduler.has_work:
-                self._clock.now = max(self._clock.now, joins[0][0])
-            now = self._clock.now
-            arrived: list[str] = []
-            while joins and joins[0][0] <= now:
-                arrived.append(joins.popleft()[1])
-            aborted: list[str] = []
-            while aborts and aborts[0][0] <= now:
-                aborted.append(aborts.popleft()[1])
-            self._give(scheduler, arrived, aborted)
+    def _run_by_step(self, scheduler: Scheduler, model: StepTime) -> None:
+        """Gives the scheduler before each step what it was given before that step."""
+        self._clock.now = self._workload.steps[0].start_time
+        steps = self._workload.steps
+        for recorded, following in zip_longest(steps, steps[1:]):
+            self._give_recorded(scheduler, recorded, self._clock.now - recorded.start_time)
             if scheduler.has_work:
-                self._step(scheduler, progress)
-                end = self._clock.now
-                num_arriving = 0
-                for time, _ in joins:
-                    if time > end:
-                        break
-                    num_arriving += 1
-                self._clock.now = end + model.gap_seconds(num_arriving)
+                self._step(scheduler)
+            if following is not None and recorded.is_idle_after and not scheduler.has_work:
+                self._clock.now += max(following.start_time - recorded.end_time, 0.0)
+            else:
+                num_arrived = len(following.arrived) if following is not None else 0
+                self._clock.now += model.gap_seconds(num_arrived)
+        while scheduler.has_work:  # with other settings, it may take longer
+            self._step(scheduler)
+            self._clock.now += model.gap_seconds(0)
 
-    def _joins(self) -> list[tuple[float, str]]:
-        """Returns when each request joins the queue."""
-        # After the start of the step before, and at the latest at the start of the step.
-        return [
-            (self._scaled(math.nextafter(request.joined_at, math.inf)), request_id)
-            for request_id, request in self._workload.requests.items()
-        ]
-
-    def _aborts(self) -> list[tuple[float, str]]:
-        return [
-            (self._scaled(request.ended_at), request_id)
-            for request_id, request in self._workload.requests.items()
-            if request.is_cut and request.ended_at is not None
-        ]
-
-    def _scaled(self, time: float) -> float:
-        first = next(iter(self._workload.requests.values())).arrival.arrival_time
-        return first + (time - first) / self._options.scale_arrivals
+    def _give_recorded(self, scheduler: Scheduler, recorded: StepInputs, later: float) -> None:
+        """Gives what the engine was given before a recorded step, by `later` seconds later."""
+        for _, call in recorded.controls:
+            scheduler.control(call)
+        self._give(scheduler, recorded.arrived, recorded.aborted, later)
+        for request_id in recorded.aborted_during:
+            self._abort(scheduler, request_id, during_step=True)
 
     def _give(
-        self,
-        scheduler: Scheduler,
-        arrived: list[str],
-        aborted: list[str],
-        aborted_during: list[str] | None = None,
+        self, scheduler: Scheduler, arrived: list[str], aborted: list[str], later: float = 0.0
     ) -> None:
+        """Gives arrivals, by `later` seconds later than they were recorded, and aborts."""
         for request_id in arrived:
-            if request_id in self._without:
-                continue
-            request = self._workload.requests[request_id]
-            try:
-                scheduler.add(request, self._scaled(request.arrival.arrival_time))
-            except ValueError as error:
-                self._result.refused[request_id] = str(error)
+            arrival_time = self._workload.requests[request_id].arrival.arrival_time + later
+            self._add(scheduler, request_id, arrival_time)
         for request_id in aborted:
-            if request_id not in self._without:
-                scheduler.abort(request_id)
-        for request_id in aborted_during or ():
-            if request_id not in self._without:
-                scheduler.abort(request_id, during_step=True)
+            self._abort(scheduler, request_id)
 
     def _repeat_calls(self, scheduler: Scheduler) -> None:
         """Repeats the calls of a scheduler that may be ahead of the outputs, all in their order."""
@@ -282,16 +291,96 @@ class Replay:
             self._clock.now = recorded.start_time
             scheduler.schedule()
             self._result.num_steps += 1
+            self._show_progress()
             late = recorded.aborted_during
         self._cut(scheduler, scheduler.process_outputs(len(self._workload.steps)))
 
-    def _step(self, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
+    def _run_by_time(self, scheduler: Scheduler, model: StepTime) -> None:
+        """Gives the scheduler what has arrived when a step starts."""
+        if any(recorded.controls for recorded in self._workload.steps):
+            raise ValueError(
+                "the engine was paused, or its prefix cache was reset: arrivals can be repeated by"
+                " step only"
+            )
+        self._expect_arrivals()
+        while scheduler.has_work or self._joins:
+            if not scheduler.has_work:
+                self._clock.now = max(self._clock.now, self._joins[0].time + model.per_wakeup)
+            self._give_due(scheduler)
+            if scheduler.has_work:
+                self._step(scheduler)
+                num_arrived = self._give_due(scheduler)
+                self._clock.now += model.gap_seconds(num_arrived)
+
+    def _expect_arrivals(self) -> None:
+        """Fills the heap of arrivals with those that depend on nothing."""
+        requests = self._workload.requests
+        awaited: dict[str, str] = {}
+        if self._options.arrivals == "closed-loop":
+            awaited = predecessors(requests)
+            self._followers = {before: after for after, before in awaited.items()}
+            self._result.num_following = len(awaited)
+        first = min(request.arrival.arrival_time for request in requests.values())
+        for request_id, request in requests.items():
+            if request_id not in awaited:
+                since = request.arrival.arrival_time - first
+                self._expect(request_id, first + since / self._options.scale_arrivals)
+
+    def _expect(self, request_id: str, arrival_time: float) -> None:
+        request = self._workload.requests[request_id]
+        join = _Join(
+            arrival_time + request.lag, self._numbers[request_id], request_id, arrival_time
+        )
+        heapq.heappush(self._joins, join)
+
+    def _give_due(self, scheduler: Scheduler) -> int:
+        """Gives what is due at the present time; returns the number of arrivals."""
+        now, count = self._clock.now, 0
+        while self._joins and self._joins[0].time <= now:
+            join = heapq.heappop(self._joins)
+            count += 1
+            self._add(scheduler, join.request_id, join.arrival_time)
+            patience = self._workload.requests[join.request_id].patience
+            if patience is not None:
+                heapq.heappush(self._aborts, (join.arrival_time + patience, join.request_id))
+        while self._aborts and self._aborts[0][0] <= now:
+            self._abort(scheduler, heapq.heappop(self._aborts)[1])
+        return count
+
+    def _add(self, scheduler: Scheduler, request_id: str, arrival_time: float) -> None:
+        if request_id in self._without:
+            self._end(request_id, arrival_time)
+            return
+        try:
+            scheduler.add(self._workload.requests[request_id], arrival_time)
+        except ValueError as error:
+            self._result.refused[request_id] = str(error)
+            self._end(request_id, arrival_time)
+
+    def _abort(self, scheduler: Scheduler, request_id: str, *, during_step: bool = False) -> None:
+        if request_id not in self._without:
+            scheduler.abort(request_id, during_step=during_step)
+
+    def _end(self, request_id: str, time: float) -> None:
+        """Lets the request arrive that waits for the end of this one."""
+        self._num_ended += 1
+        follower = self._followers.pop(request_id, None)
+        if follower is not None:
+            arrival = self._workload.requests[follower].arrival
+            ended_at = self._workload.requests[request_id].ended_at
+            assert ended_at is not None
+            self._expect(follower, time + max(arrival.arrival_time - ended_at, 0.0))
+
+    def _step(self, scheduler: Scheduler) -> None:
         exhausted = scheduler.step()
         self._result.num_steps += 1
         self._cut(scheduler, exhausted)
-        progress(self._result.num_steps)
+        self._show_progress()
 
     def _cut(self, scheduler: Scheduler, exhausted: list[str]) -> None:
         for request_id in exhausted:
             scheduler.abort(request_id)
             self._result.cut.append(request_id)
+
+    def _show_progress(self) -> None:
+        self._progress(self._num_ended / max(len(self._numbers), 1))

@@ -1,57 +1,99 @@
-"""A prediction as text and as JSON."""
+"""Predictions as text and as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TypeAlias
+
 import msgspec
 
+from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
-from seqtop.whatif.predict import Prediction
-from seqtop.whatif.prediction import Figure, describe
+from seqtop.whatif.changed_requests import describe
+from seqtop.whatif.figures import PERCENTILES, RunFigures
+from seqtop.whatif.predict import Basis, Prediction
+from seqtop.whatif.step_time import StepTime
+from seqtop.whatif.sweep import Capacity, Point, Sweep
+from seqtop.wire.messages import Setting
+
+Answer: TypeAlias = Prediction | Sweep | Capacity
 
 _WIDTH = 12
 """The cells of a figure."""
-_MUCH_EXTRAPOLATED = 0.2
-"""The share of steps larger than the recorded ones above which times say nothing."""
+_BAR_WIDTH = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_Format: TypeAlias = Callable[[float | None], str]
 
 
-def as_json(prediction: Prediction) -> str:
-    """Returns a prediction as indented JSON."""
-    document = {"is_proven": prediction.is_proven, **msgspec.structs.asdict(prediction)}
+def as_json(answer: Answer) -> str:
+    """Returns an answer as indented JSON."""
+    document = {
+        "is_proven": answer.basis.proof.is_proven,
+        **msgspec.structs.asdict(answer),
+    }
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def as_text(prediction: Prediction) -> str:
-    """Returns a prediction as sentences, a table, and how it is known."""
-    lines = [_proof(prediction)]
-    if (first := prediction.first_difference) is not None:
-        lines += [
-            f"  recorded, step {first.step_a:,}: {first.a}",
-            f"  repeated, step {first.step_b:,}: {first.b}",
-            f"  because {first.cause}",
-        ]
-    if prediction.figures:
-        lines += ["", *_changes(prediction), "", *_table(prediction.figures)]
-        if prediction.changed:
-            lines += ["", "requests that change most:"]
-            lines += [f"  {describe(changed)}" for changed in prediction.changed]
-        lines += ["", *_knowledge(prediction)]
-    elif prediction.question.has_changes:
-        lines.append("no prediction, since the recording cannot be repeated; --anyway makes one")
+def as_text(answer: Answer) -> str:
+    """Returns an answer as sentences, a table, and how it is known."""
+    lines = _proof(answer.basis)
+    match answer:
+        case Prediction(predicted=None) if not answer.question.has_changes:
+            pass
+        case Prediction(predicted=None) | Sweep(points=[]) | Capacity(points=[]):
+            lines.append(
+                "no prediction, since the recording cannot be repeated; --anyway makes one"
+            )
+        case Prediction():
+            lines += ["", "PREDICTION, of no real run:", *_changes(answer), "", *_table(answer)]
+            if answer.changed:
+                lines += ["", "requests that change most:"]
+                lines += [f"  {describe(changed)}" for changed in answer.changed]
+            lines += ["", *_knowledge(answer.basis), *_caveats(answer)]
+        case Sweep():
+            lines += ["", "PREDICTION, of no real runs:", *_changes(answer), "", *_chart(answer)]
+            lines += ["", *_knowledge(answer.basis)]
+        case Capacity():
+            lines += ["", "PREDICTION, of no real runs:", *_changes(answer), "", *_loads(answer)]
+            lines += ["", *_knowledge(answer.basis)]
     return "\n".join(map(safe_line, lines))
 
 
-def _proof(prediction: Prediction) -> str:
-    equal, total = prediction.num_equal_steps, prediction.num_steps
-    return f"unchanged settings: {equal:,} of {fmt.plural(total, 'step')} equal"
+def _proof(basis: Basis) -> list[str]:
+    proof = basis.proof
+    steps = fmt.plural(proof.num_steps, "step")
+    lines = [f"unchanged settings: {proof.num_equal_steps:,} of {steps} equal"]
+    if (first := proof.first_difference) is not None:
+        lines += [
+            f"  the first difference is in {first.kind}:",
+            f"  recorded, {_step(first.step_a)}: {first.a}",
+            f"  repeated, {_step(first.step_b)}: {first.b}",
+            f"  because {first.cause}",
+        ]
+        if proof.starts_late:
+            lines.append(
+                "  the recording starts after steps of the engine, so that the content of its"
+                " prefix cache at the start is unknown"
+            )
+    return lines
 
 
-def _changes(prediction: Prediction) -> list[str]:
-    question = prediction.question
-    lines = [
-        f"{name}: {prediction.recorded_settings[name]} → {value}"
-        for name, value in prediction.settings.items()
-    ]
+def _step(number: int) -> str:
+    return f"step {number:,}" if number >= 0 else "no step"
+
+
+def _changes(answer: Answer) -> list[str]:
+    question = answer.question
+    lines: list[str] = []
+    if isinstance(answer, Prediction):
+        lines += [
+            f"{name}: {answer.recorded_settings[name]} → {value}"
+            for name, value in answer.settings.items()
+        ]
+    elif question.changes:
+        lines.append(f"with {', '.join(question.changes)}")
     if question.scale_arrivals != 1:
         lines.append(f"arrivals: {question.scale_arrivals:g} times as fast")
     if question.without:
@@ -59,66 +101,214 @@ def _changes(prediction: Prediction) -> list[str]:
     return lines
 
 
-def _table(figures: list[Figure]) -> list[str]:
-    width = max(len(figure.name) for figure in figures)
-    titles = "".join(f"{title:>{_WIDTH}}" for title in ("recorded", "model", "predicted", "change"))
-    return [f"{'':{width}}{titles}", *(_row(figure, width) for figure in figures)]
-
-
-def _row(figure: Figure, width: int) -> str:
-    values = [
-        _number(value, figure.unit)
-        for value in (figure.recorded, figure.unchanged, figure.predicted)
+def _figures() -> list[tuple[str, Callable[[RunFigures], float | None], _Format]]:
+    """Returns name, value and format of each row of the table."""
+    return [
+        ("steps", lambda run: run.num_steps, _count),
+        ("makespan", lambda run: run.makespan, _seconds),
+        ("output tokens per second", lambda run: run.throughput, _rate),
+        ("preemptions", lambda run: run.num_preemptions, _count),
+        ("tokens computed twice", lambda run: run.num_lost_tokens, _count),
+        ("prefix-cache hits, tokens", lambda run: run.num_hit_tokens, _count),
+        *(
+            (f"{figure.upper()} p{percent}", attrgetter(f"{figure}.p{percent}"), _seconds)
+            for figure in ("ttft", "itl", "e2e")
+            for percent in PERCENTILES
+        ),
     ]
-    change = ""
-    if figure.unchanged and figure.predicted is not None:
-        change = f"{figure.predicted / figure.unchanged - 1:+.1%}"
-    return f"{figure.name:{width}}{''.join(f'{cell:>{_WIDTH}}' for cell in (*values, change))}"
 
 
-def _number(value: float | None, unit: str) -> str:
-    if value is None:
-        return fmt.NOT_AVAILABLE
-    if unit == "s":
-        return fmt.seconds(value)
-    return f"{value:,.1f}" if isinstance(value, float) and unit else f"{value:,.0f}"
+def _count(value: float | None) -> str:
+    return fmt.NOT_AVAILABLE if value is None else f"{value:,.0f}"
 
 
-def _knowledge(prediction: Prediction) -> list[str]:
-    """Returns what is exact, what is estimated, and what is unknown."""
-    lines = ["known from:"]
-    if prediction.is_proven:
-        lines.append("  decisions: the engine's own scheduler, which repeated the recording")
+def _rate(value: float | None) -> str:
+    return fmt.NOT_AVAILABLE if value is None else f"{value:,.1f}"
+
+
+def _seconds(value: float | None) -> str:
+    return fmt.NOT_AVAILABLE if value is None else fmt.seconds(value)
+
+
+def _table(answer: Prediction) -> list[str]:
+    assert answer.unchanged is not None
+    assert answer.predicted is not None
+    runs = answer.basis.recorded, answer.unchanged.figures, answer.predicted.figures
+    width = max(len(name) for name, _, _ in _figures())
+    titles = ("recorded", "model", "predicted", "change")
+    lines = [f"{'':{width}}{''.join(f'{title:>{_WIDTH}}' for title in titles)}"]
+    for name, figure, form in _figures():
+        _, unchanged, predicted = values = [figure(run) for run in runs]
+        change = ""
+        if unchanged and predicted is not None:
+            change = f"{predicted / unchanged - 1:+.1%}"
+        cells = "".join(f"{cell:>{_WIDTH}}" for cell in (*map(form, values), change))
+        lines.append(f"{name:{width}}{cells}")
+    return lines
+
+
+def _chart(answer: Sweep) -> list[str]:
+    """Returns a line for each value of a sweep, with a bar for its E2E p90."""
+    width = max(len(answer.name), *(len(_value(point.value)) for point in answer.points))
+    titles = ["tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]
+    if answer.slo:
+        titles.append("within SLO")
+    header = f"{answer.name:>{width}}" + "".join(f"{title:>{_WIDTH}}" for title in titles)
+    lines = [f"{answer.name}: {answer.recorded_value} recorded", "", header]
+    most = max((point.figures.e2e.p90 or 0.0 for point in answer.points), default=0.0)
+    for point in answer.points:
+        if point.error is not None:
+            lines.append(f"{_value(point.value):>{width}}  refused: {point.error}")
+            continue
+        run = point.figures
+        cells = [
+            _rate(run.throughput),
+            _count(run.num_preemptions),
+            *(_seconds(own.p90) for own in (run.ttft, run.itl, run.e2e)),
+        ]
+        if answer.slo:
+            cells.append(fmt.percent(run.share_within_slo))
+        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+        bar = _bar((run.e2e.p90 or 0.0) / most if most > 0 else 0.0)
+        lines.append(f"{_value(point.value):>{width}}{row}  {bar}{_doubts(point)}".rstrip())
+    return [*lines, *_marks(answer.points)]
+
+
+def _loads(answer: Capacity) -> list[str]:
+    """Returns the highest load that keeps the objectives, and a line for each load tried."""
+    recorded = answer.requests_per_second or 0.0
+    wanted = f"{Slo(**answer.slo)} for {answer.share:.0%} of the requests"
+
+    def load(scale: float) -> str:
+        return f"{scale:.2f} times the recorded load ({_rate(scale * recorded)} requests/s)"
+
+    if answer.highest is None:
+        lowest = answer.lowest_missed or 0.0
+        sentence = f"{wanted}: not even at {load(lowest)}"
+    elif answer.lowest_missed is None:
+        sentence = f"{wanted}: still at {load(answer.highest)}, the highest load tried"
     else:
-        lines.append("  decisions: a scheduler that does not repeat the recording")
-    if count := prediction.num_free_lengths:
+        sentence = (
+            f"{wanted}: up to {load(answer.highest)}; at {load(answer.lowest_missed)} no longer"
+        )
+    titles = ("load", "requests/s", "tokens/s", "TTFT p90", "ITL p90", "E2E p90", "within SLO")
+    lines = [sentence, "", "".join(f"{title:>{_WIDTH}}" for title in titles)]
+    for point in answer.points:
+        run, scale = point.figures, float(point.value or 0.0)
+        cells = (
+            f"{scale:.2f}",
+            _rate(scale * recorded),
+            _rate(run.throughput),
+            *(_seconds(own.p90) for own in (run.ttft, run.itl, run.e2e)),
+            fmt.percent(run.share_within_slo),
+        )
+        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+        lines.append(f"{row}  {_bar(run.share_within_slo or 0.0)}{_doubts(point)}".rstrip())
+    lines += _marks(answer.points)
+    tried = [point for point in answer.points if point.value == answer.highest]
+    if any(point.is_beyond for point in tried):
         lines.append(
-            f"  lengths: as recorded; {count:,} of {prediction.num_requests:,} requests end by"
+            "The highest load needs steps larger than the recorded ones: --calibrate takes those of"
+            " a recording with more load"
+        )
+    return lines
+
+
+def _bar(share: float) -> str:
+    """Returns a bar of blocks; a share of 1 is the whole width."""
+    eighths = round(min(max(share, 0.0), 1.0) * _BAR_WIDTH * 8)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(_BAR_WIDTH)
+
+
+def _doubts(point: Point) -> str:
+    refused = f"  {fmt.plural(point.num_refused, 'request')} refused" if point.num_refused else ""
+    return ("  ?" if point.is_beyond else "") + refused
+
+
+def _marks(points: Sequence[Point]) -> list[str]:
+    if not any(point.is_beyond for point in points):
+        return []
+    return ["", "?: most of the time is in steps larger than any recorded one, so it is a guess"]
+
+
+def _value(value: Setting) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _knowledge(basis: Basis) -> list[str]:
+    """Returns what is exact, what is estimated, and what is unknown."""
+    if basis.proof.is_proven:
+        decisions = "the engine's own scheduler, which repeated the recording"
+    else:
+        decisions = "a scheduler that does not repeat the recording"
+    lines = ["known from:", f"  decisions: {decisions}"]
+    if count := basis.num_free_lengths:
+        lines.append(
+            f"  lengths: as recorded; {count:,} of {basis.num_requests:,} requests end by"
             " themselves and sample without a seed, so a real run may give them other lengths"
         )
-    model, result = prediction.step_time, prediction.result
-    if model is not None:
-        error = "unknown" if model.held_out_error is None else f"{model.held_out_error:.0%}"
+    if basis.step_time is not None:
+        lines += _times(basis, basis.step_time)
+    return lines
+
+
+def _times(basis: Basis, model: StepTime) -> list[str]:
+    lines: list[str] = []
+    lines.append(
+        f"  times: at the recorded speed, {fmt.seconds(model.per_step)} a step +"
+        f" {fmt.seconds(model.per_prefill_token)} a prefill token +"
+        f" {fmt.seconds(model.per_decode_token)} a decode token, and {fmt.seconds(model.per_gap)}"
+        f" until the next step + {fmt.seconds(model.per_arrival)} an arrival"
+    )
+    if model.given:
+        lines.append(f"  given by you, not measured: {', '.join(model.given)}")
+    if model.held_out_error is not None and model.total_error is not None:
         lines.append(
-            f"  times: at the recorded speed, {fmt.seconds(model.per_step)} a step +"
-            f" {fmt.seconds(model.per_prefill_token)} a prefill token +"
-            f" {fmt.seconds(model.per_decode_token)} a decode token; the error of a step that was"
-            f" left out is {error} (median). Compare with the column model: the same with the"
-            " recorded settings"
+            f"  error of steps that were left out of the fit, from start to start:"
+            f" {model.held_out_error:.0%} (median), {model.total_error:+.1%} in their sum"
         )
-    if result is not None and result.num_extrapolated:
-        share = result.num_extrapolated / max(result.num_steps, 1)
-        doubt = ", so the times say nothing" if share > _MUCH_EXTRAPOLATED else ""
+    if model.uncertain:
         lines.append(
-            f"  {result.num_extrapolated:,} of {result.num_steps:,} steps are larger than any"
-            f" recorded one{doubt}"
+            "  uncertain, since the recorded steps are too much alike or too few to tell it apart:"
+            f" the time of a {' and of a '.join(_COEFFICIENTS[name] for name in model.uncertain)}"
         )
-    if result is not None and result.cut:
+    for other in basis.calibrations:
+        ratio = ""
+        if other.ratio is not None:
+            ratio = f", which took {other.ratio:.2f} times what this recording alone predicts"
+        lines.append(
+            f"  fitted also to {fmt.plural(other.num_steps, 'step')} of {other.path}{ratio}"
+        )
+    lines.append(
+        "  the speed of a machine differs from run to run: a change smaller than between two real"
+        " runs says nothing"
+    )
+    return lines
+
+
+_COEFFICIENTS = {"step": "step", "prefill": "prefill token", "decode": "decode token"}
+
+
+def _caveats(answer: Prediction) -> list[str]:
+    """Returns what is special in this prediction."""
+    result, lines = answer.predicted, []
+    assert result is not None
+    if answer.question.arrivals == "closed-loop":
+        lines.append(
+            f"  arrivals: {result.num_following:,} of {answer.basis.num_requests:,} requests as"
+            " long after the end of another one as in the recording, the others at their times"
+        )
+    if result.num_extrapolated:
+        lines.append(
+            f"  {result.num_extrapolated:,} of {result.num_steps:,} steps, and"
+            f" {result.share_extrapolated:.0%} of the time, are larger than any recorded one"
+        )
+    if result.cut:
         lines.append(
             f"  {fmt.plural(len(result.cut), 'request')} that had been aborted, or had not ended,"
             " ended when the recorded tokens were used up"
         )
-    if result is not None and result.refused:
+    if result.refused:
         name, reason = next(iter(result.refused.items()))
         lines.append(
             f"  {fmt.plural(len(result.refused), 'request')} refused with these settings, such as"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 from seqtop.wire.messages import EngineInfo, Setting
 
@@ -29,6 +29,8 @@ _REFUSED: Final = {
 """Settings that cannot be changed, with the reasons."""
 
 _PERCENT: Final = re.compile(r"([+-]\d+(?:\.\d+)?)%")
+_RANGE: Final = re.compile(r"(.+?)\.\.(.+):(\d{1,4})")
+_MAX_SWEEP: Final = 100
 _BOOLEANS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -58,6 +60,35 @@ def parse_change(text: str, info: EngineInfo) -> tuple[str, Setting]:
     if name not in settings:
         raise SettingError(f"no setting {name!r}: there are {', '.join(sorted(settings))}")
     return name, _parse_value(name, value, settings[name])
+
+
+def parse_sweep(text: str, info: EngineInfo) -> tuple[str, list[Setting]]:
+    """Parses values of one setting: `num_gpu_blocks=500..2000:8` or `max_num_seqs=8,16,32`.
+
+    Of a range, as many values as the number after the colon says, in equal distances.
+
+    Raises:
+        SettingError: There is no such setting, it cannot be changed, or not to these values.
+    """
+    name, _, values = text.partition("=")
+    match = _RANGE.fullmatch(values.strip())
+    if match is None:
+        parsed = [parse_change(f"{name}={value}", info) for value in values.split(",")]
+        return parsed[0][0], list(dict.fromkeys(value for _, value in parsed))
+    (name, first), (_, last) = (parse_change(f"{name}={match[i]}", info) for i in (1, 2))
+    count = int(match[3])
+    if not _is_number(first) or not _is_number(last):
+        raise SettingError(f"{name} has no range of values; separate them by commas")
+    if not 2 <= count <= _MAX_SWEEP:
+        raise SettingError(f"a range has 2 to {_MAX_SWEEP} values, not {count:,}")
+    numbers = [first + (last - first) * index / (count - 1) for index in range(count)]
+    if isinstance(first, int):
+        return name, list(dict.fromkeys(map(round, numbers)))
+    return name, list(dict.fromkeys(numbers))
+
+
+def _is_number(value: Setting) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _parse_value(name: str, value: str, recorded: Setting) -> Setting:

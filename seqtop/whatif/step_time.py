@@ -1,32 +1,43 @@
-"""A model of the time that a step takes, fitted to a recorded run.
+"""A model of the time from the start of a step to the start of the next one.
 
-A step takes ``a + b * prefill tokens + c * decode tokens`` seconds, and the time to the next step
-``g`` seconds and ``h`` for each request that arrived meanwhile. No coefficient is negative. Larger
-models are not better on a held-out part of the runs that were tried.
+It is fitted to recorded runs. A step takes ``step + prefill * prefill tokens + decode * decode
+tokens`` seconds. The next one starts ``gap`` seconds later, and ``arrival`` seconds more for each
+request that arrived meanwhile; after a pause without requests, ``wake-up`` seconds after the first
+arrival. No coefficient is negative. Larger models are not better on a held-out part of the runs
+that were tried.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
+from seqtop.state.filter import FilterError, quantity
+from seqtop.text import format as fmt
 from seqtop.whatif.workload import StepInputs
 
 MIN_STEPS = 20
 """Steps that a fit needs."""
-MIN_PREFILL_STEPS = 8
-"""Steps with prefill tokens that a coefficient for these needs."""
+MIN_STEPS_OF_A_KIND = 8
+"""Steps with tokens of a kind that the coefficient of this kind needs."""
+MAX_EXTRAPOLATED = 0.2
+"""The share of the predicted time in steps larger than the recorded ones above which times say
+nothing."""
+NAMES: Final = ("step", "prefill", "decode", "gap", "arrival", "wake-up")
+"""The names of the coefficients, for `--step-time`."""
 _HELD_OUT = 5
 """Each fifth step is left out of the fit that the error is measured with."""
+_LARGEST_ERROR = 0.25
+"""The standard error, relative to a coefficient, above which it is named as uncertain."""
 _CLOCK_SECONDS = 1e-9
 
 
 class StepTimeError(Exception):
-    """The times of a recording do not determine a model; the message is one sentence."""
+    """The times of steps are not known; the message is one sentence for the user."""
 
 
 class Size(NamedTuple):
@@ -36,21 +47,27 @@ class Size(NamedTuple):
     num_decode_tokens: int
 
 
-class StepTime(msgspec.Struct, frozen=True):
-    """The seconds of a step by its size, and of the gap to the next one."""
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The seconds of a step by its size, and those to the next step."""
 
     per_step: float
     per_prefill_token: float
     per_decode_token: float
-    per_gap: float
-    per_arrival: float
-    held_out_error: float | None
-    """The median relative error of single steps that were not part of the fit."""
-    total_error: float | None
-    """The relative error of the sum of those steps."""
+    per_gap: float = 0.0
+    per_arrival: float = 0.0
+    per_wakeup: float = 0.0
+    given: list[str] = []
+    """The coefficients that the user has given; the others are fitted."""
+    uncertain: list[str] = []
+    """The fitted coefficients that the recorded steps do not determine well."""
+    held_out_error: float | None = None
+    """The median relative error from start to start, for steps that were not part of the fit."""
+    total_error: float | None = None
+    """The relative error of the sum of these times; negative if they are predicted too short."""
+    num_steps: int = 0
+    """The steps of the fit."""
     largest: Size = Size(0, 0)
     """The most tokens of each kind that a recorded step computed."""
-    num_prefill_steps: int = 0
 
     def step_seconds(self, size: Size) -> float:
         """Returns the duration of a step."""
@@ -65,101 +82,185 @@ class StepTime(msgspec.Struct, frozen=True):
         """Returns the time from the end of a step to the next one, if there is work."""
         return self.per_gap + self.per_arrival * num_arrived
 
-    def check_prefill(self) -> None:
-        """Checks that the cost of prefill tokens is known.
-
-        Raises:
-            StepTimeError: Too few steps have some, so that they might seem to cost nothing.
-        """
-        if self.num_prefill_steps < MIN_PREFILL_STEPS:
-            raise StepTimeError(
-                f"{self.num_prefill_steps} steps with prefill tokens are too few to know what those"
-                f" cost; {MIN_PREFILL_STEPS} are needed"
-            )
-
     def is_extrapolation(self, size: Size) -> bool:
-        """Returns whether a step is larger than all recorded ones."""
-        return any(given > most for given, most in zip(size, self.largest, strict=True))
+        """Returns whether a step is larger than all recorded ones, in a fitted coefficient."""
+        return any(
+            tokens > most and name not in self.given
+            for tokens, most, name in zip(size, self.largest, ("prefill", "decode"), strict=True)
+        )
 
 
-def fit(steps: Sequence[StepInputs]) -> StepTime:
-    """Fits the model to the steps of a run.
+def parse(text: str) -> dict[str, float]:
+    """Parses coefficients such as `prefill=0.1ms,decode=20us`; the default unit is seconds.
 
     Raises:
-        StepTimeError: There are too few steps.
+        StepTimeError: The text is invalid.
     """
+    given: dict[str, float] = {}
+    for word in filter(None, text.split(",")):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or name not in NAMES:
+            raise StepTimeError(
+                f"{word.strip()!r} is not like prefill=0.1ms: there are {', '.join(NAMES)}"
+            )
+        try:
+            seconds = quantity(value)
+        except FilterError as error:
+            raise StepTimeError(f"{name}: {error}") from error
+        if seconds is None or seconds < 0:
+            raise StepTimeError(f"{name}: {value!r} is not a time, such as 0.1ms")
+        given[name] = seconds
+    return given
+
+
+def fit(steps: Sequence[StepInputs], given: Mapping[str, float] | None = None) -> StepTime:
+    """Fits the model to the steps of one or several runs.
+
+    Args:
+        steps: The steps of each run, in order.
+        given: Coefficients that are not fitted, by name.
+
+    Raises:
+        StepTimeError: There are too few steps, or too few of a kind.
+    """
+    given = given or {}
     timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
-    if len(timed) < MIN_STEPS:
-        raise StepTimeError(
-            f"{len(timed)} steps are too few for a model of their times; {MIN_STEPS} are needed"
-        )
-    rows = [(1.0, float(s.num_prefill_tokens), float(s.num_decode_tokens)) for s in timed]
-    seconds = [max(step.end_time - step.start_time, 0.0) for step in timed]
-    per_step, per_prefill, per_decode = non_negative_least_squares(rows, seconds)
-    gap, per_arrival = _fit_gaps(steps)
-    median, total = _held_out_error(rows, seconds)
+    if not given.keys() >= {"step", "prefill", "decode"}:
+        _check_amounts(timed, given)
+    coefficients, uncertain = _fit(steps, given)
+    median, total = _held_out_error(steps, given)
     return StepTime(
-        per_step,
-        per_prefill,
-        per_decode,
-        per_gap=gap,
-        per_arrival=per_arrival,
+        per_step=coefficients["step"],
+        per_prefill_token=coefficients["prefill"],
+        per_decode_token=coefficients["decode"],
+        per_gap=coefficients["gap"],
+        per_arrival=coefficients["arrival"],
+        per_wakeup=coefficients["wake-up"],
+        given=[*given],
+        uncertain=uncertain,
         held_out_error=median,
         total_error=total,
+        num_steps=len(timed),
         largest=Size(
-            max(step.num_prefill_tokens for step in timed),
-            max(step.num_decode_tokens for step in timed),
+            max((step.num_prefill_tokens for step in timed), default=0),
+            max((step.num_decode_tokens for step in timed), default=0),
         ),
-        num_prefill_steps=sum(step.num_prefill_tokens > 0 for step in timed),
     )
 
 
-def _fit_gaps(steps: Sequence[StepInputs]) -> tuple[float, float]:
-    """Returns the seconds of a gap between steps, and those that each arrival in it adds."""
-    pairs = [
-        (max(after.start_time - before.end_time, 0.0), len(after.arrived))
-        for before, after in itertools.pairwise(steps)
-        if not before.is_idle_after
+def _check_amounts(timed: Sequence[StepInputs], given: Mapping[str, float]) -> None:
+    """Checks that there are steps of each kind, so that no tokens seem to cost nothing."""
+    if len(timed) < MIN_STEPS:
+        raise StepTimeError(
+            f"{fmt.plural(len(timed), 'step')} are too few for a model of their times, which needs"
+            f" {MIN_STEPS}; --calibrate takes those of another recording, --step-time the times"
+        )
+    for name, count in (
+        ("prefill", sum(step.num_prefill_tokens > 0 for step in timed)),
+        ("decode", sum(step.num_decode_tokens > 0 for step in timed)),
+    ):
+        if count < MIN_STEPS_OF_A_KIND and name not in given:
+            raise StepTimeError(
+                f"{fmt.plural(count, 'step')} with {name} tokens do not tell the cost of one, which"
+                f" needs {MIN_STEPS_OF_A_KIND}; --calibrate takes those of another recording,"
+                f" --step-time {name}=… the cost"
+            )
+
+
+def _fit(
+    steps: Sequence[StepInputs], given: Mapping[str, float]
+) -> tuple[dict[str, float], list[str]]:
+    """Returns the coefficients, and the names of those that are uncertain."""
+    timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
+    names = [name for name in ("step", "prefill", "decode") if name not in given]
+    fixed = {name: given.get(name, 0.0) for name in ("step", "prefill", "decode")}
+    rows = [tuple(_columns(step)[name] for name in names) for step in timed]
+    seconds = [
+        step.seconds - sum(fixed[name] * value for name, value in _columns(step).items())
+        for step in timed
     ]
-    if not pairs:
-        return 0.0, 0.0
-    # A median for the gap: a pause of the host is no part of what each step costs.
-    quiet = sorted(seconds for seconds, num_arrived in pairs if not num_arrived)
-    gap = quiet[len(quiet) // 2] if quiet else 0.0
-    busy = [(float(count), seconds - gap) for seconds, count in pairs if count]
-    if not busy:
-        return gap, 0.0
-    rates = sorted(max(seconds, 0.0) / count for count, seconds in busy)
-    return gap, rates[len(rates) // 2]
+    coefficients, errors = non_negative_least_squares(rows, seconds) if names and rows else ((), ())
+    uncertain = [
+        name
+        for name, value, error in zip(names, coefficients, errors, strict=True)
+        if not error <= _LARGEST_ERROR * value
+    ]
+    fitted = dict(zip(names, coefficients, strict=True))
+    return _between_steps(steps) | fitted | dict(given), uncertain
+
+
+def _columns(step: StepInputs) -> dict[str, float]:
+    return {
+        "step": 1.0,
+        "prefill": float(step.num_prefill_tokens),
+        "decode": float(step.num_decode_tokens),
+    }
+
+
+def _between_steps(steps: Sequence[StepInputs]) -> dict[str, float]:
+    """Returns the coefficients of the time between steps.
+
+    They are medians: a pause of the host is no part of what each step costs.
+    """
+    quiet: list[float] = []
+    busy: list[tuple[int, float]] = []
+    pauses: list[float] = []
+    for before, after in itertools.pairwise(steps):
+        seconds, count = after.start_time - before.end_time, len(after.arrived)
+        if before.is_last or seconds < 0:
+            continue
+        if before.is_idle_after:
+            if after.first_joined_at is not None:
+                pauses.append(max(after.start_time - after.first_joined_at, 0.0))
+        elif count:
+            busy.append((count, seconds))
+        else:
+            quiet.append(seconds)
+    gap = _median(quiet)
+    arrival = _median(max(seconds - gap, 0.0) / count for count, seconds in busy)
+    return {"gap": gap, "arrival": arrival, "wake-up": _median(pauses)}
+
+
+def _median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
 
 
 def _held_out_error(
-    rows: Sequence[tuple[float, ...]], seconds: Sequence[float]
+    steps: Sequence[StepInputs], given: Mapping[str, float]
 ) -> tuple[float | None, float | None]:
-    """Returns the median relative error of held-out steps, and that of their sum."""
-    held = range(0, len(rows), _HELD_OUT)
-    kept = [index for index in range(len(rows)) if index % _HELD_OUT]
-    coefficients = non_negative_least_squares(
-        [rows[index] for index in kept], [seconds[index] for index in kept]
-    )
-    predicted = [sum(map(float.__mul__, coefficients, rows[index]), start=0.0) for index in held]
-    errors = sorted(
-        abs(guess - seconds[index]) / seconds[index]
-        for guess, index in zip(predicted, held, strict=True)
-        if seconds[index] > 0
-    )
-    whole = math.fsum(seconds[index] for index in held)
-    if not errors or whole <= 0:
+    """Returns the median relative error of held-out times from start to start, and of their sum."""
+    kept = [step for index, step in enumerate(steps) if index % _HELD_OUT]
+    coefficients, _ = _fit(kept, given)
+    # The gaps of all steps: those of neighbours are none if steps between them are left out.
+    coefficients |= _between_steps(steps) | dict(given)
+    errors: list[float] = []
+    predicted, actual = 0.0, 0.0
+    for index, (before, after) in enumerate(itertools.pairwise(steps)):
+        seconds = after.start_time - before.start_time
+        is_held_out = index % _HELD_OUT == 0 and not before.is_idle_after and not before.is_last
+        if not is_held_out or seconds <= 0:
+            continue
+        guess = sum(coefficients[name] * value for name, value in _columns(before).items())
+        guess += coefficients["gap"] + coefficients["arrival"] * len(after.arrived)
+        errors.append(abs(guess - seconds) / seconds)
+        predicted += guess
+        actual += seconds
+    if not errors:
         return None, None
-    return errors[len(errors) // 2], abs(math.fsum(predicted) - whole) / whole
+    return _median(errors), predicted / actual - 1
 
 
 def non_negative_least_squares(
     rows: Sequence[tuple[float, ...]], values: Sequence[float]
-) -> tuple[float, ...]:
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the coefficients, none negative, with the least sum of squared errors.
 
     For the few columns of this model, each set of columns is solved by its normal equations.
+
+    Returns:
+        The coefficients, and their standard errors, which are infinite for a column that was left
+        out.
     """
     width = len(rows[0])
     products = [
@@ -169,7 +270,8 @@ def non_negative_least_squares(
         math.fsum(row[i] * value for row, value in zip(rows, values, strict=True))
         for i in range(width)
     ]
-    best, least = (0.0,) * width, 0.0  # squared error, less that of all zeros
+    best: dict[int, float] = {}
+    least = 0.0  # squared error, less that of all zeros
     for count in range(1, width + 1):
         for columns in itertools.combinations(range(width), count):
             solution = _solve(
@@ -182,10 +284,28 @@ def non_negative_least_squares(
                 value * targets[i] for value, i in zip(solution, columns, strict=True)
             )
             if error < least:
-                least = error
-                given = dict(zip(columns, solution, strict=True))
-                best = tuple(given.get(i, 0.0) for i in range(width))
-    return best
+                least, best = error, dict(zip(columns, solution, strict=True))
+    coefficients = tuple(best.get(i, 0.0) for i in range(width))
+    squared = math.fsum(
+        (value - sum(a * b for a, b in zip(coefficients, row, strict=True))) ** 2
+        for row, value in zip(rows, values, strict=True)
+    )
+    variance = squared / max(len(rows) - len(best), 1)
+    inverse = _inverse_diagonal([[products[i][j] for j in best] for i in best])
+    errors = dict(
+        zip(best, (math.sqrt(max(variance * part, 0.0)) for part in inverse), strict=True)
+    )
+    return coefficients, tuple(errors.get(i, math.inf) for i in range(width))
+
+
+def _inverse_diagonal(matrix: list[list[float]]) -> list[float]:
+    """Returns the diagonal of the inverse of a matrix; infinite where it has none."""
+    diagonal: list[float] = []
+    for index in range(len(matrix)):
+        unit = [float(other == index) for other in range(len(matrix))]
+        solution = _solve(matrix, unit)
+        diagonal.append(math.inf if solution is None else solution[index])
+    return diagonal
 
 
 def _solve(matrix: list[list[float]], targets: list[float]) -> list[float] | None:

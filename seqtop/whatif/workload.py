@@ -6,6 +6,7 @@ output so far, and not by step, because with other settings the steps are others
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -14,6 +15,7 @@ from seqtop.history.timeline import Timeline
 from seqtop.process import garbage_collection
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.text import format as fmt
+from seqtop.whatif.figures import FigureCounter, RunFigures
 from seqtop.wire.messages import (
     ControlCall,
     EngineInfo,
@@ -72,7 +74,8 @@ class WorkloadRequest(msgspec.Struct):
     status: SequenceStatus | None = None
     """The final status; `None` if it was unfinished at the end of the recording."""
     joined_at: float = 0.0
-    """The time (epoch seconds) after which a step could first schedule it."""
+    """The time (epoch seconds) from which on a step could schedule it: later than its arrival if it
+    joined the queue late, as by the time that its tokens took."""
     ended_at: float | None = None
     """The time (epoch seconds) of its end."""
     num_schedule_calls: int | None = None
@@ -81,6 +84,18 @@ class WorkloadRequest(msgspec.Struct):
     """The steps whose outputs had been processed when it arrived."""
     num_processed_at_abort: int = 0
     """Those that had been processed when it was aborted."""
+
+    @property
+    def lag(self) -> float:
+        """The seconds from its arrival until it joined the queue."""
+        return self.joined_at - self.arrival.arrival_time
+
+    @property
+    def patience(self) -> float | None:
+        """The seconds from its arrival until it was aborted; `None` if it was not."""
+        if self.status is not SequenceStatus.FINISHED_ABORTED or self.ended_at is None:
+            return None
+        return max(self.ended_at - self.arrival.arrival_time, 0.0)
 
     @property
     def is_cut(self) -> bool:
@@ -112,6 +127,10 @@ class StepInputs(msgspec.Struct):
     num_decode_tokens: int
     is_idle_after: bool = False
     """True if no request was unfinished after the step."""
+    is_last: bool = False
+    """True if the recording has no step after it, or a gap."""
+    first_joined_at: float | None = None
+    """The time at which the first of those that arrived could be scheduled."""
     aborted_during: list[str] = []
     """Ids of requests that were aborted between its scheduling and the next outputs."""
     controls: list[tuple[int, ControlCall]] = []
@@ -121,6 +140,94 @@ class StepInputs(msgspec.Struct):
     """Calls of the scheduler before its outputs were processed, if the engine counts them."""
     num_processed: int | None = None
     """The steps whose outputs were processed before it was scheduled; `None` for all before it."""
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the step."""
+        return max(self.end_time - self.start_time, 0.0)
+
+
+def inputs(step: Step, arrived: list[str], aborted: list[str], num_before: int = 0) -> StepInputs:
+    """Returns the inputs, the times and the size of a step after `num_before` others."""
+    stats = step.stats
+    return StepInputs(
+        arrived,
+        aborted,
+        step.start_time,
+        step.time,
+        stats.num_prefill_tokens,
+        stats.num_decode_tokens,
+        is_idle_after=not stats.num_running + stats.num_waiting + (stats.num_swapped or 0),
+        controls=[(num_before, call) for call in step.control_calls],
+        num_schedule_calls=step.num_schedule_calls,
+    )
+
+
+def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
+    """Reads the times of the steps of another recording, which may start in the middle.
+
+    Args:
+        timeline: The recording.
+        like: The engine whose times are wanted.
+
+    Raises:
+        RecordingError: A part of the recording cannot be read.
+        WorkloadError: It is of another model or device.
+    """
+    info = timeline.at(timeline.first).info
+    steps: list[StepInputs] = []
+    arrived: list[str] = []
+    first_joined_at: float | None = None
+    for _, event in timeline.events(timeline.first, timeline.last):
+        match event:
+            case None:
+                arrived = []
+                if steps:
+                    steps[-1].is_last = True
+            case EngineInfo():
+                info = event
+            case RequestArrived():
+                arrived.append(event.request_id)
+                if first_joined_at is None:
+                    first_joined_at = event.arrival_time
+            case Step():
+                steps.append(inputs(event, arrived, []))
+                steps[-1].first_joined_at = first_joined_at
+                arrived, first_joined_at = [], None
+            case _:
+                pass
+    if steps:
+        steps[-1].is_last = True
+    for name in ("engine", "model", "dtype", "device"):
+        given, wanted = getattr(info, name, None), getattr(like, name)
+        if given != wanted:
+            raise WorkloadError(f"its times are those of another {name}, {given}, not {wanted}")
+    return steps
+
+
+def predecessors(requests: Mapping[str, WorkloadRequest]) -> dict[str, str]:
+    """Returns for each request of a closed loop the one whose end it waits for.
+
+    That is the last one that had ended before it arrived, and that no other waits for. The first
+    requests, as many as ran at once, wait for none.
+    """
+    ends = sorted(
+        (request.ended_at, request_id)
+        for request_id, request in requests.items()
+        if request.ended_at is not None
+    )
+    waits: dict[str, str] = {}
+    free: list[str] = []
+    following = 0
+    for request_id, request in sorted(
+        requests.items(), key=lambda item: item[1].arrival.arrival_time
+    ):
+        while following < len(ends) and ends[following][0] <= request.arrival.arrival_time:
+            free.append(ends[following][1])
+            following += 1
+        if free:
+            waits[request_id] = free.pop()
+    return waits
 
 
 class Workload:
@@ -139,12 +246,14 @@ class Workload:
         self.requests: dict[str, WorkloadRequest] = {}
         """All requests by id, in order of arrival."""
         self.steps: list[StepInputs] = []
+        self.figures: RunFigures
+        """The figures of the recorded run."""
+        self._counter = FigureCounter()
         self._info: EngineInfo | None
         self._arrived: list[str] = []
         self._aborted: list[str] = []
         self._first_step = 0
         """The number of the first step."""
-        self._unfinished: set[str] = set()
         self._outputs: dict[int, TokenIds] = {}
         """The output so far of each beam, by sequence id."""
         self._request_of: dict[int, WorkloadRequest] = {}
@@ -160,10 +269,16 @@ class Workload:
         if all(step.num_schedule_calls is not None for step in self.steps):
             _assign_by_call(self.steps, self.requests, self._first_step, self._aborted)
             self._aborted = []
+        for step in self.steps:
+            joined = (self.requests[request_id].joined_at for request_id in step.arrived)
+            step.first_joined_at = min(joined, default=None)
+        self.figures = self._counter.figures()
+        self.steps[-1].is_last = True
         if self._aborted:  # by the end of the recording no step had taken note of them
             last = self.steps[-1]
+            end = last.end_time
             self.steps.append(
-                StepInputs(self._arrived, self._aborted, last.end_time, last.end_time, 0, 0)
+                StepInputs(self._arrived, self._aborted, end, end, 0, 0, is_last=True)
             )
 
     @property
@@ -175,12 +290,16 @@ class Workload:
         self._read_start(timeline)
         for _, event in timeline.events(timeline.first, timeline.last):
             self._read(event)
+            if event is not None:
+                self._counter.count(event)
 
     def _read_start(self, timeline: Timeline) -> None:
         state = timeline.at(timeline.first)
         self._info = state.info
         if state.info is not None:
             _check(state.info)
+        if state.stats is not None:
+            self._counter = FigureCounter(num_hits_before=state.stats.prefix_cache_hits)
         unfinished = [
             request for request in state.requests.values() if request.finish_reason is None
         ]
@@ -198,6 +317,12 @@ class Workload:
                 )
             case EngineInfo():
                 _check(event)
+                is_other = self._info is None or event.incarnation != self._info.incarnation
+                if is_other and (self.steps or self.requests):
+                    raise WorkloadError(
+                        f"the engine was started again after {len(self.steps):,} steps; only one"
+                        " run can be replayed"
+                    )
                 self._info = event
             case RequestArrived():
                 self._arrive(event)
@@ -222,30 +347,15 @@ class Workload:
         earliest = self.steps[-1].start_time if self.steps else event.arrival_time
         request.joined_at = max(event.arrival_time, earliest)
         self.requests[event.request_id] = request
-        self._unfinished.add(event.request_id)
         self._arrived.append(event.request_id)
         for seq_id in event.seq_ids:
             self._request_of[seq_id] = request
             self._outputs[seq_id] = ()
 
     def _step(self, step: Step) -> None:
-        if self.steps:
-            self.steps[-1].is_idle_after = not self._unfinished.difference(self._arrived)
-        else:
+        if not self.steps:
             self._first_step = step.step
-        stats = step.stats
-        self.steps.append(
-            StepInputs(
-                self._arrived,
-                self._aborted,
-                step.start_time,
-                step.time,
-                stats.num_prefill_tokens,
-                stats.num_decode_tokens,
-                controls=[(len(self.steps), call) for call in step.control_calls],
-                num_schedule_calls=step.num_schedule_calls,
-            )
-        )
+        self.steps.append(inputs(step, self._arrived, self._aborted, len(self.steps)))
         self._arrived, self._aborted = [], []
         # Forks come before their parents, and begin with the output that these had before the step.
         before = {update.seq_id: self._outputs.get(update.seq_id, ()) for update in step.sequences}
@@ -287,7 +397,6 @@ class Workload:
         request.status, request.ended_at = event.status, event.time
         request.num_schedule_calls = event.num_schedule_calls
         request.answer.is_whole = not request.is_cut
-        self._unfinished.discard(event.request_id)
         if event.status is SequenceStatus.FINISHED_ABORTED:
             self._aborted.append(event.request_id)
 

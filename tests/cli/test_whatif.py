@@ -3,14 +3,17 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from seqtop.cli.main import main
-from seqtop.history import FileStore
+from seqtop.history import FileStore, FileWriter
+from seqtop.wire import parsing
 from seqtop.wire.messages import EngineInfo, Event, RequestArrived, Step
 from seqtop.wire.redaction import redact
+from tests.support.events import engine_info
 from tests.support.greedy_runs import NUM_REQUESTS, record_run
 
 
@@ -19,6 +22,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("whatif") / "run.seqtop"
     record_run(path)
     return str(path)
+
+
+def figures_of(answer: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Returns the figures of the recorded, the unchanged and the predicted run."""
+    unchanged, predicted = answer["unchanged"]["figures"], answer["predicted"]["figures"]
+    return answer["basis"]["recorded"], unchanged, predicted
 
 
 def test_the_recording_comes_out_again(
@@ -40,12 +49,13 @@ def test_more_blocks_are_predicted_and_written_as_a_recording(
     assert main([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["is_proven"]
+    assert answer["basis"]["proof"]["first_difference"] is None
     assert answer["settings"] == {"num_gpu_blocks": 64}
     assert answer["recorded_settings"] == {"num_gpu_blocks": 40}
-    figures = {figure["name"]: figure for figure in answer["figures"]}
-    assert figures["preemptions"]["recorded"] > figures["preemptions"]["predicted"]
-    assert figures["E2E p99"]["unchanged"] > 0
-    assert answer["result"]["cut"] == []
+    recorded, unchanged, predicted = figures_of(answer)
+    assert recorded["num_preemptions"] > predicted["num_preemptions"]
+    assert unchanged["e2e"]["p99"] > 0
+    assert answer["predicted"]["cut"] == []
     with FileStore(output) as prediction:
         info = prediction.at(prediction.last).info
     assert info is not None
@@ -59,7 +69,11 @@ def test_more_blocks_are_predicted_and_written_as_a_recording(
     assert "requests that change most:\n  req-" in said
     assert "decisions: the engine's own scheduler, which repeated the recording" in said
     assert "times: at the recorded speed" in said
-    assert main(["check", str(output)]) == 0
+    for command in (["check"], ["show"], ["explain", "--slow"], ["export", "--csv"]):
+        assert main([*command, str(output)]) == 0
+        assert "more.seqtop is a PREDICTION from run.seqtop" in capsys.readouterr().err
+    assert main(["export", "--perfetto", str(output)]) == 0
+    assert "PREDICTION from run.seqtop" in capsys.readouterr().out
     assert main(["whatif", str(output)]) == 2
     assert "is a prediction from run.seqtop; use that one" in capsys.readouterr().err
 
@@ -70,10 +84,68 @@ def test_without_a_request_and_at_twice_the_load(
     options = ["--without", "req-3", "--scale-arrivals", "2", "--arrivals", "time", "--json"]
     assert main(["whatif", recording, *options]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["num_requests"] == NUM_REQUESTS
+    recorded, unchanged, predicted = figures_of(answer)
+    assert recorded["num_requests"] == unchanged["num_requests"] == NUM_REQUESTS
+    assert predicted["num_requests"] == NUM_REQUESTS - 1
     assert all(changed["request_id"] != "req-3" for changed in answer["changed"])
-    figures = {figure["name"]: figure for figure in answer["figures"]}
-    assert figures["TTFT p90"]["predicted"] > figures["TTFT p90"]["unchanged"]
+    assert predicted["ttft"]["p90"] > unchanged["ttft"]["p90"]
+
+
+def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The values of a range, of which the engine refuses one, beside another change."""
+    options = ["--sweep", "num_gpu_blocks=0..64:3", "--set", "max_num_seqs=8", "--slo", "e2e=1h"]
+    assert main(["whatif", recording, *options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [point["value"] for point in answer["points"]] == [0, 32, 64]
+    refused, few, many = answer["points"]
+    assert refused["error"] == "num_gpu_blocks must be at least 1, got 0"
+    assert few["figures"]["num_preemptions"] > many["figures"]["num_preemptions"]
+    assert few["figures"]["num_within_slo"] == NUM_REQUESTS
+    assert main(["whatif", recording, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "PREDICTION, of no real runs:" in lines
+    assert "num_gpu_blocks: 40 recorded" in lines
+    assert any(line.lstrip().startswith("32 ") and line.endswith("█") for line in lines)
+
+
+def test_the_highest_load_that_keeps_the_objectives_has_a_range(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With known times of steps; the base run has preemptions, so that a load of 1 is too much."""
+    times = ["--step-time", "step=1ms,prefill=10us,decode=100us,gap=0"]
+    assert main(["whatif", recording, *times, "--capacity", "--slo", "e2e=2s", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["highest"] == 8.0
+    assert answer["lowest_missed"] is None
+    wanted = str(answer["points"][0]["figures"]["e2e"]["p99"] * 1.001)
+    assert main(["whatif", recording, *times, "--capacity", "--slo", f"e2e={wanted}"]) == 0
+    said = capsys.readouterr().out
+    assert "for 99% of the requests: up to " in said or "still at" in said
+    assert "given by you, not measured: step, prefill, decode, gap" in said
+    assert main(["whatif", recording, "--capacity", "--slo", "ttft=1us"]) == 0
+    assert "not even at 0.25 times the recorded load" in capsys.readouterr().out
+
+
+def test_a_closed_loop_serves_all_requests(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = ["--step-time", "step=1s", "--anyway", "--set", "max_num_seqs=9", "--json"]
+    for options in ([], ["--closed-loop"]):
+        assert main(["whatif", recording, *slow, *options]) == 0
+        predicted = json.loads(capsys.readouterr().out)["predicted"]
+        assert predicted["figures"]["num_requests"] == NUM_REQUESTS
+        assert bool(predicted["num_following"]) is bool(options)
+
+
+def test_times_of_another_recording_are_used_too(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--calibrate", recording, "--set", "max_num_seqs=9", "--json"]
+    assert main(["whatif", recording, *options]) == 0
+    basis = json.loads(capsys.readouterr().out)["basis"]
+    (other,) = basis["calibrations"]
+    assert other["ratio"] == pytest.approx(1.0, abs=0.1)
+    assert basis["step_time"]["num_steps"] > other["num_steps"]
 
 
 def test_a_run_of_another_scheduler_does_not_come_out_again(
@@ -101,6 +173,20 @@ def test_a_run_of_another_scheduler_does_not_come_out_again(
         (["--set", "num_gpu_blocks=x"], "num_gpu_blocks is a number or a change such as +20%"),
         (["--set", "num_gpu_blocks=0"], "num_gpu_blocks must be at least 1, got 0"),
         (["--set", "preemption_mode=x"], "preemption_mode must be recompute or swap, got 'x'"),
+        (["--sweep", "num_gpu_blocks=1..9:500"], "a range has 2 to 100 values, not 500"),
+        (["--sweep", "enable_prefix_caching=on..off:2"], "enable_prefix_caching has no range"),
+        (["--sweep", "max_num_seqs=4", "--set", "max_num_seqs=5"], "max_num_seqs is given twice"),
+        (["--sweep", "max_num_seqs=4", "-o", "x.seqtop"], "-o writes one prediction"),
+        (["--capacity"], "--capacity needs --slo"),
+        (["--slo", "ttft=1"], "--slo is for --sweep and --capacity"),
+        (["--capacity", "--slo", "ttft=1", "--closed-loop"], "--capacity is for arrivals by time"),
+        (["--closed-loop", "--scale-arrivals", "2"], "--scale-arrivals is for arrivals by time"),
+        (["--step-time", "prefil=1"], "'prefil=1' is not like prefill=0.1ms"),
+        (["--calibrate", "/none", "--set", "max_num_seqs=9"], "/none cannot be opened"),
+        (
+            ["--set", "max_num_seqs=40", "--set", "num_gpu_blocks=200", "--scale-arrivals", "50"],
+            "of the predicted time is in steps larger than any recorded one",
+        ),
         (["--without", "nothing"], "the recording has no request 'nothing'"),
         (["--model", "/nonexistent", "--set", "max_num_seqs=9"], "/nonexistent"),
     ],
@@ -126,6 +212,18 @@ def without_the_first_arrivals(event: Event) -> Event | None:
     return None if is_early else event
 
 
+def started_again(event: Event) -> Event:
+    if isinstance(event, Step) and event.step == 100:
+        return engine_info(incarnation="another")
+    return event
+
+
+def with_an_adapter(event: Event) -> Event:
+    if isinstance(event, RequestArrived) and event.request_id == "req-9":
+        return msgspec.structs.replace(event, lora="mine")
+    return event
+
+
 def without_steps(event: Event) -> Event | None:
     return None if isinstance(event, Step) else event
 
@@ -137,6 +235,8 @@ def without_steps(event: Event) -> Event | None:
         (of_another_engine, "the scheduler of nano 1.0 cannot be run again yet"),
         (without_the_first_arrivals, "sequence 0 belongs to no request"),
         (without_steps, "the recording has no step"),
+        (started_again, "the engine was started again after 100 steps"),
+        (with_an_adapter, "request req-9 uses a LoRA adapter"),
     ],
 )
 def test_a_recording_that_cannot_be_replayed(
@@ -151,8 +251,36 @@ def test_a_recording_that_cannot_be_replayed(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_which_a_whole_run_cannot_be_read(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Path(recording).read_bytes()
     path = tmp_path / "run.seqtop"
-    path.write_bytes(b"no recording")
+    for data, sentence in (
+        (b"no recording", "run.seqtop"),
+        (whole[: len(whole) // 2], "only a whole run can be replayed"),
+    ):
+        path.write_bytes(data)
+        assert main(["whatif", str(path)]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_recording_that_starts_in_the_middle(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It cannot be replayed, but it may tell the times of steps."""
+    path = tmp_path / "late.seqtop"
+    with FileStore(recording) as whole, FileWriter(path) as writer:
+        start = whole.index.at_step(100)
+        state = whole.at(start)
+        writer.restore("one", start, state)
+        for position, payload in whole.payloads(start, whole.last):
+            assert payload is not None
+            event = parsing.event(payload)
+            state.apply(event)
+            writer.append(position, payload, event, state)
     assert main(["whatif", str(path)]) == 2
-    assert "run.seqtop" in capsys.readouterr().err
+    assert "the recording starts in the middle of a run: " in capsys.readouterr().err
+    options = ["--calibrate", str(path), "--set", "max_num_seqs=9"]
+    assert main(["whatif", recording, *options]) == 0
+    assert "late.seqtop" in capsys.readouterr().out

@@ -46,7 +46,7 @@ from seqtop.whatif.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_WORKLOADS = int(os.environ.get("NUM_WORKLOADS", "2"))
-STEP_TIME = StepTime(1e-3, 1e-5, 1e-5, 0.0, 0.0, None, None)
+STEP_TIME = StepTime(per_step=1e-3, per_prefill_token=1e-5, per_decode_token=1e-5)
 BASE: dict[str, Any] = {
     "num_gpu_blocks": 26,
     "block_size": 16,
@@ -236,11 +236,9 @@ def predict(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
     with FileStore(source) as recording:
         workload = Workload(recording)
     clock = Clock()
-    replay = Replay(workload, options, clock)
     with FileWriter(target, overwrite=True) as writer:
-        sink = RecordingSink(writer)
-        scheduler = VllmScheduler(workload, options, replay, clock, sink, source.name)
-        return replay.run(scheduler)
+        replay = Replay(workload, options, clock, RecordingSink(writer))
+        return replay.run(VllmScheduler(workload, options, replay, clock, replay, source.name))
 
 
 def compared(a: Path, b: Path) -> Comparison:

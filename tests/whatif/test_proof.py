@@ -27,11 +27,9 @@ def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult
     with FileStore(source) as recording:
         workload = Workload(recording)
     clock = Clock()
-    replay = Replay(workload, options, clock)
     with FileWriter(target, overwrite=True) as writer:
-        sink = RecordingSink(writer)
-        scheduler = BundledScheduler(workload, options, replay, clock, sink, source.name)
-        return replay.run(scheduler)
+        replay = Replay(workload, options, clock, RecordingSink(writer))
+        return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
 
 
 def compared(a: Path, b: Path) -> Comparison:

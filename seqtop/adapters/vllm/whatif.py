@@ -32,7 +32,7 @@ from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.whatif.driver import serve
-from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions
+from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
 from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo, Event, RequestArrived, Setting
@@ -110,7 +110,7 @@ class VllmScheduler:
         options: ReplayOptions,
         replay: Replay,
         clock: Clock,
-        sink: RecordingSink,
+        sink: MessageSink,
         name: str,
     ) -> None:
         _check(workload)

@@ -1,0 +1,165 @@
+"""The figures of a run, counted from its messages as they come."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from seqtop.sequence import RequestMetrics, SequenceStatus, latency
+from seqtop.state.slo import Slo
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
+
+PERCENTILES = (50, 90, 99)
+_NOT_SERVED = (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED)
+"""The statuses of requests whose latencies are not counted: they got no complete output."""
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """Percentiles of a figure in seconds; `None` if nothing was counted."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+class RunFigures(msgspec.Struct, kw_only=True):
+    """The figures of a run."""
+
+    num_steps: int = 0
+    makespan: float = 0.0
+    """Seconds from the start of the first step to the end of the last."""
+    num_requests: int = 0
+    """Requests that ended, except aborted ones."""
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    num_lost_tokens: int = 0
+    """Computed tokens that preemptions discarded, and that were computed twice."""
+    num_hit_tokens: int = 0
+    """Tokens found in the prefix cache."""
+    ttft: Distribution = Distribution()
+    itl: Distribution = Distribution()
+    """Gaps between two tokens of a sequence; several tokens in a step count with their mean."""
+    e2e: Distribution = Distribution()
+    num_within_slo: int | None = None
+    """Requests that met all objectives; `None` without objectives."""
+
+    @property
+    def throughput(self) -> float | None:
+        """Output tokens per second."""
+        return self.num_output_tokens / self.makespan if self.makespan > 0 else None
+
+    @property
+    def share_within_slo(self) -> float | None:
+        """The share of the requests that met all objectives."""
+        if self.num_within_slo is None or not self.num_requests:
+            return None
+        return self.num_within_slo / self.num_requests
+
+
+class FigureCounter:
+    """Counts the figures of a run.
+
+    Args:
+        slo: The objectives of requests.
+        num_hits_before: Tokens found in the prefix cache before the first message.
+    """
+
+    def __init__(self, slo: Slo | None = None, *, num_hits_before: int = 0) -> None:
+        self._slo = slo or Slo()
+        self._num_hits_before = num_hits_before
+        self._run = RunFigures(num_within_slo=0 if self._slo else None)
+        self._start_time: float | None = None
+        self._end_time = 0.0
+        self._ttft, self._itl, self._e2e = array("d"), array("d"), array("d")
+        self._sequences: dict[int, tuple[int, float]] = {}
+        """The number of tokens and the time of the last one, by sequence."""
+        self._seq_ids: dict[str, list[int]] = {}
+        """The sequences with which a request arrived."""
+
+    def count(self, event: Event) -> None:
+        """Counts a message."""
+        match event:
+            case Step():
+                self._step(event)
+            case RequestArrived():
+                self._seq_ids[event.request_id] = event.seq_ids
+            case RequestFinished():
+                self._finish(event)
+            case _:
+                pass
+
+    def figures(self) -> RunFigures:
+        """Returns the figures so far."""
+        start = self._end_time if self._start_time is None else self._start_time
+        return msgspec.structs.replace(
+            self._run,
+            makespan=max(self._end_time - start, 0.0),
+            ttft=_distribution(self._ttft),
+            itl=_distribution(self._itl),
+            e2e=_distribution(self._e2e),
+        )
+
+    def _step(self, step: Step) -> None:
+        run, sequences, now = self._run, self._sequences, step.time
+        if self._start_time is None:
+            self._start_time = step.start_time
+        self._end_time = max(self._end_time, now)
+        run.num_steps += 1
+        run.num_hit_tokens = max(step.stats.prefix_cache_hits - self._num_hits_before, 0)
+        for preemption in step.preemptions:
+            run.num_preemptions += 1
+            run.num_lost_tokens += preemption.num_lost_tokens
+        for update in step.sequences:
+            if not (count := len(update.new_token_ids)):
+                continue
+            run.num_output_tokens += count
+            num_before, last = sequences.get(update.seq_id, (0, now))
+            sequences[update.seq_id] = num_before + count, now
+            if num_before:
+                self._itl.extend([(now - last) / count] * count)
+            if update.is_removed:
+                del sequences[update.seq_id]
+
+    def _finish(self, event: RequestFinished) -> None:
+        seq_ids = event.seq_ids or self._seq_ids.get(event.request_id, [])
+        self._seq_ids.pop(event.request_id, None)
+        ended = [self._sequences.pop(seq_id, (0, 0.0)) for seq_id in seq_ids]
+        if (ttft := latency.ttft(event.metrics)) is not None:
+            self._ttft.append(ttft)
+        if event.status is SequenceStatus.FINISHED_ABORTED:
+            return
+        self._run.num_requests += 1
+        if event.status in _NOT_SERVED:
+            return
+        if (e2e := latency.e2e_latency(event.metrics)) is not None:
+            self._e2e.append(e2e)
+        if self._run.num_within_slo is not None:
+            num_tokens = max((count for count, _ in ended), default=0)
+            self._run.num_within_slo += is_within(self._slo, event.metrics, num_tokens)
+
+
+def is_within(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> bool:
+    """Returns whether a finished request met all objectives, as `seqtop.state.slo` measures it."""
+    figures = {
+        "ttft": latency.ttft(metrics),
+        "itl": latency.itl_so_far(metrics, num_tokens),
+        "tpot": latency.itl(metrics, num_tokens),
+        "queue": metrics.time_in_queue,
+        "e2e": latency.e2e_latency(metrics),
+    }
+    return not any(
+        (value := figures[key]) is not None and value > limit for key, limit in slo.limits.items()
+    )
+
+
+def _distribution(values: Sequence[float]) -> Distribution:
+    known = sorted(value for value in values if math.isfinite(value))
+    return Distribution(*(_percentile(known, percent) for percent in PERCENTILES))
+
+
+def _percentile(values: Sequence[float], percent: int) -> float | None:
+    """Returns the smallest of sorted values that at least `percent` percent do not exceed."""
+    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)] if values else None

@@ -1,0 +1,214 @@
+"""Predictions of a recorded run for several values of a setting, or for several loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import msgspec
+from msgspec.structs import replace
+
+from seqtop.state.slo import Slo
+from seqtop.whatif.driver import DriverError, ShowProgress, no_progress
+from seqtop.whatif.figures import RunFigures
+from seqtop.whatif.predict import (
+    Basis,
+    Question,
+    Replays,
+    proof_options,
+    result_of,
+    scratch_folder,
+)
+from seqtop.whatif.replay import ReplayOptions, ReplayResult
+from seqtop.whatif.settings import SettingError, parse_sweep
+from seqtop.whatif.step_time import MAX_EXTRAPOLATED
+from seqtop.wire.messages import Setting
+
+LOADS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""The loads that are tried first, as multiples of the recorded one."""
+NUM_REFINEMENTS = 3
+"""Each divides the range of the highest load that keeps the objectives by three."""
+SHARE_WITHIN_SLO = 0.99
+"""The share of the requests that have to meet all objectives."""
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """The prediction for one value."""
+
+    value: Setting
+    """The value of the setting, or the load as a multiple of the recorded one."""
+    figures: RunFigures
+    is_beyond: bool = False
+    """True if most steps are larger than the recorded ones, so that the times say little."""
+    num_refused: int = 0
+    """Requests that the engine refused with these settings."""
+    error: str | None = None
+    """The reason why the engine refuses the value; the figures are then empty."""
+
+
+class Sweep(msgspec.Struct, kw_only=True):
+    """The proof, and the predictions for several values of a setting."""
+
+    question: Question
+    basis: Basis
+    slo: dict[str, float]
+    """The limits of latencies in seconds."""
+    name: str
+    recorded_value: Setting
+    points: list[Point] = []
+    """In the order of the values; empty if the recording could not be repeated."""
+
+
+class Capacity(msgspec.Struct, kw_only=True):
+    """The proof, and the highest load with which the requests meet their objectives."""
+
+    question: Question
+    basis: Basis
+    slo: dict[str, float]
+    share: float = SHARE_WITHIN_SLO
+    """The share of the requests that have to meet all of them."""
+    requests_per_second: float | None
+    """The recorded load: arrivals divided by the time from the first to the last."""
+    points: list[Point] = []
+    """By load; empty if the recording could not be repeated."""
+    highest: float | None = None
+    """The highest load tried with which they are met, as they are with all lower ones; `None` if
+    they are met with none."""
+    lowest_missed: float | None = None
+    """The next higher load tried, with which they are not met; `None` if there is none."""
+
+
+def sweep(question: Question, text: str, slo: Slo, progress: ShowProgress = no_progress) -> Sweep:
+    """Predicts a run for several values of a setting.
+
+    Args:
+        question: The recording, and what else is to be different.
+        text: The setting and its values, as `parse_sweep` takes them.
+        slo: Objectives whose share of requests is counted.
+        progress: Shows the progress.
+
+    Raises:
+        Exception: One of `WHATIF_ERRORS`.
+    """
+    with scratch_folder() as folder, Replays(question, progress) as replays:
+        info = replays.workload.info
+        name, values = parse_sweep(text, info)
+        if name in replays.settings:
+            raise SettingError(f"{name} is given twice, by --set and by --sweep")
+        recorded = info.scheduler_settings.get(name, getattr(info, name, None))
+        answer = Sweep(
+            question=question,
+            basis=replays.basis,
+            slo={**slo.limits},
+            name=name,
+            recorded_value=recorded,
+        )
+        replays.fit()
+        proof = str(folder / "proof.seqtop")
+        repeated = replays.submit(proof_options(question), proof)
+        futures = [
+            replays.submit(
+                replace(
+                    replays.options({**replays.settings, name: value}), objectives={**slo.limits}
+                )
+            )
+            for value in values
+        ]
+        if replays.prove(repeated, proof):
+            answer.points = [
+                _point(value, future) for value, future in zip(values, futures, strict=True)
+            ]
+            if all(point.error for point in answer.points):
+                raise DriverError(answer.points[0].error or "")
+    return answer
+
+
+def find_capacity(question: Question, slo: Slo, progress: ShowProgress = no_progress) -> Capacity:
+    """Searches the highest load with which the requests of a run meet their objectives.
+
+    Args:
+        question: The recording, and what else is to be different.
+        slo: The objectives.
+        progress: Shows the progress.
+
+    Raises:
+        Exception: One of `WHATIF_ERRORS`.
+    """
+    if question.arrivals != "time":
+        raise SettingError("--capacity is for arrivals by time")
+    with scratch_folder() as folder, Replays(question, progress) as replays:
+        arrivals = [request.arrival.arrival_time for request in replays.workload.requests.values()]
+        seconds = max(arrivals) - min(arrivals)
+        answer = Capacity(
+            question=question,
+            basis=replays.basis,
+            slo={**slo.limits},
+            requests_per_second=(len(arrivals) - 1) / seconds if seconds > 0 else None,
+        )
+        if answer.requests_per_second is None:
+            raise SettingError("all requests arrived at once, so that there is no load to change")
+        replays.fit()
+        proof = str(folder / "proof.seqtop")
+        repeated = replays.submit(proof_options(question), proof)
+        options = replace(replays.options(), objectives={**slo.limits})
+        points = _Loads(replays, options)
+        points.submit(LOADS)
+        if not replays.prove(repeated, proof):
+            return answer
+        for _ in range(NUM_REFINEMENTS):
+            answer.points = points.results()
+            answer.highest, answer.lowest_missed = _bracket(answer.points)
+            if answer.highest is None or answer.lowest_missed is None:
+                break
+            ratio = (answer.lowest_missed / answer.highest) ** (1 / 3)
+            points.submit((answer.highest * ratio, answer.highest * ratio**2))
+        answer.points = points.results()
+        answer.highest, answer.lowest_missed = _bracket(answer.points)
+    return answer
+
+
+class _Loads:
+    """Replays with several loads."""
+
+    def __init__(self, replays: Replays, options: ReplayOptions) -> None:
+        self._replays = replays
+        self._options = options
+        self._futures: dict[float, Future[ReplayResult]] = {}
+
+    def submit(self, loads: Sequence[float]) -> None:
+        for load in loads:
+            options = replace(self._options, scale_arrivals=self._options.scale_arrivals * load)
+            self._futures[load] = self._replays.submit(options)
+
+    def results(self) -> list[Point]:
+        """Returns the points so far, by load. Raises `DriverError`."""
+        points = [_point(load, future) for load, future in sorted(self._futures.items())]
+        for point in points:
+            if point.error is not None:
+                raise DriverError(point.error)
+        return points
+
+
+def _bracket(points: Sequence[Point]) -> tuple[float | None, float | None]:
+    """Returns the highest load below the first that misses the objectives, and that one."""
+    highest: float | None = None
+    for point in points:
+        load = point.value
+        assert isinstance(load, float)
+        if (point.figures.share_within_slo or 0.0) < SHARE_WITHIN_SLO:
+            return highest, load
+        highest = load
+    return highest, None
+
+
+def _point(value: Setting, replay: Future[ReplayResult]) -> Point:
+    try:
+        result = result_of(replay)
+    except DriverError as error:
+        return Point(value=value, figures=RunFigures(), error=str(error))
+    return Point(
+        value=value,
+        figures=result.figures,
+        is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
+        num_refused=len(result.refused),
+    )
