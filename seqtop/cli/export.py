@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from seqtop.cli.messages import fail
+from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
 from seqtop.cli.recordings import open_recording
 from seqtop.process import files
+from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
@@ -64,7 +65,18 @@ def run(options: argparse.Namespace) -> int:
         return fail(f"{options.output} exists already; --force replaces it")
     except OSError as error:
         return fail(f"{options.output or 'standard output'} cannot be written: {error.strerror}")
+    if options.output is not None:
+        warn(_written(runs, options))
     return 0
+
+
+def _written(runs: list[EngineRun], options: argparse.Namespace) -> str:
+    """Returns a sentence on the file that was written."""
+    num_steps = sum(len(run.steps) for run in runs)
+    num_sequences = sum(len(request.sequences) for run in runs for request in run.requests.values())
+    steps, sequences = fmt.plural(num_steps, "step"), fmt.plural(num_sequences, "sequence")
+    figures = steps if options.steps else sequences if options.csv else f"{sequences}, {steps}"
+    return f"wrote {options.output}: {figures}"
 
 
 def _read_source(options: argparse.Namespace) -> list[EngineRun]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from seqtop.cli import COMMANDS
 from seqtop.cli.messages import fail
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from seqtop.cli import no_command
 
         return no_command.run()
+    if arguments[0] not in COMMANDS and Path(arguments[0]).is_file():
+        arguments = ["replay", *arguments]
     if message := _unknown_command(arguments):
         return fail(message, status=2)
     needed = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS

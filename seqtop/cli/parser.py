@@ -18,7 +18,7 @@ examples:
   seqtop attach localhost:5557             show a running engine
   seqtop attach --kv-events tcp://127.0.0.1:5557    show the prefix cache of vLLM, SGLang and others
   seqtop record -o run.seqtop              record an engine until Ctrl-C
-  seqtop replay run.seqtop                 show the recording
+  seqtop run.seqtop                        show the recording, as seqtop replay does
   seqtop show --json | jq .stats           print the engine's state once, for a script
   seqtop export run.seqtop --perfetto -o run.json    write a trace for https://ui.perfetto.dev
   eval "$(seqtop completion bash)"         complete commands and options in bash

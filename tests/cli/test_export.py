@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import stat
 import subprocess
 import threading
@@ -20,7 +21,8 @@ from tests.support.waiting import SECONDS
 def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     done = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(rf"seqtop: wrote {path}: \d+ sequences, \d+ steps\n", done.stderr)
     assert json.loads(path.read_bytes())["traceEvents"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))

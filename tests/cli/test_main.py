@@ -47,6 +47,13 @@ def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str,
         assert_one_sentence(done, 1, *words)
 
 
+def test_the_path_of_a_recording_replays_it(
+    recording: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqtop.cli.replay.run", lambda options: len(options.file))
+    assert main([recording, "--speed", "4"]) == len(recording)
+
+
 def test_a_mistyped_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["atach", "tcp://127.0.0.1:5557"]) == 2
     said = capsys.readouterr().err
