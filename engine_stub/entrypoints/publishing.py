@@ -160,14 +160,20 @@ class StepPublisher:
             ],
         )
 
-    def stepped(self, record: StepRecord) -> None:
-        """Publishes a step and the requests that it finished."""
+    def stepped(self, record: StepRecord, paced_time: float = 0.0) -> None:
+        """Publishes a step and the requests that it finished.
+
+        Args:
+            record: The step.
+            paced_time: Seconds before it in which the engine waited on purpose.
+        """
         # These ended before the step, which may have given their blocks to other requests.
         for group in (*record.ignored, *record.aborted):
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
         self._last_stats = _stats(record, self._num_preemptions)
+        self._last_stats.paced_time = paced_time
         for update in record.updates:
             if update.parent_seq_id is not None:
                 self._add(update.request_id, update.seq)

@@ -70,6 +70,7 @@ class EngineServer:
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Serves until `stopped()` returns True."""
+        paced_time = 0.0
         for tick in itertools.count():
             if stopped():
                 return
@@ -84,14 +85,17 @@ class EngineServer:
                 source.serve(self)
             if self._engine.has_unfinished_requests():
                 record = self._engine.step()
-                self._steps.stepped(record)
+                self._steps.stepped(record, paced_time)
                 for source in self._sources:
                     source.stepped(record)
                 idle = self._seconds_per_tick - (time.monotonic() - tick_start)
             else:
                 idle = self._seconds_per_tick or _IDLE_SECONDS
+            paced_time = 0.0
             if idle > 0:
+                pause_start = time.monotonic()
                 self._handle_commands(timeout=idle)
+                paced_time = time.monotonic() - pause_start
 
     def add(
         self, request_id: str, prompt: Prompt, params: Params, priority: int = 0

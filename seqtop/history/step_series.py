@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.state.step_summary import TIME_PARTS, has_work, time_parts
+from seqtop.state.step_summary import TIME_PARTS, gap_parts, has_work, time_parts
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import StepStats
 from seqtop.wire.parsing import StepOutline, step_outline
@@ -192,7 +192,8 @@ class StepSeries:
         follows = self._last_step is not None and step.step == self._last_step + 1
         if follows:
             if begin > before:
-                self._append(begin, {"host" if self._had_work else "idle": begin - before})
+                was_idle = not self._had_work
+                self._append(begin, gap_parts(begin - before, step.stats, was_idle=was_idle))
         else:
             if self._times:
                 self._append(before, {}, _UNKNOWN)

@@ -24,10 +24,11 @@ STEP_PARTS = ("scheduler", "forward", "execute", "rest")
 
 `execute` is the time of the model's execution outside of the forward pass, `rest` the time that is
 neither scheduling nor execution, such as output processing."""
-TIME_PARTS = (*STEP_PARTS, "host", "idle")
+TIME_PARTS = (*STEP_PARTS, "host", "paced", "idle")
 """The parts of an engine's time.
 
-`host` is the time between two steps while requests are unfinished, `idle` the time without any."""
+`host` is the time between two steps while requests are unfinished, `paced` the part of it in which
+the engine waited on purpose, `idle` the time without any request."""
 
 
 def time_parts(stats: StepStats, duration: float) -> dict[str, float]:
@@ -50,6 +51,20 @@ def time_parts(stats: StepStats, duration: float) -> dict[str, float]:
     if executing is not None:
         parts["rest"] = left
     return parts
+
+
+def gap_parts(gap: float, stats: StepStats, *, was_idle: bool) -> dict[str, float]:
+    """Returns the seconds of each of `TIME_PARTS` between two steps.
+
+    Args:
+        gap: The seconds between them.
+        stats: The figures of the later step.
+        was_idle: Whether no request was unfinished in between.
+    """
+    if was_idle:
+        return {"idle": gap}
+    paced = min(max(stats.paced_time, 0.0), gap) if math.isfinite(stats.paced_time) else 0.0
+    return {"host": gap - paced, "paced": paced}
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -92,7 +107,7 @@ class StepSummary(msgspec.Struct, frozen=True):
         """The seconds of each of `TIME_PARTS` in `period`; unknown parts are missing."""
         parts = time_parts(self.stats, self.duration)
         if self.gap:
-            parts["idle" if self.was_idle else "host"] = self.gap
+            parts |= gap_parts(self.gap, self.stats, was_idle=self.was_idle)
         return parts
 
 

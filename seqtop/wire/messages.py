@@ -349,6 +349,9 @@ class StepStats(Message):
     """Encoder tokens that this step computed; `None` for a model without an encoder."""
     num_used_encoder_slots: Public[int | None] = None
     """Encoder tokens in the encoder cache that a request still needs."""
+    paced_time: Public[float] = 0.0
+    """The part of the time since the step before in which the engine waited on purpose, to make no
+    more steps per second than it was told."""
 
 
 class ControlCall(Message):

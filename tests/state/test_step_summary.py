@@ -97,9 +97,15 @@ def test_the_parts_of_a_step_add_up_to_the_time_since_the_step_before() -> None:
     figures = stats(model_execute_time=0.625)
     found = step_summary.summarize(a_step(figures), gap=2.0)
     assert found.parts == {
-        "scheduler": 0.25, "forward": 0.5, "execute": 0.125, "rest": 0.125, "host": 2.0
+        "scheduler": 0.25, "forward": 0.5, "execute": 0.125, "rest": 0.125, "host": 2.0,
+        "paced": 0.0,
     }  # fmt: skip
     assert sum(found.parts.values()) == found.period == 3.0
+    figures.paced_time = 1.5
+    paced = step_summary.summarize(a_step(figures), gap=2.0)
+    assert (paced.parts["host"], paced.parts["paced"]) == (0.5, 1.5)
+    shorter = step_summary.summarize(a_step(figures), gap=1.0)
+    assert (shorter.parts["host"], shorter.parts["paced"]) == (0.0, 1.0)
     idle = step_summary.summarize(a_step(figures), gap=2.0, was_idle=True)
     assert idle.parts["idle"] == 2.0
     assert "host" not in idle.parts

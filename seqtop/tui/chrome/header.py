@@ -181,7 +181,7 @@ def _time(ui: UiState) -> Line:
         return ()
     executing = "forward" if shares["forward"] else "execute"
     # In whole percent, so that the sum is exact.
-    names = [(part, round(100 * shares[part])) for part in (executing, "host", "idle")]
+    names = [(part, round(100 * shares[part])) for part in (executing, "host", "paced", "idle")]
     names.append(("other", max(100 - sum(number for _, number in names), 0)))
     spans: Line = (("time ", "dim"),)
     for name, number in [names[0], *(share for share in names[1:] if share[1])]:

@@ -91,10 +91,15 @@ TIME_SIGNS: dict[str, StyledText] = {
     "execute": ("▓", "computed"),
     "rest": ("░", "cached"),
     "host": ("·", "preempted"),
+    "paced": (" ", PLAIN),
     "idle": (" ", PLAIN),
 }
 """The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
-_PART_NAMES = {"rest": "rest of the step", "host": "host between steps"}
+_PART_NAMES = {
+    "rest": "rest of the step",
+    "host": "host between steps",
+    "paced": "paced on purpose",
+}
 
 
 def part_name(part: str, *, has_forward: bool) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +115,19 @@ def test_further_sources_add_requests_and_get_every_step(
     serving(engine, publisher, sources=[source]).run(idle(engine))
     num_published = sum(isinstance(event, Step) for event in publisher.events)
     assert source.num_steps == num_published > 3
+
+
+@pytest.mark.parametrize("pace", [0.0, 100.0])
+def test_a_step_says_how_long_the_engine_waited_on_purpose(
+    make_engine: MakeEngine, publisher: ScriptedPublisher, pace: float
+) -> None:
+    engine = make_engine()
+    publisher.pending = [Submit(prompt="Once", sampling_params=greedy(4))]
+    serving(engine, publisher, pace=pace).run(idle(engine))
+    first, *later = [event for event in publisher.events if isinstance(event, Step)]
+    for before, step in pairwise([first, *later]):
+        assert 0 <= step.stats.paced_time <= step.start_time - before.time
+    assert any(step.stats.paced_time for step in later) == (pace > 0)
 
 
 def test_commands_take_a_share_of_the_time_of_running_requests(

@@ -127,10 +127,11 @@ def _chunks(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
 
 
 def _host(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
-    """Returns the time between the step before and this one."""
+    """Returns the time between the step before and this one, without what was waited on purpose."""
     if step.gap is not None and step.was_idle:
         return _right("idle", width, "dim")
-    return _right(fmt.seconds(step.gap), width, PLAIN if step.gap else "dim")
+    host = None if step.gap is None else step.parts.get("host", 0.0)
+    return _right(fmt.seconds(host), width, PLAIN if host else "dim")
 
 
 def _right(text: str, width: int, style: str) -> Line:
