@@ -135,13 +135,13 @@ def _file_of_tensor(path: Path) -> dict[str, Path]:
     """Returns the file of each tensor."""
     files: dict[str, Path] = {}
     for file in _safetensors_files(path):
+        if not file.is_file():  # opening a pipe would wait for somebody to write to it
+            raise WeightsError(f"{path} lacks {file.name}, which its index lists")
         try:
             with safe_open(file, framework="pt") as shard:
                 files.update(dict.fromkeys(shard.keys(), file))
         except SafetensorError as error:
             raise WeightsError(f"{file} is not a readable safetensors file: {error}") from error
-        except FileNotFoundError as error:
-            raise WeightsError(f"{path} lacks {file.name}, which its index lists") from error
     return files
 
 

@@ -1,6 +1,7 @@
 """Runs one of the release tests at full length, and prints its figures.
 
 python -m tests.release attacks --rounds 7
+python -m tests.release bombs
 python -m tests.release healing --stories 200
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
@@ -9,7 +10,7 @@ python -m tests.release stress --requests 10000
 import importlib
 import sys
 
-NAMES = ("attacks", "healing", "soak", "stress")
+NAMES = ("attacks", "bombs", "healing", "soak", "stress")
 
 
 def main() -> None:

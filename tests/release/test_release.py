@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from seqtop.wire.messages import PreemptionMode
-from tests.release import attacks, healing, soak, stress
+from tests.release import attacks, bombs, healing, soak, stress
 from tests.support.fault_proxy import Faults
 
 pytestmark = pytest.mark.release("takes minutes, and measures")
@@ -22,6 +22,13 @@ def test_the_engine_continues_under_every_attack() -> None:
     assert all(outcome.cpu > 0 for outcome in outcomes.values())
     idle = {name for name, outcome in outcomes.items() if outcome.strikes == 0}
     assert idle <= {"a viewer", "viewers that do not read"}, "no message of these came through"
+
+
+@pytest.mark.parametrize("name", ["500,000 empty candidates", "KV: 1,000,000 unknown removals"])
+def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
+    name, num_bytes, *megabytes = bombs.measure(name, tmp_path)
+    assert int(num_bytes.replace(",", "")) > 1_000_000
+    assert all(cell.replace(",", "").isdecimal() for cell in megabytes if cell), megabytes
 
 
 def test_every_kind_of_fault_is_recovered_from() -> None:

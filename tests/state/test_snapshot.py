@@ -298,6 +298,14 @@ def test_blocks_of_an_engine_that_does_not_report_its_cache_are_ignored() -> Non
 # --- That contradict themselves
 
 
+def test_a_snapshot_has_few_causes_of_waiting() -> None:
+    """Each request that begins to wait gets a copy of them."""
+    state = finished_request()
+    state.blocked = BlockedTimes({str(number): 1.0 for number in range(65)})
+    with pytest.raises(WireError, match="length <= 64"):
+        sent(take(state))
+
+
 def finished_request() -> EngineState:
     state = prefilled()
     finish(state)

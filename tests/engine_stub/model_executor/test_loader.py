@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,4 +70,17 @@ def test_an_index_names_only_files_beside_it(directory: Path, name: object) -> N
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
     with pytest.raises(WeightsError, match="not a readable index"):
+        load(directory)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda _: None])
+def test_weights_that_are_no_file_are_missing(
+    directory: Path, make: Callable[[Path], None]
+) -> None:
+    """Nobody may write to a pipe."""
+    name = "part.safetensors"
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    make(directory / name)
+    with pytest.raises(WeightsError, match=r"lacks part\.safetensors, which its index lists"):
         load(directory)
