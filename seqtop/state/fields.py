@@ -57,6 +57,7 @@ class Field(Column):
         grows: Returns whether the value of a sequence grows with time alone; `None` if no value of
             the field does.
         also: Reads a second text that a filter on the field matches.
+        is_text: Whether the value is a text, which has no order for filters.
         values: All texts that the field can be, if these are few.
         is_default: Whether the sequence table has the column until the user chooses others.
     """
@@ -70,6 +71,7 @@ class Field(Column):
     descending: bool = False
     grows: Callable[[RequestState, SequenceState], bool] | None = None
     also: Callable[[SequenceState], str] | None = None
+    is_text: bool = False
     values: tuple[str, ...] = ()
     is_default: bool = True
 
@@ -209,6 +211,7 @@ _ALL = (
         max_width=18,
         priority=0,
         right=False,
+        is_text=True,
     ),
     Field(
         key="seq",
@@ -231,6 +234,7 @@ _ALL = (
         width=9,
         priority=0,
         right=False,
+        is_text=True,
     ),
     Field(
         key="stage",
@@ -241,6 +245,7 @@ _ALL = (
         width=7,
         priority=7,
         right=False,
+        is_text=True,
     ),
     Field(
         key="prio",
@@ -364,6 +369,7 @@ _ALL = (
         width=6,
         priority=3,
         right=False,
+        is_text=True,
     ),
     Field(
         key="age",
@@ -408,6 +414,7 @@ _ALL = (
         share=1 / 5,
         priority=0,
         right=False,
+        is_text=True,
     ),
     Field(
         key="total",
@@ -462,6 +469,7 @@ _ALL = (
         width=16,
         priority=6,
         right=False,
+        is_text=True,
         is_default=False,
     ),
     Field(
@@ -473,6 +481,7 @@ _ALL = (
         max_width=18,
         priority=7,
         right=False,
+        is_text=True,
         is_default=False,
     ),
     Field(
@@ -483,11 +492,14 @@ _ALL = (
         width=24,
         priority=8,
         right=False,
+        is_text=True,
         is_default=False,
     ),
 )
 FIELDS = {field.key: field for field in _ALL}
 """All fields by key, in the order of their columns."""
+FIELDS_BY_NAME = {field.title.lower(): field for field in _ALL} | FIELDS
+"""All fields by the names that a filter may use: the titles of columns in lower case, and keys."""
 DEFAULT_COLUMNS = tuple(field.key for field in _ALL if field.is_default)
 """The keys of the columns of the sequence table until the user chooses others; `text`, which takes
 the rest of the width, is the last."""

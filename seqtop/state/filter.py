@@ -9,6 +9,7 @@ A filter is a list of words separated by spaces. All of them must match:
     status:waiting          the field holds this text; `status:waiting,swapped` for either
     request=req-7           the field is exactly this
     prompt>1000  itl<=50ms  comparisons; numbers take k, M, G, and durations us, ms, s, m, h
+    pre>2  tok/s<5          a column's title names its field, too
     hit<50%                 a share takes a percent sign
     -status:stop  !preempt  a leading - or ! negates a word
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop.state.fields import FIELDS, Field, status_words
+from seqtop.state.fields import FIELDS, FIELDS_BY_NAME, Field, status_words
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.text import format as fmt
 
@@ -32,7 +33,7 @@ Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
 _WORD = r"""(?P<no>[-!]?)
     (?: re:/(?P<regex>(?:\\.|[^/\\])*)(?P<slash>/?)
       | "(?P<quoted>[^"]*)"?
-      | (?P<field>[a-z0-9_]+)(?P<op>:|<=|>=|!=|==?|<|>)(?:"(?P<text>[^"]*)"?|(?P<bare>\S*))
+      | (?P<field>tok/s|[a-z0-9_]+)(?P<op>:|<=|>=|!=|==?|<|>)(?:"(?P<text>[^"]*)"?|(?P<bare>\S*))
       | (?P<plain>\S+)
     )(?=\s|$)"""
 _NUMBER = r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)"
@@ -111,7 +112,7 @@ def parse(source: str) -> Filter:
         tests.append(_negated(test) if word["no"] else test)
         if not word["no"] and (pattern := _pattern(word)) is not None:
             patterns.append(pattern)
-        field = FIELDS.get((word["field"] or "").lower())
+        field = FIELDS_BY_NAME.get((word["field"] or "").lower())
         grows = grows or (field is not None and field.grows is not None)
     return Filter(source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches))
 
@@ -198,11 +199,11 @@ def _search(pattern: re.Pattern[str]) -> Test:
 
 
 def _field(name: str, comparison: str, wanted: str) -> Test:
-    column = FIELDS.get(name)
+    column = FIELDS_BY_NAME.get(name)
     if column is None and name == "re":
         raise FilterError(f"a regular expression needs slashes: re:/{wanted.strip('/')}/")
     if column is None:
-        close = difflib.get_close_matches(name, FIELDS, n=1)
+        close = difflib.get_close_matches(name, FIELDS_BY_NAME, n=1)
         if close:
             raise FilterError(f"no field {name!r}: perhaps {close[0]}")
         raise UnknownFieldError(f"no field {name!r}: the help lists them all")
@@ -216,8 +217,13 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
 
 
 def _compare(column: Field, comparison: str, wanted: str) -> Test:
-    number = share(wanted) if column.format is fmt.percent else quantity(wanted)
-    if number is None and comparison in {"<", "<=", ">", ">="}:
+    is_ordered = comparison in {"<", "<=", ">", ">="}
+    if column.is_text and is_ordered:
+        raise FilterError(f"{column.key} is a text: {column.key}:{wanted} finds it in any place")
+    number = None
+    if not column.is_text:
+        number = share(wanted) if column.format is fmt.percent else quantity(wanted)
+    if number is None and is_ordered:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
     whole = comparison in {"=", "==", "!="}
     # "preempted" is "preempt", and "stopped" is "stop".

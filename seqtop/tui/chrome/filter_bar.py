@@ -17,7 +17,8 @@ from seqtop.text.sanitize import safe_line
 class FilterBar(Vertical):
     """An input line that is visible while its filter is edited or active.
 
-    Changes take effect immediately. The bar's name is `filter`, or `search` if it hides no rows.
+    Changes take effect immediately. While what is typed is invalid, the filter is again the one that
+    was active when the bar was opened. The bar's name is `filter`, or `search` if it hides no rows.
 
     Args:
         parse: Parses what was typed. It raises `FilterError` if that is invalid.
@@ -51,6 +52,7 @@ class FilterBar(Vertical):
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
         self._active = ""
+        self._before = ""
 
     @cached_property
     def _input(self) -> Input:
@@ -74,18 +76,19 @@ class FilterBar(Vertical):
     def open(self) -> None:
         """Shows the input line and focuses it."""
         self.display = True
+        self._before = self._active
         self._input.can_focus = True
         self.screen.set_focus(self._input)
 
     def fill(self, source: str) -> None:
         """Shows a filter that was not typed here."""
         self._input.value = source
-        self._active = source
+        self._active = self._before = source
         self.display = bool(source)
 
     def clear(self) -> None:
         """Clears the filter, so that all rows show."""
-        self._input.value = ""
+        self._input.value = self._active = ""
         self._close()
         self.post_message(self.Changed(self, ""))
         self.post_message(self.Left())
@@ -108,11 +111,12 @@ class FilterBar(Vertical):
         try:
             self._parse(event.value)
         except FilterError as error:
+            if self._active != self._before:
+                self._activate(self._before)
             self._show_error(error)
             return
-        self._active = event.value.strip()
+        self._activate(event.value.strip())
         self._show_error(None)
-        self.post_message(self.Changed(self, self._active))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -131,6 +135,10 @@ class FilterBar(Vertical):
         if not self._input.value.strip():
             self._close()
         self.post_message(self.Left())
+
+    def _activate(self, source: str) -> None:
+        self._active = source
+        self.post_message(self.Changed(self, source))
 
     def _show_error(self, error: FilterError | None, more: str = "") -> None:
         """Shows the error in the input, and the filter that is active instead."""
