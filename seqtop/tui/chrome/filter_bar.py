@@ -17,8 +17,9 @@ from seqtop.text.sanitize import safe_line
 class FilterBar(Vertical):
     """An input line that is visible while its filter is edited or active.
 
-    Changes take effect immediately. While what is typed is invalid, the filter is again the one that
-    was active when the bar was opened. The bar's name is `filter`, or `search` if it hides no rows.
+    Changes take effect immediately. While what is typed is invalid, the filter is again the one
+    that was active when the bar was opened. The bar's name is `filter`, or `search` if it hides no
+    rows.
 
     Args:
         parse: Parses what was typed. It raises `FilterError` if that is invalid.
