@@ -13,13 +13,11 @@ import math
 from collections.abc import Iterable
 from typing import TextIO
 
-import msgspec
-
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle
 from seqtop.sequence import RequestMetrics
 from seqtop.state.fields import FIELDS, Value
 from seqtop.text.sanitize import safe_text
-from seqtop.wire.messages import StepStats
+from seqtop.wire.messages import CudaGraph, StepStats
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 (and full-width forms)
 
@@ -33,9 +31,11 @@ SEQUENCE_COLUMNS = (
 )  # fmt: skip
 """Keys of the filter language, then names of the data model."""
 
-_STATS = [field.name for field in msgspec.structs.fields(StepStats)]
+_STATS = [name for name in StepStats.__struct_fields__ if name != "cuda_graph"]
+_GRAPH = CudaGraph.__struct_fields__
 STEP_COLUMNS = (
     "incarnation", "step", "start_time", "time", "num_scheduled", "num_preempted", *_STATS,
+    *(f"cuda_graph_{name}" for name in _GRAPH),
 )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ def _steps(runs: Iterable[EngineRun]) -> Iterable[list[Value]]:
                 step.num_scheduled,
                 step.num_preempted,
                 *(getattr(step.stats, name) for name in _STATS),
+                *(getattr(step.stats.cuda_graph, name, None) for name in _GRAPH),
             ]
 
 

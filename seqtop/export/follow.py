@@ -57,20 +57,23 @@ class JsonLinesWriter:
                 been replaced.
         """
         current = (state.step, connection.state)
+        has_changed = bool(touched) or current != self._last
         if touched is None or self._last is None:
             self._shown.clear()
             kind, touched = "state", set(state.sequences)
             extra: dict[str, Any] = {"engine": state.info}
-        elif touched or current != self._last:
+        elif has_changed or self._filter.grows:
             kind, extra = "change", {}
             if self._filter.grows:
                 touched |= _waiting(state)
         else:
             return None
-        self._last = current
         ids = [seq_id for seq_id in sorted(touched) if self._shows(state, seq_id)]
         sequences = [self._sequence(state, seq_id) for seq_id in ids]
         gone = sorted(self._shown & touched - set(ids))
+        if kind == "change" and not (has_changed or gone or set(ids) - self._shown):
+            return None
+        self._last = current
         self._shown = (self._shown | set(ids)) - set(gone)
         if kind == "change":
             extra = {"gone": gone}

@@ -104,6 +104,35 @@ def test_a_filter_lets_sequences_come_and_go(engine: HandDrivenEngine, endpoint:
         assert (third["sequences"], third["gone"]) == ([], [2])
 
 
+def test_a_filter_on_time_lets_sequences_come_while_nothing_else_changes(
+    engine: HandDrivenEngine, endpoint: str
+) -> None:
+    options = ("--filter", "queue>150s", "--columns", "queue")
+    with following(engine, endpoint, *options) as process:
+        assert line(process)["sequences"] == []
+        engine.send(Heartbeat(time=151.5, step=-1))
+        assert line(process)["sequences"] == [{"seq": 1, "queue": 150.5}]
+        for time in (151.6, 153.0):  # of the first there is nothing to say
+            engine.send(Heartbeat(time=time, step=-1))
+        assert [sequence["seq"] for sequence in line(process)["sequences"]] == [1, 2]
+        engine.send(step(0, time=200.0, sequences=[running(1)]))
+        changed = line(process)
+        assert (changed["sequences"], changed["gone"]) == ([{"seq": 2, "queue": 198.0}], [1])
+
+
+def test_an_engine_of_another_version_ends_it_with_an_error(
+    engine: HandDrivenEngine, endpoint: str
+) -> None:
+    with following(engine, endpoint) as process:
+        line(process)
+        engine.send(arrival(3), lose=True)
+        engine.send(arrival(4))
+        engine.send_frames([b"seqtop/4/two", bytes(8), b""])
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        assert b"uses version 4 of the seqtop protocol" in process.stderr.read()
+
+
 def test_after_a_gap_comes_a_whole_state(engine: HandDrivenEngine, endpoint: str) -> None:
     with following(engine, endpoint) as process:
         line(process)
