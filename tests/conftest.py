@@ -31,7 +31,10 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update-snapshots", action="store_true", help="store what screens show as snapshots"
+        "--update",
+        "--update-snapshots",
+        action="store_true",
+        help="store what screens show as snapshots, and the golden data of tests/golden",
     )
 
 
@@ -51,7 +54,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture
 def snap_compare(request: pytest.FixtureRequest) -> Snapshots:
     """Compares a screen with the test's snapshot; with `--update-snapshots` it is stored."""
-    update = request.config.getoption("--update-snapshots")
+    update = request.config.getoption("--update")
     return Snapshots(path_of(request.node), update=update)
 
 

@@ -1,0 +1,96 @@
+"""Layouts, a recording and its exports are those that are stored."""
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+
+from seqtop.export import csv_rows, json_document, perfetto, text
+from seqtop.export.lifecycle import EngineRun, read_runs
+from seqtop.history import FileStore
+from seqtop.history.event_index import EventKind
+from seqtop.live.connection import Connection, ConnectionState
+from seqtop.state import EngineState
+from seqtop.state.fields import FIELDS
+from seqtop.wire import codec, parsing
+from tests.golden.conftest import Compare
+from tests.support import layouts, trace_format
+from tests.support.recordings import assert_same
+from tests.support.stored_run import FORMULA, MISSED
+
+CONNECTION = Connection("run.seqtop", ConnectionState.REPLAY)
+
+
+@pytest.fixture(scope="module")
+def runs(recording: FileStore) -> list[EngineRun]:
+    return read_runs(recording)
+
+
+@pytest.fixture(scope="module")
+def ends(recording: FileStore) -> list[EngineState]:
+    """The last state of each start of the engine."""
+    restart = recording.index.next(EventKind.RESTART, 0)
+    assert restart is not None
+    return [recording.at(restart - 1), recording.at(recording.last)]
+
+
+def test_layouts_and_bytes_of_what_is_sent_and_recorded(compare: Compare) -> None:
+    compare("layouts.txt", layouts.dump())
+
+
+@pytest.mark.parametrize("example", layouts.examples(), ids=lambda value: type(value).__name__)
+def test_every_field_comes_back_from_its_bytes(example: Any) -> None:
+    assert codec.decode(codec.encode(example), type(example)) == example
+
+
+def test_recording_of_this_version_is_read_as_it_was_written(recording: FileStore) -> None:
+    assert recording.damage is None
+    assert [(gap.restarted, gap.num_missed) for gap in recording.gaps] == [(False, 1), (True, 0)]
+    assert recording.gaps[0].position == MISSED + 1
+    state = recording.at(recording.first)
+    for position, payload in recording.payloads(recording.first, recording.last):
+        if payload is None:
+            state = recording.at(position)
+            continue
+        state.apply(parsing.event(payload))
+        assert_same(recording.at(position), state)
+        assert state.num_anomalies == 0, state.last_anomaly
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_json(ends: list[EngineState], number: int, compare: Compare) -> None:
+    compare(f"state-{number}.json", json_document.encode(ends[number], CONNECTION).decode())
+
+
+def test_csv_of_sequences_which_the_state_has_forgotten(
+    runs: list[EngineRun], ends: list[EngineState], compare: Compare
+) -> None:
+    file = io.StringIO()
+    csv_rows.write_sequences(runs, file)
+    compare("sequences.csv", file.getvalue())
+    assert len(runs[0].requests) > len(ends[0].requests)
+    assert f"'{FORMULA}" in file.getvalue()
+
+
+def test_csv_of_steps(runs: list[EngineRun], compare: Compare) -> None:
+    file = io.StringIO()
+    csv_rows.write_steps(runs, file)
+    compare("steps.csv", file.getvalue())
+
+
+def test_perfetto(runs: list[EngineRun], compare: Compare) -> None:
+    encoded = b"".join(perfetto.encode(runs))
+    trace_format.read(encoded)
+    events = msgspec.json.decode(encoded)
+    lines = [msgspec.json.encode(event).decode() for event in events.pop("traceEvents")]
+    compare("perfetto.jsonl", "\n".join([msgspec.json.encode(events).decode(), *lines, ""]))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_table(
+    ends: list[EngineState], number: int, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    tables = [text.table(ends[number]), text.table(ends[number], columns=[*FIELDS])]
+    compare(f"table-{number}.txt", "\n".join(tables))
