@@ -85,7 +85,7 @@ def test_tokens_with_another_adapter(followed: Followed) -> None:
 
 def test_output_is_known_as_well_as_prompts(followed: Followed) -> None:
     followed.run("first", PROMPT, 5)
-    answered = [*PROMPT, 1014, 1014, 1014]
+    answered = [*PROMPT, 1000, 1001, 1002]
     assert list(followed.state.sequences[0].output_token_ids)[:3] == answered[13:]
     poems = SimpleNamespace(lora_name="poems", lora_int_id=1)
     followed.run("poems", [*answered, 9], lora_request=poems)

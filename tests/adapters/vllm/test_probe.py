@@ -86,7 +86,7 @@ def test_rows_are_true_without_a_reason_to_wait(endpoint: str) -> None:
         for name in "ab":
             scheduler.add_request(Request(f"{name}-00000000", [1, 2, 3], 4))
         step(scheduler)
-        catch_up(session, scheduler, 0)
+        catch_up(session, scheduler)
         with session.lock:
             state = session.state
             assert state.info is not None
@@ -114,11 +114,9 @@ def test_free_blocks_include_the_cached_ones_that_are_not_counted(endpoint: str)
     with Session(endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", list(range(12)), 3))
-        number = 0
         while scheduler.requests:
             step(scheduler)
-            catch_up(session, scheduler, number)
-            number += 1
+            catch_up(session, scheduler)
         stats = session.state.stats
         assert stats is not None
         assert scheduler.pool.by_hash, "blocks are cached"

@@ -1,6 +1,7 @@
 """Parents of samples, the encoder budget, and errors in the observer, after which vLLM goes on."""
 
 import logging
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,18 @@ from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, Stepped
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.adapters.vllm.translate import Translator
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
-from tests.support.fake_vllm import Request, Scheduler, step, wrapped
+from tests.support.fake_vllm import (
+    AsyncScheduler,
+    Request,
+    RequestStatus,
+    Scheduler,
+    step,
+    wrapped,
+)
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -85,6 +94,67 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     assert observer.all_requests().num_waiting == 0
 
 
+def sizes(*owners: object) -> dict[tuple[str, str], int]:
+    """The lengths of the containers of some objects."""
+    return {
+        (type(owner).__name__, name): len(value)
+        for owner in owners
+        for name, value in vars(owner).items()
+        if isinstance(value, dict | list | set | deque)
+    }
+
+
+@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
+def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> None:
+    scheduler = kind(max_loras=1)
+    started, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
+    translator = Translator(started)
+    sink = SimpleNamespace(
+        wants_all_requests=False, send=lambda observation: [*translator.events(observation)]
+    )
+    errors: list[Exception] = []
+    observer = SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
+    owners = observer, observer._admission, observer._cache, observer._pool, translator
+    at_first = sizes(*owners)
+
+    def add(number: int) -> Request:
+        sent = SimpleNamespace(
+            request_id=f"{number}_req-00000000",
+            external_req_id="req",
+            prompt_token_ids=[number] * 9,
+        )
+        request = Request.from_engine_core_request(sent)
+        request.lora_request = SimpleNamespace(lora_int_id=number % 2, lora_name="poems")
+        scheduler.add_request(request)
+        return request
+
+    add(1).resumable = True
+    guided = add(2)
+    guided.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    scheduler.connector = object()
+    add(3)
+    add(5)
+    for _ in range(3):
+        step(scheduler)
+    guided.status = RequestStatus.WAITING
+    scheduler.finish_requests("5_req-00000000", RequestStatus.FINISHED_ABORTED)
+    for _ in range(20):
+        scheduler.finished_recving_kv_req_ids.update(
+            request.request_id
+            for request in scheduler.kv_holding_waiting
+            if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+        )
+        step(scheduler)
+    scheduler.finish_requests("1_req-00000000", RequestStatus.FINISHED_ABORTED)
+    for request in list(scheduler.requests.values()):
+        scheduler._free_blocks(request)
+    for _ in range(3):
+        step(scheduler)
+    at_first["SchedulerObserver", "_in_flight"] = scheduler.num_steps_ahead
+    assert sizes(*owners) == at_first
+    assert not errors
+
+
 @pytest.mark.parametrize("budget", [0, 16])
 def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint: str) -> None:
     scheduler = Scheduler(encoder_budget=budget)
@@ -149,7 +219,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     scheduler.add_request(Request.from_engine_core_request(sent))
     tokens: list[Any] = []
     while scheduler.requests:
-        tokens += step(scheduler)[0].outputs
+        tokens += step(scheduler)
     assert len(tokens) == 3, "the request got what it would have got anyway"
     assert wrapped(scheduler) == []
     (record,) = caplog.records

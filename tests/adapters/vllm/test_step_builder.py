@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from seqtop.adapters.vllm.attachment import Attachment
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
@@ -19,15 +18,17 @@ from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import CudaGraph, Step
-from tests.support.fake_vllm import PauseState, Request, RequestStatus, Scheduler, step
+from tests.support.fake_vllm import (
+    AsyncScheduler,
+    PauseState,
+    Request,
+    RequestStatus,
+    Scheduler,
+    step,
+)
 from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
-REQUESTS = [
-    Request(f"cmpl-{number}-0-{number:08x}", SHARED + [number] * (number + 1), 12)
-    for number in range(8)
-]
-
 PLAIN = ("WAITING", "RUNNING")
 
 
@@ -55,16 +56,17 @@ class Watch:
             self.checker.apply(state.info)
 
 
-@pytest.fixture
-def scheduler() -> Scheduler:
-    return Scheduler(num_gpu_blocks=17)
-
-
-@pytest.fixture
-def attachment(scheduler: Scheduler, endpoint: str) -> Iterator[Attachment]:
-    followed = follow(scheduler, AdapterSettings(bind=endpoint))
-    assert followed is not None
-    yield followed
+@contextmanager
+def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
+    """A viewer of a scheduler that had no viewer before."""
+    assert follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    watch = Watch()
+    session = Session(endpoint)
+    session.add_listener(watch.note)
+    with session:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        yield session, watch
+        assert watch.findings == []
     scheduler.shutdown()
 
 
@@ -72,22 +74,23 @@ def name(request: Request) -> str:
     return request.request_id[:-9]
 
 
-def catch_up(session: Session, scheduler: Scheduler, step_number: int) -> None:
-    """Wait for a step and the ends that are published after it."""
+def catch_up(session: Session, scheduler: Scheduler) -> None:
+    """Wait for the last step, and the ends that are published after it."""
 
     def there() -> bool:
         num_left = sum(request.finish_reason is None for request in session.state.requests.values())
-        return session.state.step == step_number and num_left == len(scheduler.requests)
+        is_last = session.state.step == scheduler.num_updates - 1
+        return is_last and num_left == len(scheduler.requests)
 
     wait_until(there)
 
 
-def step_and_assert_shows(session: Session, scheduler: Scheduler) -> None:
-    """Make a step after the one that is shown."""
-    number = session.state.step
-    step(scheduler)
-    wait_until(lambda: session.state.step > number)
-    assert_shows(session, scheduler)
+def step_and_assert_shows(session: Session, scheduler: Scheduler, num_steps: int = 1) -> None:
+    for _ in range(num_steps):
+        step(scheduler)
+        catch_up(session, scheduler)
+        if scheduler.num_updates:  # else the first step is in flight
+            assert_shows(session, scheduler)
 
 
 def assert_shows(session: Session, scheduler: Scheduler) -> None:
@@ -107,16 +110,18 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
                 assert sequence.engine_status == ("" if status in PLAIN else status)
             else:
                 assert sequence.status.name == status
-            assert sequence.num_computed_tokens == request.num_computed_tokens
+            num_computed = min(request.num_computed_tokens, request.num_tokens)
+            assert sequence.num_computed_tokens == num_computed
             assert sequence.block_table == scheduler.table(request.request_id)
             assert sequence.output_token_ids == request.tokens[request.num_prompt_tokens :]
         view = SequenceView()
         view.rebuild(state)
         queue = [state.sequences[seq_id].request_id for seq_id in view.queue.ids]
         assert queue == [
-            name(request) for request in (*scheduler.skipped_waiting, *scheduler.waiting)
+            name(request) for request in (*scheduler.kv_holding_waiting, *scheduler.waiting)
         ]
         assert state.stats is not None
+        assert state.stats.num_prefill_tokens == scheduler.num_prefill_tokens
         free = list(scheduler.pool.free_queue)
         cached = sum(block.block_hash is not None for block in free)
         assert state.stats.num_cached_blocks == cached
@@ -124,33 +129,26 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
         assert state.stats.num_used_blocks == scheduler.pool.num_gpu_blocks - 1 - len(free)
 
 
-def test_viewer_shows_the_scheduler_at_every_step(
-    scheduler: Scheduler, attachment: Attachment, endpoint: str
-) -> None:
-    watch = Watch()
-    session = Session(endpoint)
-    session.add_listener(watch.note)
-    with session:
-        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-        for request in REQUESTS:
-            scheduler.add_request(request)
-        num_steps = 0
+@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
+def test_viewer_shows_the_scheduler_at_every_step(kind: type[Scheduler], endpoint: str) -> None:
+    scheduler = kind(num_gpu_blocks=14)
+    with viewer(scheduler, endpoint) as (session, watch):
+        for number in range(8):
+            prompt = SHARED + [number] * (number + 1)
+            # Every other one stops, in async scheduling while its next step is in flight.
+            stops = [1_006] if number % 2 else []
+            last = Request(f"cmpl-{number}-0-{number:08x}", prompt, 12, stops)
+            scheduler.add_request(last)
         while scheduler.requests:
-            step(scheduler)
-            catch_up(session, scheduler, num_steps)
-            assert_shows(session, scheduler)
-            num_steps += 1
-            if num_steps == 12:
-                scheduler.finish_requests(REQUESTS[-1].request_id, RequestStatus.FINISHED_ABORTED)
-        step(scheduler)  # vLLM makes one more, to tell its workers who ended
-        wait_until(lambda: session.state.step == num_steps)
+            step_and_assert_shows(session, scheduler)
+            if scheduler.num_updates == 12:
+                scheduler.finish_requests(last.request_id, RequestStatus.FINISHED_ABORTED)
+        # vLLM makes one more, to tell its workers who ended.
+        step_and_assert_shows(session, scheduler, 1 + scheduler.num_steps_ahead)
         state = session.state
-        assert watch.findings == []
         assert watch.num_members > 2 * watch.num_whole_tables, "most of it is plain decodes"
-        assert state.requests["cmpl-7-0"].finish_reason == "abort"
-        assert [state.requests[name(request)].finish_reason for request in REQUESTS[:-1]] == [
-            "length"
-        ] * 7
+        reasons = [request.finish_reason for request in state.requests.values()]
+        assert reasons == ["length", "stop", "length", "stop", "length", "stop", "length", "abort"]
         preempted = [request for request in state.requests.values() if request.num_preemptions]
         assert preempted, "the pool was meant to be too small"
         assert {request.preempted_for for request in preempted} <= state.requests.keys()
@@ -165,40 +163,16 @@ def test_viewer_shows_the_scheduler_at_every_step(
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
 
 
-def test_kinds_of_waiting_are_told(
-    scheduler: Scheduler, attachment: Attachment, endpoint: str
-) -> None:
-    request = Request("guided-00000000", SHARED, 2)
+def test_kinds_of_waiting_are_told(endpoint: str) -> None:
+    scheduler, request = Scheduler(), Request("guided-00000000", SHARED, 2)
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    with Session(endpoint) as session:
-        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+    with viewer(scheduler, endpoint) as (session, _):
         scheduler.add_request(Request("plain-00000000", SHARED, 3))
         scheduler.add_request(request)
-        step(scheduler)
-        catch_up(session, scheduler, 0)
-        plain, guided = session.state.sequences.values()
-        assert plain.status is SequenceStatus.RUNNING
-        assert guided.status is SequenceStatus.WAITING
-        assert guided.engine_status == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+        step_and_assert_shows(session, scheduler)
         request.status = RequestStatus.WAITING
-        step(scheduler)
-        catch_up(session, scheduler, 1)
-        assert guided.status is SequenceStatus.RUNNING
-        assert guided.engine_status == ""
-
-
-@contextmanager
-def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
-    """A viewer of a scheduler that had no viewer before."""
-    assert follow(scheduler, AdapterSettings(bind=endpoint)) is not None
-    watch = Watch()
-    session = Session(endpoint)
-    session.add_listener(watch.note)
-    with session:
-        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-        yield session, watch
-        assert watch.findings == []
-    scheduler.shutdown()
+        step_and_assert_shows(session, scheduler)
+        assert request.status is RequestStatus.RUNNING
 
 
 def reason(session: Session) -> tuple[str, str]:
@@ -213,15 +187,11 @@ def test_tables_lose_blocks_outside_of_a_window(endpoint: str) -> None:
     scheduler = Scheduler(window=8)
     with viewer(scheduler, endpoint) as (session, _):
         scheduler.add_request(Request("one-00000000", SHARED, 30))
-        number = 0
         while scheduler.requests:
-            step(scheduler)
-            catch_up(session, scheduler, number)
-            assert_shows(session, scheduler)
-            if number == 15:
+            step_and_assert_shows(session, scheduler)
+            if scheduler.num_updates == 16:
                 (sequence,) = session.state.sequences.values()
                 assert sequence.block_table[:2] == [0, 0]
-            number += 1
 
 
 @pytest.mark.parametrize(
@@ -250,12 +220,24 @@ def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None
         if cause == "paused":
             scheduler._pause_state = PauseState.PAUSED_NEW
         step(scheduler)
-        catch_up(session, scheduler, 0)
+        catch_up(session, scheduler)
         assert reason(session) == ("a" if cause == "paused" else "b", cause)
         loras = [request.lora for request in session.state.requests.values()]
         assert loras == (["", ""] if cause == "no_blocks" else ["poems1", "poems2"])
         assert session.state.stats is not None
         assert session.state.stats.num_used_loras == (cause not in ("no_blocks", "paused"))
+
+
+def test_the_reason_of_the_first_that_waits_for_its_turn_is_given(endpoint: str) -> None:
+    scheduler = Scheduler(max_num_seqs=1)
+    with viewer(scheduler, endpoint) as (session, _):
+        for letter in "abc":
+            request = Request(f"{letter}-00000000", SHARED, 9)
+            if letter == "b":
+                request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+            scheduler.add_request(request)
+        step_and_assert_shows(session, scheduler)
+        assert reason(session) == ("c", "seq_limit")
 
 
 def test_cuda_graphs_are_those_of_the_runner(endpoint: str) -> None:
@@ -269,7 +251,7 @@ def test_cuda_graphs_are_those_of_the_runner(endpoint: str) -> None:
         scheduler.add_request(Request("one-00000000", SHARED, 1))
         output = scheduler.schedule()
         scheduler.update_from_output(output, Output({"one-00000000": 7}))
-        catch_up(session, scheduler, 0)
+        catch_up(session, scheduler)
         assert session.state.stats is not None
         graph = session.state.stats.cuda_graph
         assert graph == CudaGraph(mode="FULL", num_tokens=12, num_padded_tokens=16)
@@ -286,27 +268,21 @@ def test_a_streaming_session_gets_input_while_it_waits_and_before(endpoint: str)
     with viewer(scheduler, endpoint) as (session, _):
         add(SHARED)
         add([1, 2, 3])
-        for number in range(4):
+        for _ in range(4):
             step(scheduler)
-            catch_up(session, scheduler, number)
+            catch_up(session, scheduler)
         (request,) = session.state.requests.values()
         wait_until(lambda: request.num_prompt_tokens == len(SHARED) + 2 + 3)
         assert list(request.prompt_token_ids) == scheduler.requests["one-00000000"].prompt_token_ids
-        for number in range(4, 7):
-            step(scheduler)
-            catch_up(session, scheduler, number)
-            assert_shows(session, scheduler)
+        step_and_assert_shows(session, scheduler, 3)
         (sequence,) = session.state.sequences.values()
         assert sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
         add([4, 5])
         wait_until(lambda: sequence.engine_status == "")
-        for number in range(7, 10):
-            step(scheduler)
-            catch_up(session, scheduler, number)
-        assert_shows(session, scheduler)
+        step_and_assert_shows(session, scheduler, 3)
         add([], resumable=False)
         step(scheduler)
-        catch_up(session, scheduler, 10)
+        catch_up(session, scheduler)
         assert list(session.state.requests) == ["one"], "no ghost"
         assert request.finish_reason == "abort"
 
@@ -317,16 +293,12 @@ def test_blocks_that_a_connector_fills_and_holds_have_an_owner(endpoint: str) ->
     with viewer(scheduler, endpoint) as (session, _):
         request = Request("one-00000000", SHARED, 2)
         scheduler.add_request(request)
-        for number in range(2):
-            step(scheduler)
-            catch_up(session, scheduler, number)
-            assert_shows(session, scheduler)
+        step_and_assert_shows(session, scheduler, 2)
         (sequence,) = session.state.sequences.values()
         assert sequence.engine_status == "WAITING_FOR_REMOTE_KVS"
         assert len(sequence.block_table) == 3
-        scheduler.finished_recving.add(request.request_id)
-        for _ in range(2):
-            step_and_assert_shows(session, scheduler)
+        scheduler.finished_recving_kv_req_ids.add(request.request_id)
+        step_and_assert_shows(session, scheduler, 2)
         assert sequence.num_external_tokens == sequence.num_cached_tokens == len(SHARED) - 1
         assert session.state.stats is not None
         assert session.state.stats.prefix_cache_hits == 0, "the connector's are not its own"
@@ -382,11 +354,9 @@ def test_a_readmission_is_no_prefix_hit(endpoint: str) -> None:
         prompts = [Request(f"{number}-00000000", [number] * 12, 30) for number in range(2)]
         for request in prompts:
             scheduler.add_request(request)
-        number = 0
         while scheduler.requests:
             step(scheduler)
-            catch_up(session, scheduler, number)
-            number += 1
+            catch_up(session, scheduler)
         assert any(request.num_preemptions for request in session.state.requests.values())
         assert session.state.stats is not None
         assert session.state.stats.prefix_cache_queries == 24
