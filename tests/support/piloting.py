@@ -13,7 +13,7 @@ from seqtop.kv.app import KvApp
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, described
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
@@ -57,10 +57,15 @@ async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
 async def until(
     pilot: Pilot[int], condition: Callable[[], bool], otherwise: str = "it never came true"
 ) -> None:
-    """Wait for something that a thread or a timer makes true, or fail and say `otherwise`."""
+    """Wait for something that a thread or a timer makes true.
+
+    If it never comes, the test fails, and says `otherwise`, the condition and what is on the
+    screen.
+    """
     deadline = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < deadline, otherwise
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{otherwise}: {described(condition)}\n{screen(pilot.app)}")
         await asyncio.sleep(0.005)
         await pilot.pause()
 

@@ -1,5 +1,7 @@
 """Waiting for what other threads and processes do."""
 
+import inspect
+import reprlib
 import time
 from collections.abc import Callable
 
@@ -7,10 +9,28 @@ SECONDS = 60.0
 """How long anything is waited for before the test fails; far more than anything takes."""
 MILLISECONDS = int(1_000 * SECONDS)
 
+_LONG = reprlib.Repr()
+_LONG.maxother = _LONG.maxstring = 1_000
+
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for `condition`, and fail the test if it never comes."""
+    """Waits for a condition; if it never comes true, the test fails and says which one it was."""
     deadline = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "the awaited condition never came"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"it never came true: {described(condition)}")
         time.sleep(0.005)
+
+
+def described(condition: Callable[[], object]) -> str:
+    """Returns the source of a condition, and the values of the variables that it uses."""
+    try:
+        source = inspect.getsource(condition).strip()
+        variables = inspect.getclosurevars(condition).nonlocals
+    except (OSError, TypeError):  # a method of a built-in type
+        return repr(condition)
+    lines = [source]
+    for name, value in variables.items():
+        shown = getattr(value, "connection", value)  # of a session
+        lines.append(f"{name}: {_LONG.repr(shown)}")
+    return "\n".join(lines)
