@@ -1,6 +1,5 @@
 """Two viewers, one early and one late, against the engine's own objects after every step."""
 
-import dataclasses
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,15 +14,14 @@ from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from engine_stub.step_record import StepRecord
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
+from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport import publisher as publisher_module
-from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import Event
 from seqtop.wire.snapshot import Snapshot
+from tests.support.shown import CountingPublisher, assert_shows, catch_up
 from tests.support.waiting import SECONDS, wait_until
 
 PROMPTS = (
@@ -35,16 +33,6 @@ PROMPTS = (
     "Hello there",
 )
 BEAMS = BeamSearchParams(beam_width=3, max_tokens=40, ignore_eos=True)
-
-
-class CountingPublisher(Publisher):
-    """Knows the number of the newest message, so that a viewer can be waited for."""
-
-    num_published = 0
-
-    def publish(self, event: Event | Snapshot) -> None:
-        self.num_published += not isinstance(event, Snapshot)  # which has no number
-        super().publish(event)
 
 
 MORE = pytest.mark.release("more of the same kind")
@@ -74,87 +62,6 @@ def publisher(engine: LLMEngine) -> Iterator[CountingPublisher]:
         running = CountingPublisher(endpoint, info, EngineState())
         with running:
             yield running
-
-
-def catch_up(session: Session, publisher: CountingPublisher) -> None:
-    wait_until(lambda: session.sequence_number == publisher.num_published - 1)
-
-
-def assert_shows(session: Session, engine: LLMEngine, record: StepRecord) -> None:
-    """Every field a viewer has of the engine against where the engine itself keeps it."""
-    with session.lock:
-        state = session.state
-        assert state.num_anomalies == 0, state.last_anomaly
-        unfinished = {
-            request_id: request
-            for request_id, request in state.requests.items()
-            if request.finish_reason is None
-        }
-        assert unfinished.keys() == engine.seq_groups.keys()
-        for request_id, group in engine.seq_groups.items():
-            assert_same_request(state, request_id, group, engine)
-        for group in record.finished:
-            assert_ended(state, group)
-        assert state.step == record.step
-        assert state.time == record.time
-        assert state.stats is not None
-        assert state.stats.num_used_blocks == record.blocks.used
-        assert state.stats.num_cached_blocks == record.blocks.cached
-        assert state.stats.num_free_blocks == record.blocks.free
-        assert_same_cache(state, engine)
-        assert state.num_by_status[SequenceStatus.RUNNING] == record.num_running
-        assert state.num_by_status[SequenceStatus.WAITING] == record.num_waiting
-        assert state.num_by_status[SequenceStatus.SWAPPED] == record.num_swapped
-
-
-def assert_same_request(
-    state: EngineState, request_id: str, group: SequenceGroup, engine: LLMEngine
-) -> None:
-    request = state.requests[request_id]
-    assert request.prompt == group.prompt
-    assert request.prompt_token_ids == group.prompt_token_ids
-    assert request.metrics == group.metrics
-    assert dataclasses.asdict(request.metrics) == dataclasses.asdict(group.metrics)
-    assert request.sampling_params == group.sampling_params
-    assert request.priority == group.priority
-    assert set(request.seq_ids) == {seq.seq_id for seq in group.seqs}
-    for seq in group.seqs:
-        sequence = state.sequences[seq.seq_id]
-        assert sequence.status is seq.status
-        assert sequence.num_prompt_tokens == seq.get_prompt_len()
-        assert sequence.num_computed_tokens == seq.get_num_computed_tokens()
-        assert sequence.num_cached_tokens == seq.data.get_num_cached_tokens()
-        assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
-        assert sequence.cumulative_logprob == seq.get_cumulative_logprob()
-        assert sequence.text == seq.output_text
-        assert len(sequence.text_lengths) == seq.get_output_len()
-        assert sum(length for length in sequence.text_lengths if length > 0) == len(sequence.text)
-        assert sequence.block_table == engine.block_manager.get_block_table(seq)
-        assert sequence.stop_reason == seq.stop_reason
-
-
-def assert_same_cache(state: EngineState, engine: LLMEngine) -> None:
-    """The blocks that the prefix cache knows, and what is in them."""
-    manager = engine.block_manager
-    hashes = manager.device._hash_of_block
-    assert state.cached_blocks is not None
-    assert state.cached_blocks.keys() == hashes.keys()
-    for block, known in state.cached_blocks.items():
-        if table := manager._tables.get(known.seq_id):
-            assert table.hashes[known.position] == hashes[block]
-
-
-def assert_ended(state: EngineState, group: SequenceGroup) -> None:
-    request = state.requests[group.request_id]
-    assert request.finish_reason == SequenceStatus.get_finished_reason(group.first_seq.status)
-    assert request.metrics == group.metrics
-    assert request.seq_ids == [seq.seq_id for seq in group.seqs]
-    for seq in group.seqs:
-        sequence = state.sequences[seq.seq_id]
-        assert sequence.status is seq.status
-        assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
-        assert sequence.text == seq.output_text
-        assert sequence.block_table == []
 
 
 def test_both_show_the_engine_at_every_step(
