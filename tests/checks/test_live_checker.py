@@ -1,5 +1,7 @@
 """Checks of a live stream: what a session receives, and what it misses."""
 
+from contextlib import ExitStack
+
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.live.session import Session
 from tests.support.events import arrival, engine_info, stats, step
@@ -10,9 +12,10 @@ from tests.support.waiting import wait_until
 def test_events_are_checked_and_a_gap_is_counted(endpoint: str) -> None:
     session = Session(endpoint)
     checker = LiveChecker(session)
-    with HandDrivenEngine(endpoint) as engine:
+    with HandDrivenEngine(endpoint) as engine, ExitStack() as checking:
         engine.send(engine_info())
-        with checker.running(), session:
+        checking.enter_context(checker.running())
+        with session:
             joined(engine, session)
             engine.send(arrival(1))
             engine.send(step(0, stats=stats(num_free_blocks=63)))
@@ -24,5 +27,8 @@ def test_events_are_checked_and_a_gap_is_counted(endpoint: str) -> None:
             engine.answer()
             wait_until(lambda: session.sequence_number == 5)
             assert (checker.num_gaps, checker.ends_in_gap) == (1, False)
-        engine.send(step(2))
-    assert checker.num_findings == 1
+            num_events = checker.num_events
+            checking.close()
+            engine.send(step(4))
+            wait_until(lambda: session.sequence_number == 6)
+    assert (checker.num_findings, checker.num_events) == (1, num_events)

@@ -9,7 +9,15 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
 from tests.support.events import arrival, engine_info, stats, step
-from tests.support.mutants import LIVENESS_MUTANTS, Run, assert_found, check, events, mutated
+from tests.support.mutants import (
+    LIVENESS_MUTANTS,
+    Run,
+    assert_found,
+    check,
+    events,
+    mutated,
+    steps_of,
+)
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -49,6 +57,33 @@ def test_stalled_prefill_is_proven_by_figures_and_reported_once(payloads: list[b
     assert (finding.severity, finding.request_id, finding.seq_id) == ("warning", "req-1", 1)
     assert finding.message == (
         "no token computed for 100.0 s, in which 100 steps computed others; 1 of 3 tokens computed"
+    )
+
+
+def test_a_request_that_is_preempted_and_admitted_again_is_not_stalled(
+    payloads: list[bytes],
+) -> None:
+    run = mutated(payloads, "stalled")
+    preempts, admits = steps_of(run)[75:77]
+    preempts.preemptions = [
+        Preemption(request_id="req-1", mode="recompute", num_lost_tokens=1, for_request_id="req-2")
+    ]
+    preempts.sequences.append(
+        SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
+    )
+    preempts.stats = stats(
+        num_used_blocks=1, num_free_blocks=63, num_prefill_tokens=1, num_running=1
+    )
+    admits.sequences.append(
+        SequenceUpdate(seq_id=1, status=RUNNING, num_computed_tokens=1, new_blocks=[0])
+    )
+    assert check(run) == []
+
+
+def test_silence_is_counted_from_the_last_description_of_the_engine() -> None:
+    beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(100)]
+    assert (
+        check([engine_info(), beats[0], arrival(1), *beats[:50], engine_info(), *beats[50:]]) == []
     )
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.cli import main
+from seqtop.cli import main, record
 from seqtop.history import FileStore
+from seqtop.live.connection import Connection, ConnectionState
+from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
@@ -70,9 +72,17 @@ def test_record_command_ends_cleanly_on_a_signal(
 
 
 def test_record_command_ends_after_its_duration(
-    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    endpoint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "run.seqtop"
+    listeners: list[int] = []  # at the end of each session: that of its history
+    close = Session.close
+    monkeypatch.setattr(
+        Session, "close", lambda self: (listeners.append(len(self._listeners)), close(self))
+    )
     arguments = ["record", endpoint, "-o", str(path), "--duration", "0.2"]
     with Publisher(endpoint, engine_info(), EngineState()):
         assert main.main(arguments) == 0
@@ -81,6 +91,7 @@ def test_record_command_ends_after_its_duration(
         assert f"{path} exists already" in capsys.readouterr().err
         assert main.main([*arguments, "--force"]) == 0
     assert final_state(path).info == engine_info()
+    assert listeners == [1, 1, 1]
 
 
 def test_record_command_says_when_nobody_answers(
@@ -119,6 +130,22 @@ def test_record_command_says_when_the_engine_went_silent(
     assert ", 0 messages" in output.out
     silent = rf"seqtop: no message from {endpoint} for \d+\.\d s; is the engine still running"
     assert re.search(silent, output.err)
+
+
+@pytest.mark.parametrize(
+    ("state", "silence", "warning"),
+    [
+        (ConnectionState.LIVE, 1.9, None),
+        (ConnectionState.LIVE, 2.0, "no message from ipc:///e for 2.0 s; is the engine still"),
+        (ConnectionState.LOST, 0.1, "no message from ipc:///e for 0.1 s; is the engine still"),
+        (ConnectionState.STOPPED, 0.1, "no message from ipc:///e for 0.1 s: the detail"),
+    ],
+)
+def test_silence_is_described_by_the_connection(
+    state: ConnectionState, silence: float, warning: str | None
+) -> None:
+    described = record._describe_silence(Connection("ipc:///e", state, "the detail"), silence)
+    assert (described and described.removesuffix(" running there?")) == warning
 
 
 def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ def test_an_incident_has_one_record(tmp_path: Path, clock: Clock) -> None:
         clock.now += INCIDENT_SECONDS
         assert watched.run(*watched.steps(2, stats=stats(num_free_blocks=63))) == ["pool-sum"]
     assert len([*tmp_path.glob("*.json")]) == 2
+    assert watched.source.listeners == [watched.source.history.record], "it watches no more"
 
 
 def test_the_same_cause_is_recorded_less_and_less_often(tmp_path: Path, clock: Clock) -> None:

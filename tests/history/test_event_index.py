@@ -82,6 +82,9 @@ def test_runs_of_the_engine_are_searched_apart() -> None:
     assert index.at_step(2, near=3) == 2
     assert index.at_step(99, near=0) == 4
     assert index.next_step(4) == 5
+    assert index.steps(0, 9) == [1, 2, 3, 4, 6]
+    index.drop_before(3)
+    assert index.steps(0, 9) == [4, 6], "the event at the first position cannot be read"
     index.drop_before(5)
     assert (index.first, index.last, len(index)) == (5, 6, 2)
     assert index.at_step(2) == 6

@@ -12,7 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqtop.cli.main import main
-from seqtop.history import FileStore, FileWriter, RecordingError, file_format, file_store, segments
+from seqtop.history import (
+    FileStore,
+    FileWriter,
+    RecordingError,
+    file_format,
+    file_store,
+    segments,
+    timeline,
+)
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import EventsHeader
 from seqtop.history.memory_store import MemoryStore
@@ -362,10 +370,31 @@ def test_headers_that_claim_too_much_end_the_recording(tmp_path: Path) -> None:
 
 
 def test_state_that_would_be_too_large_is_refused(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FileStore(recorded) as recording:
         monkeypatch.setattr(file_store, "MAX_STATE_BYTES", 10_000)
         with pytest.raises(RecordingError, match="too large"):
             recording.at(recording.last)
         assert len(list(recording.events(0, 150))) == 150  # going through it has no such limit
+    state = EngineState(last_anomaly="x" * 9_000)  # a hundred bytes when compressed
+    with FileWriter(tmp_path / "large.seqtop") as writer:
+        writer.restore("one", 0, state)
+    ((_, header),) = frames_of(tmp_path / "large.seqtop")
+    with FileStore(tmp_path / "large.seqtop") as recording:
+        monkeypatch.setattr(file_store, "MAX_STATE_BYTES", header.length)
+        assert recording.at(0).last_anomaly == state.last_anomaly
+        monkeypatch.setattr(file_store, "MAX_STATE_BYTES", header.length - 1)
+        with pytest.raises(RecordingError, match="too large"):
+            recording.at(0)
+
+
+def test_decoded_finished_requests_are_dropped_when_there_are_many(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "_SPARE_FINISHED", 2)
+    with FileStore(recorded) as recording:
+        for position in range(0, recording.last, 7):
+            state = recording.at(position)
+            assert len(recording._decoded) <= 2 + len(state.finished)
+        assert recording._decoded

@@ -37,8 +37,10 @@ def test_ring_drops_the_oldest_segments_and_stays_exact() -> None:
         assert_same(history.at(position), fed(script[:position]))
         assert history.index[position] == whole.index[position]
     assert_same(history.at(0), fed(script[: history.first]))  # the nearest there is
-    previous = history.index.previous(EventKind.FINISH, history.first + 5)
-    assert previous is None or previous >= history.first
+    for position in (history.first, history.first + 5, history.last):
+        before = whole.index.previous(EventKind.FINISH, position)
+        expected = before if before > history.first else None
+        assert history.index.previous(EventKind.FINISH, position) == expected
     with pytest.raises(IndexError):
         history.index[history.first - 1]
     few = recorded(script, MemoryStore(max_events=50))

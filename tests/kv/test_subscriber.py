@@ -57,6 +57,62 @@ def test_joining_late_with_replay_shows_everything(
             assert session.connection.state is ConnectionState.LIVE
 
 
+def test_restart_among_messages_that_repeat_the_replay(endpoints: tuple[str, str]) -> None:
+    with KvPublisher(*endpoints) as publisher:
+        for number in range(10):
+            publisher.send(stored([number]))
+        with KvSession(endpoints[0], replay=endpoints[1]) as session:
+            publisher.await_viewer()
+            publisher.answer()
+            wait_until(lambda: session.cache.num_batches == 10)
+            publisher.next_number = 5
+            publisher.send(stored([5]))  # it was on its way during the replay
+            publisher.kept, publisher.next_number = [], 3
+            publisher.send(stored([77]))
+            assert publisher.answer() == 0
+            wait_until(lambda: session.connection.state is ConnectionState.LIVE)
+            assert hashes(session) == {77}
+
+
+def test_message_that_the_replay_lacks_is_asked_for_once(endpoints: tuple[str, str]) -> None:
+    with (
+        KvPublisher(*endpoints) as publisher,
+        KvSession(endpoints[0], replay=endpoints[1]) as viewer,
+    ):
+        publisher.await_viewer()
+        publisher.answer()
+        wait_until(lambda: viewer.connection.state is ConnectionState.LIVE)
+        publisher.send(stored([1]))
+        publisher.send(stored([2], 1), lose=True)
+        publisher.send(stored([3], 2))
+        publisher.kept = []
+        assert publisher.answer() == 1
+        wait_until(lambda: viewer.cache.num_batches == 2)
+        assert viewer.connection.state is ConnectionState.LIVE
+        assert (viewer.connection.num_missed, viewer.connection.num_resyncs) == (1, 1)
+        assert "1 message" in viewer.cache.gap
+
+
+def test_messages_before_a_lost_connection_are_shown_before_it_is(
+    endpoints: tuple[str, str],
+) -> None:
+    num, shown = 900, list[int]()  # more than are received at once
+    with KvPublisher(endpoints[0]) as publisher, KvSession(endpoints[0]) as session:
+        publisher.await_viewer()
+        session.add_callback(
+            lambda: (
+                session.connection.state is ConnectionState.LOST
+                and shown.append(session.cache.num_batches)
+            )
+        )
+        with session.lock:  # while it waits, it handles nothing
+            for number in range(num):
+                publisher.send(stored([number]))
+            publisher.close()
+        wait_until(lambda: shown)
+    assert shown[0] == num
+
+
 def test_a_hole_without_replay_is_counted_and_said(endpoints: tuple[str, str]) -> None:
     with KvPublisher(endpoints[0]) as publisher, KvSession(endpoints[0]) as session:
         publisher.await_viewer()

@@ -448,6 +448,24 @@ def test_one_sample_that_is_left_of_several_is_in_no_tree() -> None:
     assert ids(view) == [1, 2]
 
 
+def test_folding_all_after_a_folded_request_has_left_folds_the_others() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id in (1, 2):
+        running(state, seq_id)
+        state.requests[f"req-{seq_id}"].seq_ids.append(seq_id + 10)
+        state.sequences[seq_id + 10] = SequenceState(
+            seq_id + 10, f"req-{seq_id}", SequenceStatus.RUNNING
+        )
+    view.folded.add(1)
+    view.rebuild(state)
+    assert ids(view) == [1, 2, 12]
+    del state.sequences[1], state.sequences[11], state.requests["req-1"]
+    view.update(state, [1, 11])
+    view.fold_all()
+    view.rebuild(state)
+    assert ids(view) == [2]
+
+
 def test_another_state_has_trees_of_its_own() -> None:
     view = SequenceView()
     for whole, numbers in (("x", [1, 3]), ("y", [1, 2])):

@@ -237,6 +237,9 @@ class KVCacheManager:
         """Stands for the coordinator, which has the id of the request in a variable."""
         return self.block_pool.get_new_blocks(num_blocks)
 
+    def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
+        """There are no statistics."""
+
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         if self.window is None:
             return
@@ -463,7 +466,8 @@ class Scheduler:
                 continue
             hits: list[Any] = []
             num_hits = num_external = 0
-            if not request.num_computed_tokens:
+            is_looked_up = not request.num_computed_tokens
+            if is_looked_up:
                 hits, num_hits, _ = manager.get_computed_blocks(request)
                 if self.connector is not None and not request.num_preemptions:
                     num_external = request.num_tokens - 1 - num_hits
@@ -479,6 +483,8 @@ class Scheduler:
             )
             if blocks is None:
                 break
+            if is_looked_up:
+                manager.record_prefix_cache_stats(request, num_hits)
             queue.pop_request()
             request.num_computed_tokens = num_computed
             if num_external:

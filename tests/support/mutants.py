@@ -224,6 +224,11 @@ def overlook(run: Run) -> None:
     arrival.arrival_time = arrival.metrics.arrival_time = 1.0
 
 
+def end_twice(run: Run) -> None:
+    """A sequence that has stopped is aborted afterwards."""
+    _say_more_of_an_ended_sequence(run, status=SequenceStatus.FINISHED_ABORTED)
+
+
 def swallow_a_character(run: Run) -> None:
     first_finish(run).text_lengths[0] += 1
 
@@ -357,6 +362,7 @@ LIFECYCLE_MUTANTS: list[Mutant] = [
     ("computed-beyond", compute_too_much),
     ("computed-back", forget_computed),
     ("transition", resurrect),
+    ("transition", end_twice),
     ("late-token", talk_on),
     ("unknown", name_a_stranger),
     ("text-length", swallow_a_character),

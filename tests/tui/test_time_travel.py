@@ -369,6 +369,8 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
             "left"
         )
         assert_shows(app, len(PAYLOADS))
+        await text_after("left")
+        assert_shows(app, until_step_ends(len(STEPS) - 2))
         now = RESTART_SECONDS + 1
         assert "restart" not in await text_after("L")
         assert "restart" not in await text_after("left")
@@ -530,6 +532,8 @@ def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> N
         starts.append(position)
     now = 0.0
     travel = TimeTravel(Playback(damaged, "run", clock=lambda: now))
+    noticed: list[StateChange] = []
+    travel.add_listener(noticed.append)
     assert travel.position == starts[1]
     assert "damaged at byte" in travel.seek_message
     travel.go(seek.to_position(starts[2]), "")
@@ -547,6 +551,7 @@ def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> N
     travel.go(seek.to_position(starts[2] + 1), "")
     assert travel.position == damaged.last, "the position stays readable"
     assert "damaged at byte" in travel.seek_message
+    assert noticed[-1].touched is None, "a failed move is one, too"
 
 
 def test_recording_without_any_readable_state(damaged: FileStore) -> None:

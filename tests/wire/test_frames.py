@@ -6,6 +6,7 @@ import pytest
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.wire.frames import ForeignMessageError, unpack_reply
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS
 
@@ -29,6 +30,8 @@ def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
         [b"seqtop/x/one", bytes(8), b""],
         [b"seqtop/3/\xff", bytes(8), b""],
         [b"\x00" * 1000, bytes(8), b""],
+        [b"seqtop/3/one", bytes(8)],
+        [b"seqtop/3/one", bytes(8), b"", b"one too many"],
     ],
 )
 def test_foreign_publisher(endpoint: str, parts: list[Any]) -> None:
@@ -38,3 +41,10 @@ def test_foreign_publisher(endpoint: str, parts: list[Any]) -> None:
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
         assert "does not send a seqtop stream" in session.connection.detail
         assert session.connection.num_errors == 1
+
+
+@pytest.mark.parametrize("num_frames", [0, 1, 2, 4])
+def test_reply_has_three_frames(num_frames: int) -> None:
+    parts = [b"seqtop/3/one", bytes(8), b"", b"one too many"][:num_frames]
+    with pytest.raises(ForeignMessageError, match=f"got {num_frames} frames"):
+        unpack_reply([memoryview(part) for part in parts])

@@ -112,6 +112,7 @@ def test_the_text_of_a_snapshot_and_the_deltas_after_it_are_the_text(
             engine.abort_request("r")
         if engine.seq_groups:
             snapshot = steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
+            assert snapshot.step == len(texts) - 1
             texts.append(snapshot.requests[0].sequences[0].text)
         record = engine.step()
         steps.stepped(record)

@@ -1,5 +1,6 @@
 """The server of an engine: commands of viewers, its own workload, and further sources."""
 
+import itertools
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -67,7 +68,7 @@ def test_commands_are_carried_out_or_refused(
     make_engine: MakeEngine, publisher: ScriptedPublisher
 ) -> None:
     engine = make_engine()
-    good = Submit(prompt="Once", sampling_params=greedy(3))
+    good = Submit(prompt="Once", sampling_params=greedy(3), priority=5)
     bad = Submit(prompt="Once", sampling_params=SamplingParams(bad_words=["x"]))
     publisher.pending = [good, bad, Abort(request_id="unknown")]
     serving(engine, publisher).run(idle(engine))
@@ -78,7 +79,7 @@ def test_commands_are_carried_out_or_refused(
     assert unknown == Refused(error="there is no unfinished request unknown")
     arrived = [event for event in publisher.events if isinstance(event, RequestArrived)]
     ended = [event for event in publisher.events if isinstance(event, RequestFinished)]
-    assert [event.request_id for event in arrived] == [accepted.request_id]
+    assert [(event.request_id, event.priority) for event in arrived] == [(accepted.request_id, 5)]
     assert [event.request_id for event in ended] == [accepted.request_id]
 
 
@@ -86,13 +87,22 @@ def test_the_workload_arrives_at_its_ticks(
     make_engine: MakeEngine, publisher: ScriptedPublisher
 ) -> None:
     engine = make_engine()
-    workload = [
-        Arrival(tick, name, "Once", SamplingParams(max_tokens=1))
-        for tick, name in ((0, "a"), (0, "b"), (3, "c"), (9, "d"))
+    ticks = [(0, "a"), (0, "b"), (3, "c"), (9, "d")]
+    workload = [Arrival(tick, name, "Once", SamplingParams(max_tokens=1)) for tick, name in ticks]
+    num_events_before: list[int] = []  # each tick
+
+    def stop() -> bool:
+        num_events_before.append(len(publisher.events))
+        return len(num_events_before) > 20
+
+    serving(engine, publisher, workload=workload).run(stop)
+    arrived = [
+        (tick, event.request_id)
+        for tick, bounds in enumerate(itertools.pairwise(num_events_before))
+        for event in publisher.events[slice(*bounds)]
+        if isinstance(event, RequestArrived)
     ]
-    serving(engine, publisher, workload=workload).run(idle(engine))
-    arrived = [event.request_id for event in publisher.events if isinstance(event, RequestArrived)]
-    assert arrived == ["a", "b", "c", "d"]
+    assert arrived == ticks
 
 
 def test_further_sources_add_requests_and_get_every_step(

@@ -1,12 +1,18 @@
 """Requests that end early: by the client, by a viewer, by the engine's end."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 
+from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completion
+from engine_stub.entrypoints.server import EngineServer
+from seqtop.sequence import token_inputs
 from tests.support.http_engine import ENDLESS, Served, post_by_hand, serve
+from tests.support.running import MakeEngine, greedy
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -56,3 +62,38 @@ def test_a_stopped_engine_ends_its_streams() -> None:
         running.process.terminate()
         with pytest.raises(openai.APIError, match="was aborted"):
             list(stream)
+
+
+async def submit(bridge: Bridge, *prompts: list[int]) -> asyncio.Task[Completion]:
+    """Puts a request of some prompts into the queue, and returns what waits for its acceptance."""
+    task = asyncio.create_task(
+        bridge.submit("one", [token_inputs(prompt) for prompt in prompts], greedy(9))
+    )
+    await asyncio.sleep(0)
+    return task
+
+
+def test_a_request_in_the_queue_of_a_stopped_engine_gets_an_error() -> None:
+    async def run() -> None:
+        bridge = Bridge()
+        task = await submit(bridge, [1])
+        bridge.close()
+        with pytest.raises(AbortedError, match="the engine has stopped"):
+            await asyncio.wait_for(task, SECONDS)
+
+    asyncio.run(run())
+
+
+def test_a_refused_prompt_takes_the_others_of_its_request_along(make_engine: MakeEngine) -> None:
+    engine, bridge = make_engine(), Bridge()
+    publisher: Any = SimpleNamespace(publish=lambda _: None)
+
+    async def run() -> None:
+        task = await submit(bridge, [1, 2, 3], [])
+        bridge.serve(EngineServer(engine, publisher, sources=[bridge]))
+        with pytest.raises(ValueError, match="the prompt holds no tokens"):
+            await asyncio.wait_for(task, SECONDS)
+
+    asyncio.run(run())
+    assert [group.request_id for group in engine.step().aborted] == ["one-0"]
+    assert not engine.has_unfinished_requests()

@@ -1,5 +1,6 @@
 """Responses, in one piece and streamed."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -157,8 +158,9 @@ def test_several_prompts_and_samples_stream_what_they_answer_in_one(served: Serv
     for choice in whole.choices:
         assert choice.text.startswith(prompts[choice.index // 2])
         assert "".join(chunk.text for chunk in samples[choice.index]) == choice.text
-        streamed = [token for chunk in samples[choice.index] for token in chunk.logprobs.tokens]
-        assert streamed == choice.logprobs.tokens
+        for name in ("tokens", "text_offset"):
+            streamed = [getattr(chunk.logprobs, name) for chunk in samples[choice.index]]
+            assert [*itertools.chain(*streamed)] == getattr(choice.logprobs, name)
     one = create(prompt=prompts[1:], **given)
     assert [choice.text for choice in one.choices] == [choice.text for choice in whole.choices[2:]]
     wait_until(lambda: served.request(f"{whole.id}-1_parallel_sample_0"))
