@@ -26,7 +26,8 @@ def test_events_are_checked_and_a_gap_is_counted(endpoint: str) -> None:
             engine.send(step(3))
             engine.answer()
             wait_until(lambda: session.sequence_number == 5)
-            assert (checker.num_gaps, checker.ends_in_gap) == (1, False)
+            with session.lock:  # until it has been checked, too
+                assert (checker.num_gaps, checker.ends_in_gap) == (1, False)
             num_events = checker.num_events
             checking.close()
             engine.send(step(4))

@@ -18,7 +18,7 @@ from seqtop.transport.endpoints import EndpointError
 from tests.support.fake_vllm import (
     BlockPool,
     KVCacheManager,
-    Queue,
+    FCFSRequestQueue,
     Request,
     Scheduler,
     step,
@@ -60,7 +60,7 @@ def test_a_subclass_is_observed_as_its_constructor_leaves_it(
 
         def __init__(self) -> None:
             super().__init__()
-            self.waiting, self.pool = Queue(), BlockPool(12)
+            self.waiting, self.pool = FCFSRequestQueue(), BlockPool(12)
             self.kv_cache_manager = KVCacheManager(self)
             self.num_calls = 0
 
