@@ -193,7 +193,7 @@ class BlockPool:
 
 
 class KVCacheManager:
-    def __init__(self, block_pool: BlockPool, window: int | None) -> None:
+    def __init__(self, block_pool: BlockPool, window: int | None = None) -> None:
         self.block_pool = block_pool
         self.tables: dict[str, list[Any]] = {}
         self.window = window

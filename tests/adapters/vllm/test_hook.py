@@ -17,8 +17,8 @@ from seqtop.live.session import Session
 from seqtop.transport.endpoints import EndpointError
 from tests.support.fake_vllm import (
     BlockPool,
-    KVCacheManager,
     FCFSRequestQueue,
+    KVCacheManager,
     Request,
     Scheduler,
     step,
@@ -61,7 +61,7 @@ def test_a_subclass_is_observed_as_its_constructor_leaves_it(
         def __init__(self) -> None:
             super().__init__()
             self.waiting, self.pool = FCFSRequestQueue(), BlockPool(12)
-            self.kv_cache_manager = KVCacheManager(self)
+            self.kv_cache_manager = KVCacheManager(self.pool)
             self.num_calls = 0
 
         def schedule(self, throttle_prefills: bool = False) -> Any:
