@@ -39,9 +39,11 @@ class Alignment:
 
     def num_equal(self, at_a: int, at_b: int) -> int:
         """Returns the number of equal steps from those at two indices on."""
-        most = min(len(self.a.steps) - at_a, len(self.b.steps) - at_b)
+        a, b, first, last = self.a.steps, self.b.steps, self._first, self._last
+        most = min(len(a) - at_a, len(b) - at_b)
         for number in range(most):
-            if not self.is_equal(at_a + number, at_b + number):
+            one, other = a[at_a + number], self.of_b(b[at_b + number])
+            if one[first:last] != other[first:last] or (one.arrived and self._has_changed(one)):
                 return number
         return most
 
@@ -50,9 +52,13 @@ class Alignment:
         one, other = self.a.steps[at_a], self.of_b(self.b.steps[at_b])
         if one[self._first : self._last] != other[self._first : self._last]:
             return False
-        if not one.arrived or "arrivals" in self.ignored:
-            return True
-        return not any(self.find_changed(number) for number in one.arrived)
+        return not self._has_changed(one)
+
+    def _has_changed(self, step: StepDecisions) -> bool:
+        """Returns whether a request that arrived before a step is another one in the second run."""
+        if "arrivals" in self.ignored:
+            return False
+        return any(self.find_changed(number) for number in step.arrived)
 
     def next_equal(self, at_a: int, at_b: int) -> tuple[int, int] | None:
         """Returns the indices of the next steps, from two indices on, where the runs meet again.
