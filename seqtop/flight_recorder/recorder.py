@@ -334,7 +334,8 @@ class FlightRecorder:
         if problem is None:
             self._log(f"{text}recorded in {path.with_name(result.recording or path.name)}")
         else:
-            self._log(f"{text}no record, as {problem}; it is tried again")
+            missing = "recording" if path.exists() else "record"
+            self._log(f"{text}no {missing}, as {problem}; it is tried again")
 
     def _retry(self, incident: _Incident) -> None:
         """Writes again what could not be written of a record."""

@@ -328,7 +328,7 @@ def test_a_record_for_which_there_is_no_room_is_tried_again(tmp_path: Path, cloc
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         (record,) = tmp_path.iterdir()
-        assert "; no record, as " in watched.log[0]
+        assert "; no recording, as " in watched.log[0]
         assert "File too large" in read(record)["problem"]
         assert watched.run() == []
         clock.now += 10.0
