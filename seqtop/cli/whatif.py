@@ -119,6 +119,21 @@ def add_command(commands: Commands) -> None:
     whatif.add_argument("-o", "--output", metavar="FILE", help="write the prediction to a file")
     whatif.add_argument("--force", action="store_true", help="replace the file if it exists")
     whatif.add_argument("--model", metavar="DIR", help="the model, if it is not where it was")
+    whatif.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="the Python that runs the engine's scheduler, which has the engine and seqtop; it may"
+        " have another version of the engine",
+    )
+    whatif.add_argument(
+        "--bisect",
+        metavar="FIRST..LAST",
+        help="find the first version of the engine, such as in 0.28.0..0.33.0, that decides"
+        " otherwise than the first one of the range. --python then has {version} in the place of"
+        " the version, and the versions are those that are there. The exit status is 1 if one"
+        " decides otherwise",
+    )
     whatif.add_argument("--json", action="store_true", help="the result as JSON")
     whatif.set_defaults(run=run)
 
@@ -131,6 +146,8 @@ def run(options: argparse.Namespace) -> int:
     if (conflict := _find_conflict(options)) is not None:
         return fail(conflict, status=2)
     try:
+        if options.bisect:
+            return _bisect(options)
         question = Question(
             recording=options.source,
             changes=options.changes,
@@ -143,6 +160,7 @@ def run(options: argparse.Namespace) -> int:
             output=options.output,
             overwrite=options.force,
             model=options.model,
+            python=options.python,
         )
         with _progress() as progress:
             answer = _answer(question, options, progress)
@@ -163,9 +181,22 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "-o writes one prediction; --sweep and --capacity make several"
     if options.capacity and not options.slo:
         return "--capacity needs --slo: the objectives that the load has to keep"
+    if options.bisect and (options.changes or options.sweep or options.capacity or options.output):
+        return "--bisect replays with the recorded settings; it predicts nothing"
     if options.slo and not (options.sweep or options.capacity):
         return "--slo is for --sweep and --capacity"
     return None
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    from seqtop.whatif.bisect import as_json, as_text, bisect
+
+    bisection = bisect(options.source, options.python, options.bisect)
+    if options.json:
+        print_document(as_json(bisection))
+    else:
+        print(as_text(bisection))
+    return _DIFFERS if bisection.changed is not None else 0
 
 
 def _answer(question: Question, options: argparse.Namespace, progress: ShowProgress) -> Answer:

@@ -14,6 +14,8 @@ import msgspec
 from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import Run
 from seqtop.history.file_store import FileStore
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.whatif.driver import DriverError, ReplayRequest, driver_of, run_driver
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import Workload
@@ -66,6 +68,31 @@ def bisect(recording: str, python: str, versions: str) -> Bisection:
                 return Run(replayed)
 
         return find_change(chosen, replay)
+
+
+def as_text(bisection: Bisection) -> str:
+    """Returns the result as sentences."""
+    first, changed = bisection.first, bisection.changed
+    lines = [f"replayed by {', '.join(bisection.tried)}"]
+    steps = fmt.plural(bisection.num_equal_steps, "step")
+    if changed is None or (difference := bisection.difference) is None:
+        lines.append(f"{bisection.last_equal} decides as {first} does: {steps} equal")
+    else:
+        lines += [
+            f"{changed} is the first that decides otherwise than {first}: {steps} equal",
+            f"  the first difference is in {difference.kind}:",
+            f"  {first}: {difference.a}",
+            f"  {changed}: {difference.b}",
+            f"  because {difference.cause}",
+        ]
+        if bisection.last_equal != first:
+            lines.append(f"{bisection.last_equal} still decides as {first} does")
+    return "\n".join(map(safe_line, lines))
+
+
+def as_json(bisection: Bisection) -> str:
+    """Returns the result as JSON."""
+    return safe_json(msgspec.json.format(msgspec.json.encode(bisection), indent=2).decode())
 
 
 def installed_versions(python: str, versions: str) -> list[str]:

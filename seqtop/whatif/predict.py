@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -61,6 +62,8 @@ class Question(msgspec.Struct, kw_only=True):
     """True if the file at `output` is to be replaced."""
     model: str | None = None
     """The directory of the model, if it is not where the recording says."""
+    python: str = sys.executable
+    """The Python that runs the engine's scheduler."""
 
     @property
     def has_changes(self) -> bool:
@@ -76,6 +79,8 @@ class Proof(msgspec.Struct):
     num_equal_steps: int
     """Steps that were repeated with the same decisions, before the first difference."""
     first_difference: Difference | None
+    repeated_by: str
+    """The engine that repeated it, if it is another version than the recorded one."""
     starts_late: bool
     """True if the recording starts after steps of the engine: the content of its prefix cache at
     the start is unknown."""
@@ -166,13 +171,13 @@ class Replays:
         self.question = question
         self.basis = Basis(
             question.recording,
-            Proof(len(self._run.steps), 0, None, starts_late),
+            Proof(len(self._run.steps), 0, None, "", starts_late),
             len(self.workload.requests),
             self.workload.num_free_lengths,
             self.workload.figures,
             arrivals=question.arrivals,
         )
-        self._drivers = Drivers(module, progress=progress)
+        self._drivers = Drivers(module, python=question.python, progress=progress)
 
     def __enter__(self) -> Replays:
         return self
@@ -233,8 +238,11 @@ class Replays:
         """
         result_of(repeated)
         with FileStore(output) as recording:
-            comparison = compare(self._run, Run(recording))
+            run = Run(recording)
+        comparison = compare(self._run, run)
         proof = self.basis.proof
+        if run.info is not None and run.info.engine != self.workload.info.engine:
+            proof.repeated_by = run.info.engine
         proof.num_equal_steps, proof.first_difference = comparison.num_equal_steps, comparison.first
         return proof.is_proven or self.question.anyway
 

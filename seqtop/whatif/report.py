@@ -65,6 +65,8 @@ def _proof(basis: Basis) -> list[str]:
     proof = basis.proof
     steps = fmt.plural(proof.num_steps, "step")
     lines = [f"unchanged settings: {proof.num_equal_steps:,} of {steps} equal"]
+    if proof.repeated_by:
+        lines[0] += f", repeated by {proof.repeated_by}"
     if (first := proof.first_difference) is not None:
         lines += [
             f"  the first difference is in {first.kind}:",

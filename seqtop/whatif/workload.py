@@ -6,7 +6,7 @@ output so far, and not by step, because with other settings the steps are others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -140,15 +140,19 @@ class StepInputs(msgspec.Struct):
     """Calls of the scheduler before its outputs were processed, if the engine counts them."""
     num_processed: int | None = None
     """The steps whose outputs were processed before it was scheduled; `None` for all before it."""
+    busy_until: float = 0.0
+    """The end of the step before, whose model an asynchronous engine does not wait for."""
 
     @property
     def seconds(self) -> float:
-        """The duration of the step."""
-        return max(self.end_time - self.start_time, 0.0)
+        """The duration of the step, without the time that its model waited for that of another."""
+        return max(self.end_time - max(self.start_time, self.busy_until), 0.0)
 
 
-def inputs(step: Step, arrived: list[str], aborted: list[str], num_before: int = 0) -> StepInputs:
-    """Returns the inputs, the times and the size of a step after `num_before` others."""
+def inputs(
+    step: Step, arrived: list[str], aborted: list[str], before: Sequence[StepInputs] = ()
+) -> StepInputs:
+    """Returns the inputs, the times and the size of a step after the steps `before`."""
     stats = step.stats
     return StepInputs(
         arrived,
@@ -158,7 +162,8 @@ def inputs(step: Step, arrived: list[str], aborted: list[str], num_before: int =
         stats.num_prefill_tokens,
         stats.num_decode_tokens,
         is_idle_after=not stats.num_running + stats.num_waiting + (stats.num_swapped or 0),
-        controls=[(num_before, call) for call in step.control_calls],
+        controls=[(len(before), call) for call in step.control_calls],
+        busy_until=before[-1].end_time if before else 0.0,
         num_schedule_calls=step.num_schedule_calls,
     )
 
@@ -191,7 +196,7 @@ def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
                 if first_joined_at is None:
                     first_joined_at = event.arrival_time
             case Step():
-                steps.append(inputs(event, arrived, []))
+                steps.append(inputs(event, arrived, [], steps))
                 steps[-1].first_joined_at = first_joined_at
                 arrived, first_joined_at = [], None
             case _:
@@ -355,7 +360,7 @@ class Workload:
     def _step(self, step: Step) -> None:
         if not self.steps:
             self._first_step = step.step
-        self.steps.append(inputs(step, self._arrived, self._aborted, len(self.steps)))
+        self.steps.append(inputs(step, self._arrived, self._aborted, self.steps))
         self._arrived, self._aborted = [], []
         # Forks come before their parents, and begin with the output that these had before the step.
         before = {update.seq_id: self._outputs.get(update.seq_id, ()) for update in step.sequences}

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -90,18 +91,22 @@ class RandomWorkload:
         self.late_aborts: dict[int, list[str]] = {}
         """Aborts that come while the model runs."""
         self.controls: dict[int, tuple[str, Any]] = {}
+        self.names: list[str] = []
         iteration = 0
         for number in range(random_of.randrange(20, 40)):
             iteration += random_of.choice((0, 0, 1, 2, 4))
             name = f"req-{number}"
+            self.names.append(name)
             shared = [300 + position for position in range(16 * random_of.randrange(4))]
             prompt = shared + [900 + number] * random_of.randrange(1, 100)
             stop = random_of.randrange(1, 60)
-            params = {
+            params: dict[str, Any] = {
                 "max_tokens": random_of.randrange(1, 60),
                 "min_tokens": random_of.choice((0, 0, 1)),
             }
-            if random_of.random() < 0.3:
+            if not number:  # the engine is never idle: each iteration is one call of `schedule`
+                params["max_tokens"] = 120
+            elif random_of.random() < 0.3:
                 token = token_executor.token(f"{name}-00000000", len(prompt) + stop)
                 params["stop_token_ids"] = [token]
             eos = token_executor.token(f"{name}-00000000", len(prompt) + 20)
@@ -109,12 +114,12 @@ class RandomWorkload:
                 "name": name,
                 "prompt": prompt,
                 "params": params,
-                "eos": eos if random_of.random() < 0.2 else None,
+                "eos": eos if number and random_of.random() < 0.2 else None,
                 "priority": random_of.randrange(3),
                 "cache_salt": random_of.choice((None, None, "one", "other")),
             }
             self.arrivals.setdefault(iteration, []).append(request)
-            if seed % 2 and random_of.random() < 0.2:
+            if number and seed % 2 and random_of.random() < 0.2:
                 aborts = random_of.choice((self.aborts, self.late_aborts))
                 aborts.setdefault(iteration + random_of.randrange(1, 25), []).append(name)
 
@@ -134,8 +139,11 @@ class RandomWorkload:
                 states.UNPAUSED,
             )
 
-    def drive(self, core: Any) -> None:
-        """Runs the workload on an EngineCore."""
+    def drive(self, core: Any, aborted: Collection[str] | None) -> None:
+        """Runs the workload on an EngineCore; only the requests in `aborted` are aborted."""
+        ids = {
+            name: f"{name}-00000000" for name in self.names if aborted is None or name in aborted
+        }
         last = max((*self.arrivals, *self.aborts, *self.late_aborts, *self.controls))
         for iteration in count():
             if iteration in self.controls:
@@ -143,10 +151,10 @@ class RandomWorkload:
                 getattr(core.scheduler, name)(argument)
             for request in self.arrivals.get(iteration, ()):
                 core.add_request(*core.preprocess_add_request(engine_request(**request)))
-            if names := self.aborts.get(iteration):
-                core.abort_requests([f"{name}-00000000" for name in names])
-            for name in self.late_aborts.get(iteration, ()):
-                core.aborts_queue.put_nowait([f"{name}-00000000"])
+            if names := ids.keys() & self.aborts.get(iteration, ()):
+                core.abort_requests([ids[name] for name in names])
+            for name in ids.keys() & self.late_aborts.get(iteration, ()):
+                core.aborts_queue.put_nowait([ids[name]])
             if core.scheduler.has_requests() or core.batch_queue:
                 core.step_fn()
             elif iteration > last:
@@ -202,6 +210,9 @@ def changes_of(seed: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
         return []  # these workloads have idle times, so that steps are no measure of time
     changes = [dict(change) for change in CHANGES]
     changes[ASYNC]["async_scheduling"] = not settings["async_scheduling"]
+    if "kv_cache_specs" in settings:  # two groups share the pool
+        for change in changes[:2]:
+            change["num_gpu_blocks"] *= 2
     return [
         change
         for change in changes
@@ -210,7 +221,9 @@ def changes_of(seed: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def record(path: Path, seed: int, settings: dict[str, Any]) -> None:
+def record(
+    path: Path, seed: int, settings: dict[str, Any], aborted: Collection[str] | None = None
+) -> None:
     """Records a run of a real EngineCore."""
     names = {"num_gpu_blocks": "num_gpu_blocks_override", "policy": "scheduling_policy"}
     options = {names.get(name, name): value for name, value in settings.items()}
@@ -229,7 +242,7 @@ def record(path: Path, seed: int, settings: dict[str, Any]) -> None:
         sink.publish(engine_info(started))
         publisher = InProcess(Translator(started), sink.publish)
         SchedulerObserver(core.scheduler, wrapping.wrap, publisher, layout, not_available)
-        RandomWorkload(seed).drive(core)
+        RandomWorkload(seed).drive(core, aborted)
     wrapping.undo()
     assert not failures, failures
     core.scheduler.shutdown()
@@ -268,8 +281,10 @@ def test_a_recorded_run_comes_out_again_and_predictions_are_what_runs_do(
     assert not comparison.settings
     counts = Counter({"workloads": 1, "steps": comparison.num_equal_steps})
     wrong: list[str] = []
+    with FileStore(base) as recording:  # an abort that came too late is in no recording
+        aborted = {name for name, request in Workload(recording).requests.items() if request.is_cut}
     for change in changes_of(seed, settings):
-        record(real, seed, settings | change)
+        record(real, seed, settings | change, aborted)
         options = ReplayOptions(settings=change, step_time=STEP_TIME)
         result = predict(base, predicted, options)
         comparison = compared(real, predicted)

@@ -229,9 +229,8 @@ class VllmScheduler:
         """Schedules a step, and processes no outputs."""
         output = self._scheduler.schedule()
         result = self._model.execute(output)
-        start = self._clock.now
-        if self._is_predicting:  # the model is busy with the step before
-            start = max(start, self._finish_time)
+        # The model may be busy with the step before.
+        start = max(self._clock.now, self._finish_time)
         self._finish_time = start + self._replay.seconds(result.size)
         self._in_flight.append(_InFlight(output, result, self._finish_time))
         self._count_empty(output)
