@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from seqtop.checks.finding import Finding
-from seqtop.checks.rules import RuleGroup, rule
+from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
@@ -266,6 +266,8 @@ class BlockRules(RuleGroup):
                 if seq_id != sequence.seq_id
                 and place == position
                 and (other := self.state.sequences.get(seq_id)) is not None
+                # Its own hits are in its table, and in old versions not in its computed tokens.
+                and other.engine_status != LOADING
             ]
             end = (position + 1) * info.block_size
             # A writer in the same batch is in time: it writes before the attention reads.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from seqtop.checks.finding import Finding
-from seqtop.checks.rules import RuleGroup, rule
+from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
@@ -19,8 +19,8 @@ _WAITING, _RUNNING, _SWAPPED = (
     SequenceStatus.SWAPPED,
 )
 
-_LOADING, _FAILED = "WAITING_FOR_REMOTE_KVS", "FINISHED_ERROR"
-"""vLLM's statuses of a request whose KV cache is being loaded, and of one that has failed."""
+_FAILED = "FINISHED_ERROR"
+"""vLLM's status of a request that has failed."""
 
 _LATE_TOKEN = rule("late-token", "a sequence got tokens after its end")
 
@@ -117,7 +117,7 @@ class LifecycleRules(RuleGroup):
     @rule("computed-back", "the number of computed tokens decreased without a preemption")
     def _computed_back(self, sequence: SequenceState, before: _Before) -> Iterator[Finding]:
         # A KV connector takes back the tokens of a load that has failed.
-        has_loaded = before.engine_status == _LOADING or sequence.engine_status == _FAILED
+        has_loaded = before.engine_status == LOADING or sequence.engine_status == _FAILED
         if sequence.num_computed_tokens < before.num_computed_tokens and not has_loaded:
             yield self.of_sequence(
                 sequence,

@@ -30,6 +30,9 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {}
 """The rules by name."""
 
+LOADING = "WAITING_FOR_REMOTE_KVS"
+"""vLLM's status of a request whose KV cache a connector loads."""
+
 _Group = TypeVar("_Group", bound="RuleGroup")
 _Args = ParamSpec("_Args")
 _Check: TypeAlias = Callable[Concatenate[_Group, _Args], Iterator[Finding]]

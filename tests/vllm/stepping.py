@@ -342,6 +342,10 @@ class SteppedEngine:
         # After a difference, others are likely, and waiting is in vain.
         deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
         while True:
+            is_late = self.session.state.step < self._spy.num_updates - 1
+            if is_late and time.monotonic() < deadline:
+                time.sleep(0.001)
+                continue
             with self.session.lock:
                 shown = self.shown()
             if shown is not None and not self.is_queue_known:
