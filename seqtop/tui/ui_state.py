@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from seqtop.history.step_series import StepSeries
+from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS
@@ -131,9 +132,21 @@ class UiState:
         return self.source.lock
 
     @property
+    def is_stale(self) -> bool:
+        """True if the newest state is on display, and its engine is lost or has ended."""
+        gone = ConnectionState.LOST, ConnectionState.STOPPED
+        return not self.time_travel.has_position and self.source.connection.state in gone
+
+    @property
+    def now(self) -> float:
+        """The engine's time on display; that of a lost engine goes on by this machine's clock."""
+        is_lost = self.is_stale and self.source.connection.state is ConnectionState.LOST
+        return self.state.time + (self.message_clock.silence if is_lost else 0.0)
+
+    @property
     def second(self) -> int:
         """The engine's time in whole seconds."""
-        time = self.state.time
+        time = self.now
         return int(time) if abs(time) < 1e15 else 0
 
     @property

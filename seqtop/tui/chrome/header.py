@@ -122,19 +122,16 @@ def _names(
 def throughput(ui: UiState, width: int) -> Line:
     """Returns the line with steps, tokens per second and the number of sequences by status."""
     state, series = ui.state, ui.step_series
-    rates = series.last_second(state.time)
+    # The rates of an engine that is gone are unknown, and its numbers of sequences are old.
+    rates = None if ui.is_stale else series.last_second(state.time)
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     time = _time(ui)
     taken = 108 + (line_width(time) + 3 if time else 0)
     num_seconds = min(max(width - taken, 0), 60)
     spark = sparkline(series.sums_by_second("generated", state.time, num_seconds), num_seconds)
-    is_silent = (
-        ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
-        and not ui.paused
-    )
-    style = "dim" if is_silent else "strong"  # the figures are old
-    running = "dim" if is_silent else "running"
+    style = "dim" if ui.is_stale else "strong"
+    running = "dim" if ui.is_stale else "running"
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [

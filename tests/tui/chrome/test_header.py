@@ -20,16 +20,22 @@ from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
-def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) -> None:
+@pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
+def test_rates_of_an_engine_that_is_gone_are_unknown(
+    source: ScriptedSource, app: SeqtopApp, state: ConnectionState
+) -> None:
     app.ui.update()
     figures = app.ui.step_series.last_second(app.ui.state.time)
     assert figures is not None
     rates = {fmt.rate(figures.rate(name)) for name in ("steps", "prefill", "generated")}
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
-    source.connection.state = ConnectionState.LOST
-    inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
-    assert (len(inks), set(inks.values())) == (3, {"dim"})
+    source.connection.state = state
+    texts = [text for text, _ in throughput(app.ui, 200)]
+    assert not rates.intersection(texts)
+    assert texts.count(fmt.UNKNOWN) == 3
+    app.ui.time_travel.pause()
+    assert rates.issubset(text for text, _ in throughput(app.ui, 200))
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
@@ -113,7 +119,7 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     play(app, act, (110, 24))
 
 
-def test_a_lost_engine_ages_in_the_header_alone(lines: Counter[LineView]) -> None:
+def test_a_lost_engine_ages_in_the_header_and_the_rows_alone(lines: Counter[LineView]) -> None:
     async def run() -> None:
         clock = [100.0]
         script, _ = crowd(5)
@@ -123,7 +129,7 @@ def test_a_lost_engine_ages_in_the_header_alone(lines: Counter[LineView]) -> Non
             before = await drawn(app, pilot, lines)
             clock[0] += 3
             after = await drawn(app, pilot, lines)
-            assert {name for name in after if after[name] != before[name]} == {"header"}
+            assert {name for name in after if after[name] != before[name]} == {"header", "Rows"}
             assert after["header"] - before["header"] == 1
 
     asyncio.run(run())

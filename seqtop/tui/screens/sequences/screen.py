@@ -170,6 +170,7 @@ class SequencesScreen(EngineScreen):
         self._table.rows.reveal_selected()
 
     def update(self, changes: Changes) -> None:
+        self._table.set_class(self.ui.is_stale, "-stale")
         self._table.titles.refresh_changed()
         self._table.rows.show()
         self._table.hint.update()

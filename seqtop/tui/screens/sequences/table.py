@@ -75,7 +75,7 @@ class Rows(SequenceRows):
         pair = ui.sequence(key)
         if pair is None:  # removed since the view was last updated; the next frame has no such row
             return ()
-        now, info = ui.state.time, ui.state.info
+        now, info = ui.now, ui.state.info
         line = cells.row(
             _columns_of(ui, self.text_width - MARGIN),
             *pair,

@@ -12,7 +12,7 @@ from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.tui.screens.sequences.table import Rows
+from seqtop.tui.screens.sequences.table import Rows, SequenceTable
 from tests.support.piloting import notices, play, screen, selected, until
 from tests.support.scripted import ScriptedSource, scene
 
@@ -123,6 +123,28 @@ def test_no_key_leaves_a_broken_screen(
             assert isinstance(app.screen, SequencesScreen), key
 
     play(app, act, (80, 24))
+
+
+def test_the_rows_of_a_lost_engine_age(source: ScriptedSource) -> None:
+    clock = [100.0]
+    app = SeqtopApp(source, clock=lambda: clock[0])
+
+    async def act(pilot: Pilot[int]) -> None:
+        table = app.screen.query_one(SequenceTable)
+        assert not table.has_class("-stale")
+        (row,) = (line for line in screen(app).splitlines() if "req-1 " in line)
+        source.connect(ConnectionState.LOST)
+        clock[0] += 754
+        app.draw()
+        await until(pilot, lambda: "12m 34s" in screen(app))
+        (aged,) = (line for line in screen(app).splitlines() if "req-1 " in line)
+        assert aged != row
+        assert table.rows.styles.text_opacity < 1
+        source.connect(ConnectionState.LIVE)
+        app.draw()
+        await until(pilot, lambda: not table.has_class("-stale"))
+
+    play(app, act, (200, 60))
 
 
 def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
