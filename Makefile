@@ -81,7 +81,7 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
 	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
 	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/stepped_against_vllm.py \
-		tests/vllm/bugs_against_vllm.py tests/vllm/against_vllm.py \
+		tests/vllm/bugs_against_vllm.py tests/vllm/random_against_vllm.py tests/vllm/against_vllm.py \
 		tests/vllm/kv_events_against_vllm.py tests/vllm/prefix_misses_against_vllm.py \
 		tests/vllm/renamed_against_vllm.py tests/vllm/publisher_against_vllm.py \
 		tests/vllm/whatif_against_vllm.py \

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 
 from seqtop.checks.block_rules import BlockRules
+from seqtop.checks.block_tables import BlockTables
 from seqtop.checks.finding import Finding
 from seqtop.checks.lifecycle_rules import LifecycleRules
 from seqtop.checks.liveness_rules import LivenessRules
 from seqtop.checks.message_rules import MessageRules
+from seqtop.checks.pool_rules import PoolRules
+from seqtop.checks.prefix_cache_rules import PrefixCacheRules
 from seqtop.checks.rules import RuleGroup
 from seqtop.checks.scheduling_rules import SchedulingRules
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.checks.time_rules import TimeRules
+from seqtop.checks.wait_rules import WaitRules
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 from seqtop.wire.batch import scheduled_requests
@@ -29,12 +33,16 @@ class Checker:
         self, state: EngineState | None = None, *, thresholds: Thresholds = DEFAULT_THRESHOLDS
     ) -> None:
         self.state = state or EngineState()
+        self._tables = BlockTables(self.state)
         self._groups: tuple[RuleGroup, ...] = (
             MessageRules(self.state),
-            BlockRules(self.state),
+            PoolRules(self.state, self._tables),  # first: it is about the step before
+            BlockRules(self.state, self._tables),
+            PrefixCacheRules(self.state, self._tables),
             LifecycleRules(self.state),
             SchedulingRules(self.state),
             LivenessRules(self.state, thresholds),
+            WaitRules(self.state, thresholds),
             TimeRules(self.state),
         )
         # The hook that runs for every sequence of a step.
@@ -50,6 +58,7 @@ class Checker:
         """Applies `event` to the state before the first of the findings, which may be a million."""
         before = [finding for group in self._groups for finding in group.before(event)]
         touched = list(self.state.apply(event))
+        self._tables.update(touched)
         yield from before
         for group in self._groups:
             yield from group.after(event, touched)

@@ -10,8 +10,15 @@ from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
-from seqtop.wire.batch import members, scheduled_requests
-from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
+from seqtop.wire.batch import Member, SentOutput, members, scheduled_requests, sent_outputs
+from seqtop.wire.messages import (
+    Event,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    StreamingUpdate,
+)
 
 _WAITING, _RUNNING, _SWAPPED = (
     SequenceStatus.WAITING,
@@ -21,6 +28,9 @@ _WAITING, _RUNNING, _SWAPPED = (
 
 _FAILED = "FINISHED_ERROR"
 """vLLM's status of a request that has failed."""
+
+_MAX_NAMED = 4
+"""Tokens that a finding names."""
 
 _LATE_TOKEN = rule("late-token", "a sequence got tokens after its end")
 
@@ -42,6 +52,8 @@ class LifecycleRules(RuleGroup):
         """The sequences that the current event names, before it is applied."""
         self._num_anomalies = 0
         """The number of anomalies that is expected after the current event."""
+        self._max_tokens: dict[str, int] = {}
+        """The limits of unfinished requests. A session may have others with each input."""
 
     def before(self, event: Event) -> Iterator[Finding]:
         """Records the sequences that `event` names."""
@@ -58,12 +70,22 @@ class LifecycleRules(RuleGroup):
         for finding in self._late_runs(event):
             self._num_anomalies += 1  # the reducer counts it, too
             yield finding
+        for sent in sent_outputs(event):
+            request, sequence = self.state.requests.get(sent.request_id), sequences.get(sent.seq_id)
+            if request is not None and request.is_announced and sequence is not None:
+                yield from self._output_differs(sequence, sent, event.step)
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Checks the sequences that `event` names."""
         yield from self._unknown()
-        if isinstance(event, RequestFinished):
-            yield from self._text_length(event)
+        match event:
+            case RequestFinished():
+                self._max_tokens.pop(event.request_id, None)
+                yield from self._text_length(event)
+            case StreamingUpdate():
+                self._max_tokens.pop(event.request_id, None)
+            case RequestArrived(sampling_params=params) if params and params.max_tokens is not None:
+                self._max_tokens[event.request_id] = params.max_tokens
         if not isinstance(event, Step):
             return
         preempted = {preemption.request_id for preemption in event.preemptions}
@@ -72,7 +94,7 @@ class LifecycleRules(RuleGroup):
             if sequence is None:
                 continue
             yield from self._computed_beyond(sequence)
-            yield from self._table_short(sequence)
+            yield from self._table_short(sequence, is_preempted=sequence.request_id in preempted)
             if before := self._before.get(seq_id):
                 is_preempted = sequence.request_id in preempted
                 if update is not None:
@@ -80,6 +102,12 @@ class LifecycleRules(RuleGroup):
                 yield from self._transition(sequence, before, is_preempted=is_preempted)
                 if not is_preempted:
                     yield from self._computed_back(sequence, before)
+            if update is not None and update.new_token_ids:
+                yield from self._max_tokens_of(sequence, len(update.new_token_ids))
+        for member in members(event):
+            if before := self._before.get(member.seq_id):
+                is_admitted = before.status is _WAITING or member.request_id in preempted
+                yield from self._chunk_start(member, before, is_admitted=is_admitted)
 
     @rule("unknown", "an event names an object that was not announced, or was announced twice")
     def _unknown(self) -> Iterator[Finding]:
@@ -114,6 +142,49 @@ class LifecycleRules(RuleGroup):
                 sequence, f"{computed} tokens are computed of {sequence.num_tokens}"
             )
 
+    @rule("output-differs", "the metadata of a sequence has other output tokens than its updates")
+    def _output_differs(
+        self, sequence: SequenceState, sent: SentOutput, step: int
+    ) -> Iterator[Finding]:
+        """Compares the tokens that the engine computes with to those that it has published."""
+        output, num = sequence.output_token_ids, len(sent.token_ids)
+        published = output if sent.is_whole else output[max(len(output) - num, 0) :]
+        if [*published] != [*sent.token_ids]:
+            what = f"has {num}" if sent.is_whole else f"appends {num}"
+            tokens = f"{what}{_last(sent.token_ids)}, the updates have {len(output)}{_last(output)}"
+            ids = sequence.request_id, sequence.seq_id
+            yield Finding("", f"the metadata {tokens}", step, *ids)
+
+    @rule("max-tokens", "a sequence has more tokens than max_tokens or max_model_len allows")
+    def _max_tokens_of(self, sequence: SequenceState, num_new: int) -> Iterator[Finding]:
+        """Checks a sequence that got `num_new` tokens; reports only the first that is too many."""
+        num, most = len(sequence.output_token_ids), self._max_tokens.get(sequence.request_id)
+        if most is not None and num > most >= num - num_new:
+            yield self.of_sequence(sequence, f"{num} output tokens, max_tokens is {most}")
+        total, info = sequence.num_tokens, self.state.info
+        if info is not None and total > info.max_model_len >= total - num_new:
+            yield self.of_sequence(
+                sequence, f"{total} tokens, max_model_len is {info.max_model_len}"
+            )
+
+    @rule("chunk-start", "a chunk does not begin after the computed tokens of its sequence")
+    def _chunk_start(
+        self, member: Member, before: _Before, *, is_admitted: bool
+    ) -> Iterator[Finding]:
+        sequence = self.state.sequences.get(member.seq_id)
+        if sequence is None or SequenceStatus.is_finished(before.status):
+            return
+        start, computed = member.num_computed_before, before.num_computed_tokens
+        if is_admitted:  # what an admission found in the prefix cache is computed
+            is_wrong = start > max(computed, member.num_cached_tokens or 0)
+        else:
+            is_wrong = start != computed
+        if is_wrong:
+            yield self.of_sequence(
+                sequence,
+                f"its chunk begins after {start} tokens, of which {computed} were computed",
+            )
+
     @rule("computed-back", "the number of computed tokens decreased without a preemption")
     def _computed_back(self, sequence: SequenceState, before: _Before) -> Iterator[Finding]:
         # A KV connector takes back the tokens of a load that has failed.
@@ -126,9 +197,11 @@ class LifecycleRules(RuleGroup):
             )
 
     @rule("table-short", "a block table is too short for the computed tokens")
-    def _table_short(self, sequence: SequenceState) -> Iterator[Finding]:
+    def _table_short(self, sequence: SequenceState, *, is_preempted: bool) -> Iterator[Finding]:
         info = self.state.info
-        if info is None or sequence.status is not _RUNNING or info.block_size < 1:
+        if info is None or info.block_size < 1:
+            return
+        if sequence.status is not _RUNNING and not (is_preempted and sequence.status is _WAITING):
             return
         needed = math.ceil(sequence.num_computed_tokens / info.block_size)
         if len(sequence.block_table) < needed:
@@ -167,6 +240,13 @@ class LifecycleRules(RuleGroup):
         if not allowed:
             unless = "" if is_finished else " without a preemption"
             yield self.of_sequence(sequence, f"{old.name} became {new.name}{unless}")
+
+
+def _last(token_ids: Sequence[int]) -> str:
+    """Names the last of some tokens."""
+    named = ", ".join(map(str, token_ids[-_MAX_NAMED:]))
+    dots = "…, " if len(token_ids) > _MAX_NAMED else ""
+    return f" ({dots}{named})" if named else ""
 
 
 def _named(step: Step) -> dict[int, SequenceUpdate | None]:

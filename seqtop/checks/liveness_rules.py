@@ -52,6 +52,9 @@ class _Gain(msgspec.Struct):
 
     step: int
     num_output_tokens: int
+    num_lost_tokens: int
+    num_recomputed_tokens: int
+    """Tokens that had been lost by the preemption before, and were computed again."""
 
 
 class _Progress(msgspec.Struct):
@@ -87,6 +90,8 @@ class LivenessRules(RuleGroup):
         """Requests that wait to be scheduled again."""
         self._preemptions: dict[str, list[_Gain]] = {}
         """The last preemptions of each unfinished request."""
+        self._num_found: dict[str, int] = {}
+        """The tokens of each request preempted by the current step that had been prefix hits."""
         self._oversized: dict[str, int] = {}
         """Unfinished requests whose prompt is larger than the pool, with the step of arrival."""
         self._num_batches = self._swept_at = 0
@@ -100,6 +105,16 @@ class LivenessRules(RuleGroup):
     @property
     def _num_unfinished(self) -> int:
         return len(self.state.requests) - len(self.state.finished)
+
+    def before(self, event: Event) -> Iterator[Finding]:
+        """Records the prefix hits of the requests that a step preempts."""
+        self._num_found = {}
+        for preemption in event.preemptions if isinstance(event, Step) else ():
+            if request := self.state.requests.get(preemption.request_id):
+                self._num_found[request.request_id] = sum(
+                    self.state.sequences[seq_id].num_cached_tokens for seq_id in request.seq_ids
+                )
+        yield from ()
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Checks the progress of the engine and of its waiting requests."""
@@ -137,7 +152,7 @@ class LivenessRules(RuleGroup):
                 yield from self._no_progress()
         for preemption in step.preemptions:
             if request := self.state.requests.get(preemption.request_id):
-                yield from self._thrash(request, step)
+                yield from self._thrash(request, step, preemption.num_lost_tokens)
                 self._preempted[request.request_id] = _Waiting(step.time, step.step)
         yield from self._never_fits(step)
         # Seldom, so that not every step takes time for each sequence.
@@ -312,21 +327,24 @@ class LivenessRules(RuleGroup):
                 yield request, wait
 
     @rule("thrash", "a request is preempted again and again and gains almost nothing", "warning")
-    def _thrash(self, request: RequestState, step: Step) -> Iterator[Finding]:
+    def _thrash(self, request: RequestState, step: Step, num_lost: int) -> Iterator[Finding]:
         history = self._preemptions.setdefault(request.request_id, [])
         sequences = [self.state.sequences[seq_id] for seq_id in request.seq_ids]
-        history.append(
-            _Gain(step.step, sum(len(sequence.output_token_ids) for sequence in sequences))
-        )
+        again = min(num_lost, history[-1].num_lost_tokens) if history else 0
+        again = max(again - self._num_found.get(request.request_id, 0), 0)
+        num_output = sum(len(sequence.output_token_ids) for sequence in sequences)
+        history.append(_Gain(step.step, num_output, num_lost, again))
         num = max(int(self._thresholds.thrash_preemptions), 2)
         if len(history) < num:
             return
         first = history[-num]
-        gained = history[-1].num_output_tokens - first.num_output_tokens
-        if gained < num - 1:
+        gained = num_output - first.num_output_tokens
+        recomputed = sum(gain.num_recomputed_tokens for gain in history[1 - num :])
+        if gained < num - 1 or recomputed >= self._thresholds.thrash_recomputed * gained:
             yield self.of_engine(
                 f"preempted {num} times since step {first.step}, and {plural(gained, 'token')}"
-                f" gained meanwhile; {plural(request.num_lost_tokens, 'computed token')} lost in"
+                f" gained meanwhile, for which {plural(recomputed, 'token')} were computed again;"
+                f" {plural(request.num_lost_tokens, 'computed token')} lost in"
                 f" {plural(request.num_preemptions, 'preemption')}",
                 request_id=request.request_id,
             )

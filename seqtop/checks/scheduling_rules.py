@@ -1,10 +1,10 @@
-"""Rules on the size of a step."""
+"""Rules on the size of a step, and on whom it preempts."""
 
 from collections.abc import Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
-from seqtop.wire.batch import members
+from seqtop.wire.batch import Member, members, num_lookahead_slots
 from seqtop.wire.messages import Event, Step
 
 
@@ -12,12 +12,15 @@ class SchedulingRules(RuleGroup):
     """Rules on steps."""
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
-        """Checks a step against the engine's limits."""
+        """Checks a step against the engine's limits, and its preemptions."""
         if isinstance(event, Step):
-            yield from self._budget(event)
+            batch = list(members(event))
+            yield from self._budget(event, len(batch))
+            yield from self._token_sum(event, batch)
+            yield from self._inversion(event)
 
     @rule("budget", "a step computed more tokens, or ran more sequences, than its limits allow")
-    def _budget(self, step: Step) -> Iterator[Finding]:
+    def _budget(self, step: Step, num_seqs: int) -> Iterator[Finding]:
         info, stats = self.state.info, step.stats
         if info is None:
             return
@@ -26,6 +29,48 @@ class SchedulingRules(RuleGroup):
             yield self.of_engine(
                 f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}"
             )
-        num_seqs = sum(1 for _ in members(step))
         if num_seqs > info.max_num_seqs:
             yield self.of_engine(f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}")
+
+    @rule("token-sum", "the tokens of the sequences in a step are not those that it computed")
+    def _token_sum(self, step: Step, batch: list[Member]) -> Iterator[Finding]:
+        """Compares the sum over the batch with the step's figures.
+
+        Tokens that were computed and dropped are those of rejected drafts, and those of further
+        iterations after the end of a sequence.
+        """
+        if not batch:
+            return
+        num_slots = num_lookahead_slots(step)
+        least = most = 0
+        for member in batch:
+            num_tokens, update = member.num_chunk_tokens, member.update
+            if member.is_prompt or update is None:
+                num_new = num_drafted = 0
+            else:
+                num_new = len(update.new_token_ids)
+                num_drafted = max(update.num_draft_tokens or 0, num_slots)
+            least += max(num_tokens, num_new)
+            most += max(num_tokens + num_drafted, num_new)
+        computed = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
+        if not least <= computed <= most:
+            range_ = f"{least}" if least == most else f"{least} to {most}"
+            yield self.of_engine(
+                f"{computed} tokens were computed, those of its {len(batch)} sequences are {range_}"
+            )
+
+    @rule("priority-inversion", "a request is preempted for one of lower priority")
+    def _inversion(self, step: Step) -> Iterator[Finding]:
+        info, requests = self.state.info, self.state.requests
+        if info is None or info.queue_order == "fcfs":  # which has no priorities
+            return
+        for preemption in step.preemptions:
+            preempted = requests.get(preemption.request_id)
+            served = requests.get(preemption.for_request_id or "")
+            if preempted is None or served is None or preempted.priority >= served.priority:
+                continue
+            yield self.of_engine(
+                f"its priority is {preempted.priority}, that of {served.request_id}, which got its"
+                f" blocks, is {served.priority}; the lowest number is first",
+                request_id=preempted.request_id,
+            )

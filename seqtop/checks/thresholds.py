@@ -29,7 +29,11 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     overtaken_seconds: float = 5.0
     """Seconds that this request has waited."""
     thrash_preemptions: float = 4
-    """Preemptions of a request between which it gains less than one token each."""
+    """Preemptions of a request between which it gains almost nothing."""
+    thrash_recomputed: float = 20
+    """Tokens that it computes again for each token that it gains between them."""
+    contradicted_steps: float = 30
+    """Steps in which the engine's figures contradict the reason for which a request waits."""
 
 
 DEFAULT_THRESHOLDS = Thresholds()

@@ -22,6 +22,8 @@ class TimeRules(RuleGroup):
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._last_step_time = -math.inf
+        self._reported: set[tuple[str, str]] = set()
+        """Unfinished requests with a finding, which recurs in each step, and its rule."""
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Checks the times of a step, or of a request that finished."""
@@ -30,11 +32,16 @@ class TimeRules(RuleGroup):
         if isinstance(event, RequestFinished):
             request = self.state.requests.get(event.request_id)
             yield from self.ran(request) if request else ()
+            self._reported -= {(name, event.request_id) for name in ("order", "queue")}
 
     def ran(self, request: RequestState) -> Iterator[Finding]:
         """Checks the times of a request."""
-        yield from self._request_order(request.metrics, request.request_id)
-        yield from self._queue_time(request.metrics, request.request_id)
+        for name, check in (("order", self._request_order), ("queue", self._queue_time)):
+            key = name, request.request_id
+            if key not in self._reported:
+                for finding in check(request.metrics, request.request_id):
+                    self._reported.add(key)
+                    yield finding
 
     @_TIME_ORDER
     def _step_order(self, step: Step) -> Iterator[Finding]:

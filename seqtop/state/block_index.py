@@ -64,6 +64,11 @@ class BlockIndex:
         """Blocks in host memory that a sequence holds."""
         return self._host.num_blocks
 
+    @property
+    def num_swapped_tables(self) -> int:
+        """Sequences that hold blocks in host memory."""
+        return self._host.num_tables
+
     def num_held(self, *, first: int = 0) -> int:
         """Returns the number of blocks on the device from `first` on that some table names.
 
@@ -187,6 +192,11 @@ class BlockOwners:
     def num_blocks(self) -> int:
         """Blocks that some table names."""
         return len(self._owners)
+
+    @property
+    def num_tables(self) -> int:
+        """Tables that are not empty."""
+        return len(self._tables)
 
     def below(self, limit: int) -> Iterator[Mapping[int, int]]:
         """Returns the owners of each block below `limit` that some table names.

@@ -143,6 +143,8 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """
     lora: Public[Name] = ""
     """The name of the LoRA adapter; empty without one."""
+    cache_salt: Private[Name] = ""
+    """A digest of the cache salt; empty without one."""
     parent_request_id: Public[Name] = ""
     """The id of the request of which this is a part; empty if it is whole."""
 

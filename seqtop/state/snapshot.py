@@ -70,6 +70,7 @@ def request_snapshots(state: EngineData) -> Iterator[RequestSnapshot]:
             priority=request.priority,
             metrics=request.metrics,
             lora=request.lora,
+            cache_salt=request.cache_salt,
             parent_request_id=request.parent_request_id,
         )
         yield RequestSnapshot(

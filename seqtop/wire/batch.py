@@ -5,7 +5,7 @@ Only this module, the reducer and the publishers know how a step is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -40,12 +40,15 @@ class Member(msgspec.Struct, frozen=True, gc=False):
     @property
     def num_tokens(self) -> int:
         """Tokens computed, including those of drafts and of further iterations."""
-        num_tokens, update = self.chunk, self.update
-        if self.num_cached_tokens:
-            num_tokens -= max(self.num_cached_tokens - self.num_computed_before, 0)
+        num_tokens, update = self.num_chunk_tokens, self.update
         if self.is_prompt or update is None:
             return max(num_tokens, 0)
         return max(num_tokens + (update.num_draft_tokens or 0), len(update.new_token_ids))
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        """Tokens of the chunk that were not found in the prefix cache."""
+        return self.chunk - max((self.num_cached_tokens or 0) - self.num_computed_before, 0)
 
     @property
     def num_kept_tokens(self) -> int:
@@ -113,6 +116,34 @@ def members(step: Step) -> Iterator[Member]:
                     updates.get(seq_id),
                     data.get_num_cached_tokens(),
                 )
+
+
+class SentOutput(NamedTuple):
+    """Output tokens of a sequence as the metadata of a step has them."""
+
+    request_id: str
+    seq_id: int
+    token_ids: Sequence[int]
+    is_whole: bool
+    """True for all tokens of the output, false for the last ones."""
+
+
+def sent_outputs(step: Step) -> Iterator[SentOutput]:
+    """Yields the output tokens in the metadata of a step, which are those sampled before it."""
+    groups = step.execute.seq_group_metadata_list if step.execute is not None else ()
+    for group in groups:
+        if isinstance(group, SequenceGroupMetadataDelta):
+            for seq_id, delta in group.seq_data_delta.items():
+                if delta.new_output_token_ids:
+                    yield SentOutput(group.request_id, seq_id, delta.new_output_token_ids, False)
+        else:
+            for seq_id, data in group.seq_data.items():
+                yield SentOutput(group.request_id, seq_id, data.output_token_ids_array, True)
+
+
+def num_lookahead_slots(step: Step) -> int:
+    """Returns the tokens that a decode may compute beyond those of its chunk, and drop."""
+    return step.execute.num_lookahead_slots if step.execute is not None else 0
 
 
 class BlockMoves(NamedTuple):

@@ -3,6 +3,7 @@
 python -m tests.release attacks --rounds 7
 python -m tests.release bombs
 python -m tests.release healing --stories 200
+python -m tests.release injected_bugs
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
 """
@@ -10,7 +11,7 @@ python -m tests.release stress --requests 10000
 import importlib
 import sys
 
-NAMES = ("attacks", "bombs", "healing", "soak", "stress")
+NAMES = ("attacks", "bombs", "healing", "injected_bugs", "soak", "stress")
 
 
 def main() -> None:

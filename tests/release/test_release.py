@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from seqtop.wire.messages import PreemptionMode
-from tests.release import attacks, bombs, healing, soak, stress
+from tests.release import attacks, bombs, healing, injected_bugs, soak, stress
 from tests.support.fault_proxy import Faults
 
 pytestmark = pytest.mark.release("takes minutes, and measures")
@@ -50,3 +50,15 @@ def test_thousands_of_requests_go_through_a_pool_too_small_for_them(
 ) -> None:
     stress.make_model(tmp_path)
     assert stress.stress(tmp_path, 5_000, mode)["requests"] == 5_000
+
+
+@pytest.mark.parametrize("is_injected", [True, False])
+def test_injected_bugs_are_found(tmp_path: Path, is_injected: bool) -> None:
+    model = injected_bugs.tiny_model(tmp_path)
+    for bug in injected_bugs.BUGS if is_injected else injected_bugs.BUGS_BY_LOAD.values():
+        run = injected_bugs.run_bug(model, bug, is_injected=is_injected)
+        rules = {finding.rule for finding in run.findings}
+        wanted = {bug.rule} - {injected_bugs.MISSED} if is_injected else set()
+        assert (wanted <= rules) if wanted else not rules, (bug.name, rules)
+        if not wanted:
+            assert run.error is None, bug.name

@@ -185,6 +185,7 @@ def unusual() -> EngineState:
         preemption_steps=[3],
         queue_turn=-2,
         lora="adapter",
+        cache_salt="digest",
         parent_request_id="p",
     )
     return EngineState(

@@ -2,6 +2,7 @@
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.screen import ChecksScreen
+from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import SCREENS, screen
 from tests.support.scripted import ScriptedSource, scene
 
@@ -9,9 +10,12 @@ KEY = str(SCREENS.index(ChecksScreen) + 1)
 
 
 def recorded() -> ScriptedSource:
-    """A scene in which nine checks fail, kept on record."""
+    """A scene in which checks fail, kept on record."""
     source = ScriptedSource()
     scene(source, max_num_batched_tokens=200)
+    source.apply(
+        Heartbeat(time=source.state.time, step=source.state.step)
+    )  # after the last finding
     return source
 
 

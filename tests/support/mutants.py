@@ -19,14 +19,16 @@ from seqtop.sequence import (
 )
 from seqtop.wire import codec, parsing
 from seqtop.wire.arrays import Ints
-from seqtop.wire.batch import members
+from seqtop.wire.batch import members, metadata_of
 from seqtop.wire.messages import (
+    CachedBlocks,
     Event,
     Preemption,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
     Step,
+    WaitReason,
 )
 from tests.support import events as builders
 from tests.support.events import engine_info, stats
@@ -117,8 +119,8 @@ def think_a_free_block_cached(run: Run) -> None:
 
 
 def shrink_blocks(run: Run) -> None:
-    """Blocks of half the size make every table too short."""
-    run[0].block_size //= 2
+    """Smaller blocks make tables too short."""
+    run[0].block_size -= 1
 
 
 def compute_too_much(run: Run) -> None:
@@ -130,10 +132,12 @@ def compute_too_much(run: Run) -> None:
 
 
 def forget_computed(run: Run) -> None:
-    step, index = decoding(run)
-    update = step.sequences[index]
-    (member,) = (member for member in members(step) if member.seq_id == update.seq_id)
-    update.num_computed_tokens = member.num_computed_tokens - 2
+    """Tokens are no longer computed after the end of a sequence, so that no chunk continues it."""
+    for step in steps_of(run):
+        for member in members(step):
+            if SequenceStatus.is_finished(member.status) and member.update is not None:
+                member.update.num_computed_tokens = member.num_computed_before - 1
+                return
 
 
 def resurrect(run: Run) -> None:
@@ -186,9 +190,8 @@ def decode_on(run: Run) -> None:
 
 
 def decode_a_stranger(run: Run) -> None:
-    limit = run[0].max_num_seqs
-    step = next(step for step in steps_of(run) if len(list(members(step))) < limit)
-    _put_in_batch(step, "req-999", 999)
+    """It decodes beside few others, so that no limit is exceeded."""
+    _put_in_batch(steps_of(run)[-1], "req-999", 999)
 
 
 def _put_in_batch(step: Any, request_id: str, seq_id: int) -> None:
@@ -196,6 +199,7 @@ def _put_in_batch(step: Any, request_id: str, seq_id: int) -> None:
     step.execute.seq_group_metadata_list.append(
         SequenceGroupMetadataDelta({seq_id: delta}, request_id, {}, False, token_chunk_size=1)
     )
+    step.stats.num_decode_tokens += 1
 
 
 def end_before_the_start(run: Run) -> None:
@@ -246,8 +250,14 @@ def take_no_number_of_seconds(run: Run) -> None:
 
 
 def sample_beyond_any_vocabulary(run: Run) -> None:
-    step, index = decoding(run)
-    step.sequences[index].new_token_ids[0] = 2**40
+    """The last token of a sequence, which no metadata repeats."""
+    update = next(
+        update
+        for step in steps_of(run)
+        for update in step.sequences
+        if update.status is SequenceStatus.FINISHED_LENGTH_CAPPED
+    )
+    update.new_token_ids[0] = 2**40
 
 
 def spin(run: Run) -> None:
@@ -335,6 +345,112 @@ def preempt_in_vain(run: Run) -> None:
     run.append(builders.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
 
 
+def hit_what_is_not_cached(run: Run) -> None:
+    """The first request has a prefix hit, and the prefix cache is empty."""
+    in_blocks_of_four(run, 8)
+    update = SequenceUpdate(
+        seq_id=1,
+        status=SequenceStatus.RUNNING,
+        num_computed_tokens=8,
+        num_cached_tokens=4,
+        new_blocks=[0, 1],
+    )
+    figures = stats(num_used_blocks=2, num_free_blocks=6, num_prefill_tokens=4, num_running=1)
+    run.append(builders.step(0, sequences=[update], stats=figures, newly_cached_blocks=[]))
+
+
+def cache_a_part_of_a_block(run: Run) -> None:
+    """A block is in the prefix cache when all but one of its tokens are computed."""
+    share_a_block(run, num_computed_tokens=4)
+    (step,) = steps_of(run)
+    step.sequences[0].num_computed_tokens = step.sequences[1].num_computed_tokens = 3
+    step.sequences[1].num_cached_tokens = None
+    step.newly_cached_blocks = [
+        CachedBlocks(request_id="req-1", seq_id=1, position=0, blocks=[0]),
+    ]
+
+
+def share_across_adapters(run: Run) -> None:
+    share_a_block(run, num_computed_tokens=4)
+    run[1].lora = "pirate"
+
+
+def forget_a_host_block(run: Run) -> None:
+    """A request that was swapped out is aborted, and its host block is not freed."""
+    in_blocks_of_four(run, 4)
+    run[0].num_cpu_blocks = 8
+    running = SequenceUpdate(
+        seq_id=1, status=SequenceStatus.RUNNING, num_computed_tokens=4, new_blocks=[0]
+    )
+    figures = stats(num_used_blocks=1, num_free_blocks=7, num_free_cpu_blocks=8)
+    run.append(builders.step(0, sequences=[running], stats=figures))
+    swapped, aborted = (
+        SequenceUpdate(seq_id=1, status=status, block_table=[])
+        for status in (SequenceStatus.SWAPPED, SequenceStatus.FINISHED_ABORTED)
+    )
+    preemption = Preemption(request_id="req-1", mode="swap", num_lost_tokens=0)
+    figures = stats(num_free_blocks=8, num_free_cpu_blocks=7)
+    out = builders.step(1, sequences=[swapped], stats=figures, preemptions=[preemption])
+    out.execute.blocks_to_swap_out.append((0, 5))
+    run += [out, *(builders.step(2 + n, sequences=[aborted], stats=figures) for n in range(2))]
+
+
+def sample_one_more(run: Run) -> None:
+    for event in run:
+        if isinstance(event, RequestArrived) and event.sampling_params is not None:
+            event.sampling_params.max_tokens = 89
+
+
+def skip_tokens(run: Run) -> None:
+    """A chunk begins one token late, and ends where it should."""
+    step, index = decoding(run)
+    seq_id = step.sequences[index].seq_id
+    (member,) = (member for member in members(step) if member.seq_id == seq_id)
+    step.sequences[index].num_computed_tokens = member.num_computed_tokens
+    group = metadata_of(step, member.request_id)
+    group.seq_data_delta[seq_id].new_num_computed_tokens += 1
+
+
+def append_to_the_metadata_twice(run: Run) -> None:
+    step, index = decoding(run)
+    seq_id = step.sequences[index].seq_id
+    (member,) = (member for member in members(step) if member.seq_id == seq_id)
+    data = metadata_of(step, member.request_id).seq_data_delta[seq_id]
+    data.new_output_token_ids *= 2
+
+
+def lose_a_token(run: Run) -> None:
+    decoding(run)[0].stats.num_decode_tokens -= 1
+
+
+def serve_the_lower_priority(run: Run) -> None:
+    (preemption, *_) = (own for step in steps_of(run) for own in step.preemptions)
+    arrival = next(
+        event
+        for event in run
+        if isinstance(event, RequestArrived) and event.request_id == preemption.for_request_id
+    )
+    arrival.priority = 1
+
+
+def wait_for_free_blocks(run: Run) -> None:
+    """A request decodes, and another one waits for blocks of which most are free."""
+    in_blocks_of_four(run, 3, 3)
+    run[0].num_gpu_blocks = 64
+    running = SequenceStatus.RUNNING
+    for number in range(40):
+        decoded = SequenceUpdate(
+            seq_id=1, status=running, num_computed_tokens=3 + number, new_token_ids=[5]
+        )
+        held = -(-(3 + number) // 4)
+        decoded.new_blocks = [held - 1] if number == 0 or (3 + number) % 4 == 1 else []
+        figures = stats(
+            num_used_blocks=held, num_free_blocks=64 - held, num_decode_tokens=1, num_running=1
+        )
+        reason = WaitReason(request_id="req-2", cause="no_blocks")
+        run.append(builders.step(number, sequences=[decoded], stats=figures, wait_reasons=[reason]))
+
+
 def ask_too_much(run: Run) -> None:
     """A request of nine blocks waits in a pool of eight."""
     in_blocks_of_four(run, 33)
@@ -356,6 +472,10 @@ BLOCK_MUTANTS: list[Mutant] = [
     ("hit-before-computed", hit_what_is_not_computed),
     ("preempt-gains-nothing", preempt_in_vain),
     ("block-shared", append_twice),
+    ("block-shared", share_across_adapters),
+    ("host-leak", forget_a_host_block),
+    ("hit-not-cached", hit_what_is_not_cached),
+    ("cached-before-computed", cache_a_part_of_a_block),
 ]
 LIFECYCLE_MUTANTS: list[Mutant] = [
     ("table-short", shrink_blocks),
@@ -368,9 +488,14 @@ LIFECYCLE_MUTANTS: list[Mutant] = [
     ("text-length", swallow_a_character),
     ("late-token", decode_on),
     ("unknown", decode_a_stranger),
+    ("max-tokens", sample_one_more),
+    ("chunk-start", skip_tokens),
+    ("output-differs", append_to_the_metadata_twice),
 ]
 SCHEDULING_MUTANTS: list[Mutant] = [
     ("budget", tighten_the_budget),
+    ("token-sum", lose_a_token),
+    ("priority-inversion", serve_the_lower_priority),
 ]
 LIVENESS_MUTANTS: list[Mutant] = [
     ("no-progress", spin),
@@ -378,6 +503,7 @@ LIVENESS_MUTANTS: list[Mutant] = [
     ("overtaken", overlook),
     ("thrash", preempt_thrice_more),
     ("stalled", leave_a_prefill),
+    ("wait-reason", wait_for_free_blocks),
 ]
 MESSAGE_MUTANTS: list[Mutant] = [
     ("step-number", count_backwards),

@@ -15,10 +15,7 @@ PUBLISHERS = ("wire", "adapters", "publish")
 """Folders that write messages, or define them."""
 DRIVERS = ("adapters/vllm/whatif.py",)
 """Modules in them that read recordings."""
-COMPARED = {
-    "EngineInfo.enable_chunked_prefill",
-    "EngineInfo.preemption_mode",
-}
+COMPARED = {"EngineInfo.preemption_mode"}
 """Settings that only `seqtop diff` shows, which compares all fields of `EngineInfo`."""
 
 

@@ -252,7 +252,7 @@ def test_fields_that_are_not_public_are_these() -> None:
     assert {name: fields for name, fields in hidden.items() if fields} == {
         "RequestArrived": "prompt prompt_token_ids eos_token_id cache_salt",
         "StreamingUpdate": "prompt prompt_token_ids",
-        "RequestState": "prompt prompt_token_ids",
+        "RequestState": "prompt prompt_token_ids cache_salt",
         "SequenceUpdate": "new_token_ids text_delta new_logprobs stop_reason top_logprobs",
         "SequenceState": (
             "output_token_ids output_logprobs top_logprobs cumulative_logprob text"

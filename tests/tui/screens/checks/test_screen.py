@@ -28,12 +28,12 @@ def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
         assert isinstance(app.screen, ChecksScreen)
         await checked(app, pilot)
         text = words(app)
-        assert f"{len(RULES)} rules 41 steps 10 findings" in text
-        assert f"budget 8 block-leak 2 the other {len(RULES) - 2} hold" in text
-        assert "18 blocks are in use, the block tables name 16." in text
+        assert f"{len(RULES)} rules 41 steps 17 findings" in text
+        assert f"budget 8 token-sum 8 block-leak 1 the other {len(RULES) - 3} hold" in text
+        assert "18 blocks are in use, the block tables name 16; released" in text
         await pilot.press("1")
         await pilot.pause()
-        assert "checks: 10" in words(app)
+        assert "checks: 17" in words(app)
 
     play(app, act, (100, 24))
 
@@ -49,7 +49,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
         await pilot.press(KEY)
         await checked(app, pilot)
         assert f"{len(RULES)} rules, 1 step checked, nothing found." in words(app)
-        assert "block-range swap-map pool-sum" in words(app)
+        assert "pool-sum block-leak" in words(app)
         assert "a swap names a block" not in words(app), "no room for all rules"
         await pilot.resize_terminal(160, 50)
         await until(pilot, lambda: "swap-map a swap names a block" in words(app))
@@ -116,7 +116,7 @@ def test_a_recording_is_checked_from_end_to_end() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        assert "41 steps 10 findings" in words(app)
+        assert "41 steps 17 findings" in words(app)
         await pilot.press("V")
         assert app.ui.time_travel.position == found(app)[0][0]
 
