@@ -50,7 +50,8 @@ def test_a_request_has_done_nothing_until_told_otherwise() -> None:
         "num_scheduled_steps": 0,
         "num_preemptions": 0, "num_lost_tokens": 0, "last_preemption_mode": None,
         "preempted_for": None, "wait_reason": None, "wait": WaitTimes(), "finish_reason": None,
-        "preemption_steps": [], "queue_turn": 0, "lora": "", "parent_request_id": "",
+        "preemption_steps": [], "queue_turn": 0, "lora": "", "cache_salt": "",
+        "parent_request_id": "",
     }  # fmt: skip
 
 
