@@ -42,6 +42,8 @@ MIXED_BATCH = "mixed_batch"
 """The cause of decodes in one batch with prefills of other requests."""
 RECOMPUTE = "recompute"
 """The cause of a prefill after a preemption."""
+PACED = "paced"
+"""The cause of time between steps in which the engine waited on purpose."""
 NOT_RECORDED = "not_recorded"
 """The cause of a part whose steps are not recorded."""
 UNKNOWN = "unknown"
@@ -226,7 +228,7 @@ class Chain:
     def _step(self, position: int, step: Step) -> None:
         place = _Place(step.step, position)
         begin = max(step.start_time, self._time)
-        self._gap(begin, place)
+        self._gap(begin, place, step.stats.paced_time)
         for update in step.sequences:
             if update.request_id == self.request_id:
                 self._seq_ids.add(update.seq_id)
@@ -260,9 +262,17 @@ class Chain:
             )
         self._last_place, self._last_end = place, step.time
 
-    def _gap(self, end: float, place: _Place) -> None:
-        """Divides the time between two steps, the later of which is at `place`."""
+    def _gap(self, end: float, place: _Place, paced_time: float = 0.0) -> None:
+        """Divides the time between two steps, the later of which is at `place`.
+
+        Args:
+            end: The end of that time, epoch seconds.
+            place: The later step.
+            paced_time: The seconds of it in which the engine waited on purpose.
+        """
         if self._wait is None:
+            if paced_time > 0:
+                self._until(min(self._time + paced_time, end), "host", PACED, place)
             self._until(end, "host", "", place)
         elif self._own_status not in OWN_TURN:
             self._until(end, self._wait, self._own_status, place)

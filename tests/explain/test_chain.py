@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from seqtop.explain.chain import Chain, Part
+from seqtop.explain.chain import PACED, Chain, Part
 from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError
@@ -77,6 +77,16 @@ def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
     ]
     assert [round(part.longest, 3) for part in parts[2:]] == [0.5, STEP_TIME, STEP_TIME]
     assert parts[-1].others == {"short": 40}
+
+
+def test_time_that_the_engine_waits_on_purpose_is_apart(script: Script) -> None:
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    script.paced_time = 0.3
+    script.time += 0.5
+    script.step(stop={"runs": SequenceStatus.FINISHED_STOPPED})
+    parts = [part for part in parts_of(script, "runs") if part.kind == "host"]
+    assert summary(parts) == [("host", PACED, 1, 0.3), ("host", "", 1, 0.2)]
 
 
 def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:

@@ -152,6 +152,7 @@ class Script:
 
     Attributes:
         actors: The requests by id.
+        paced_time: The seconds for which the engine waits on purpose before a step.
     """
 
     def __init__(self, source: ScriptedSource, *, tells_cached: bool = False, **info: Any) -> None:
@@ -160,6 +161,7 @@ class Script:
             engine_info(**info), publishes_cache=tells_cached, sends_full=False
         )
         self.actors: dict[str, SimulatedRequest] = {}
+        self.paced_time = 0.0
         self._pieces: dict[str, list[str]] = {}
         """The texts of the tokens of a request, again and again."""
         source.apply(self.info)
@@ -268,6 +270,7 @@ class Script:
             scheduler_time=0.0006,
             model_forward_time=0.038,
             model_execute_time=0.044,
+            paced_time=self.paced_time,
         )
         if self.engine.cached is None:  # a plausible number
             figures.num_cached_blocks = min(self.number // 4, self.engine.num_available)
