@@ -1,9 +1,9 @@
-"""The story grammar: repeatable, varied, and consistent within a story."""
+"""The story grammar: the same stories, and templates that can be told."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -13,26 +13,17 @@ from hypothesis import strategies as st
 from engine_stub.train.stories import draw_document
 from engine_stub.train.stories.cast import draw_cast
 from engine_stub.train.stories.grammar import expand
-from engine_stub.train.stories.leadins import draw_lead_in
 from engine_stub.train.stories.plots import DIGRESSIONS, ENDINGS, OPENINGS, PLOTS
 
-
-def test_a_seed_gives_one_story() -> None:
-    def stories(seed: int) -> list[str]:
-        rng = Random(seed)
-        return [draw_document(rng).story for _ in range(5)]
-
-    assert stories(3) == stories(3)
-    assert stories(3) != stories(4)
+DIGEST = "9ee5720dd73e444f4567bbffe01912b2e85ab5cdb8aaacf836ffb75eca22931a"
 
 
-def test_stories_differ_in_length() -> None:
-    rng = Random(5)
-    lengths = sorted(len(draw_document(rng).story.split()) for _ in range(400))
-    assert lengths[0] > 60
-    assert lengths[40] < 150
-    assert lengths[-40] > 230
-    assert lengths[-1] > 400
+def test_the_stories_are_those_that_the_weights_were_trained_with() -> None:
+    """Another story at any seed is another corpus: train again, or change it back."""
+    rng = Random(3)
+    documents = [draw_document(rng) for _ in range(400)]
+    text = "\0".join(f"{document.lead_in}\0{document.story}" for document in documents)
+    assert hashlib.sha256(text.encode()).hexdigest() == DIGEST
 
 
 @pytest.mark.parametrize(
@@ -49,40 +40,6 @@ def test_every_template_can_be_told(seed: int) -> None:
         text = expand(rng, template, scope)
         assert not re.search(r"[\[\]{}|]|  | [.,!?]", text), (template, text)
         assert text.count('"') % 2 == 0, (template, text)
-
-
-def test_hero_and_friend_keep_their_names() -> None:
-    """Whoever is called by name at the start is still there at the end."""
-    rng = Random(2)
-    names = [draw_cast(rng, {}) for _ in range(200)]
-    assert all(scope["name"] != scope["friend"] for scope in names)
-    assert all(scope["kind"] != scope["fkind"] for scope in names)
-    first_person = [scope for scope in names if scope["hero"] == "I"]
-    assert first_person
-    assert {(scope["his"], scope["they"]) for scope in first_person} == {("my", "we")}
-
-
-def test_stories_take_up_what_the_prompt_names() -> None:
-    rng = Random(8)
-    taken = asked = 0
-    for _ in range(1500):
-        state = rng.getstate()
-        given = draw_lead_in(rng).given
-        rng.setstate(state)
-        story = draw_document(rng).story.lower()
-        asked += len(given)
-        taken += sum(value.lower() in story for value in given.values())
-    assert asked > 500
-    assert taken / asked > 0.85
-
-
-def test_most_prompts_are_no_stories_and_some_are_long() -> None:
-    rng = Random(9)
-    texts = [draw_document(rng).lead_in for _ in range(1000)]
-    assert 0.15 < sum(not text for text in texts) / len(texts) < 0.4
-    assert len(set(texts)) > 650
-    assert sum(not text.isascii() for text in texts) > 10
-    assert max(map(len, texts)) > 600
 
 
 def test_expand_puts_articles_and_capitals_right() -> None:
@@ -102,13 +59,3 @@ def test_choices_nest(seed: int) -> None:
         "Two and three",
         "Two and four",
     }
-
-
-def test_digressions_do_not_repeat_within_a_story() -> None:
-    rng = Random(21)
-    for _ in range(300):
-        story = draw_document(rng).story
-        if "Chapter Two" in story:
-            continue
-        sentences = re.split(r"(?<=[.!?])\s+", story)
-        assert not any(one == other for one, other in pairwise(sentences) if len(one) > 25)
