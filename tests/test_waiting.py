@@ -1,7 +1,6 @@
 """A condition that never comes true says which one it is, and what there was instead."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
@@ -26,14 +25,9 @@ def test_source_and_variables_of_a_condition_are_shown() -> None:
 
 
 def test_screen_is_shown_on_which_a_condition_never_came_true() -> None:
-    app, shown = SeqtopApp(ScriptedSource()), ""
-
-    async def act(pilot: Pilot[int]) -> None:
-        nonlocal shown
-        shown = piloting.screen(app)
-        await piloting.until(pilot, lambda: "a fox" in piloting.screen(app))
-
-    with pytest.raises(AssertionError) as failure:
-        piloting.play(app, act)
-    assert '"a fox" in piloting.screen(app)' in str(failure.value)
-    assert shown in str(failure.value)
+    app = SeqtopApp(ScriptedSource())
+    with piloting.play(app) as pilot:
+        with pytest.raises(AssertionError) as failure:
+            piloting.until(pilot, lambda: "a fox" in piloting.screen(app))
+        assert '"a fox" in piloting.screen(app)' in str(failure.value)
+        assert piloting.screen(app) in str(failure.value)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState
@@ -211,16 +210,12 @@ def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -
     script.arrive(f"a{huge}", prompt=huge, pieces=[huge, huge, "end"])
     script.step(prefill={f"a{huge}": 40})
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
-        nonlocal looked_at
+    with play(app) as pilot:
         looked_at = 0
         for _ in range(3):
             script.step(decode=[f"a{huge}"])
             app.draw()
-            await pilot.pause()
+            pilot.pause()
         assert "␛[31m" in screen(app)
         # Of a text, at most so much is laid out anew; of everything else, a line's worth.
         assert 0 < looked_at < 3 * (2 * MAX_CHARACTERS + 50_000) < len(huge) * 3
-
-    play(app, act)

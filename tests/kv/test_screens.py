@@ -3,10 +3,10 @@
 from functools import partial
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.kv.app import KvApp
 from tests.support.kv_scene import ScriptedKvSource, app_of
+from tests.support.piloting import Pilot
 from tests.support.snapshots import Snapshots, same_text_in_light_colours
 
 KEYS = {"blocks": [*"]" * 11], "trees": ["2"]}
@@ -19,8 +19,8 @@ def recorded(source: ScriptedKvSource, name: str) -> KvApp:
     return app_of(source, decode=lambda ids: " ".join(f"w{token_id}" for token_id in ids))
 
 
-async def turn_to(name: str, pilot: Pilot[int]) -> None:
-    await pilot.press(*KEYS[name])
+def turn_to(name: str, pilot: Pilot) -> None:
+    pilot.press(*KEYS[name])
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)

@@ -3,7 +3,7 @@
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.screen import ChecksScreen
 from seqtop.wire.messages import Heartbeat
-from tests.support.piloting import SCREENS, screen
+from tests.support.piloting import SCREENS
 from tests.support.scripted import ScriptedSource, scene
 
 KEY = str(SCREENS.index(ChecksScreen) + 1)
@@ -17,10 +17,6 @@ def recorded() -> ScriptedSource:
         Heartbeat(time=source.state.time, step=source.state.step)
     )  # after the last finding
     return source
-
-
-def words(app: SeqtopApp) -> str:
-    return " ".join(screen(app).split())
 
 
 def found(app: SeqtopApp) -> list[tuple[int, str]]:

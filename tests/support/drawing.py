@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from textual.pilot import Pilot
 from textual.strip import Strip
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
+from tests.support.piloting import Pilot
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -38,8 +38,7 @@ def crowd(number: int) -> tuple[Script, SeqtopApp]:
     return script, SeqtopApp(source, clock=lambda: 0.0)
 
 
-async def drawn(app: SeqtopApp, pilot: Pilot[int], lines: Counter[LineView]) -> dict[str, int]:
+def drawn(app: SeqtopApp, pilot: Pilot, lines: Counter[LineView]) -> dict[str, int]:
     """Wait until nothing is left to draw; how many lines each view has drawn so far."""
-    app.draw()
-    await pilot.pause()
+    pilot.draw()
     return {view.id or type(view).__name__: lines[view] for view in app.screen.query(LineView)}

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
+import textual.pilot
 from textual import events
 from textual.app import App
 from textual.keys import _character_to_key
-from textual.pilot import Pilot
 
 from seqtop.kv.app import KvApp
 from seqtop.tui.app import SeqtopApp
@@ -15,47 +17,98 @@ from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
 from tests.support.waiting import SECONDS, described
 
-Play = Callable[[Pilot[int]], Awaitable[None]]
+T = TypeVar("T")
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
 SCREENS = tuple(map(EngineScreen.of, TABS))
 
 
-def play(app: SeqtopApp | KvApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
-    """Run the app in a terminal of `size` while `act` presses keys and looks."""
+class Pilot:
+    """Textual's pilot without `await`: each method runs the app until it has come to rest.
 
-    async def run() -> None:
-        async with app.run_test(size=size, notifications=True) as pilot:
-            app.draw()
-            await pilot.pause()
-            await act(pilot)
+    Between them the app stands still, and a test may do what code of the app may.
 
-    asyncio.run(run())
+    Args:
+        runner: Runs the app.
+        pilot: The pilot of the app.
+    """
+
+    def __init__(self, runner: asyncio.Runner, pilot: textual.pilot.Pilot[Any]) -> None:
+        self._runner = runner
+        self._pilot = pilot
+        self.app: Any = pilot.app
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Run the app until `awaitable` is done."""
+
+        async def run() -> T:
+            return await awaitable
+
+        asyncio._set_running_loop(None)
+        try:
+            return self._runner.run(run())
+        finally:
+            asyncio._set_running_loop(self._runner.get_loop())
+
+    def press(self, *keys: str) -> None:
+        self.run(self._pilot.press(*keys))
+
+    def pause(self) -> None:
+        self.run(self._pilot.pause())
+
+    def draw(self) -> None:
+        """Draw what has changed, without waiting for the next frame."""
+        self.app.draw()
+        self.pause()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Other methods of Textual's pilot: `click`, `hover`, `resize_terminal` …"""
+        method = getattr(self._pilot, name)
+        return lambda *args, **options: self.run(method(*args, **options))
 
 
-def screen(app: App[int]) -> str:
+@contextmanager
+def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
+    """Run the app in a terminal of `size`."""
+    with asyncio.Runner() as runner:
+        running = app.run_test(size=size, tooltips=True, notifications=True)
+        pilot = Pilot(runner, runner.run(running.__aenter__()))
+        try:
+            with app._context():
+                pilot.pause()
+                if isinstance(app, SeqtopApp | KvApp):
+                    pilot.draw()
+                yield pilot
+        finally:
+            asyncio._set_running_loop(None)
+            runner.run(running.__aexit__(None, None, None))
+
+
+def screen(app: App[Any]) -> str:
     """What stands on the terminal, line by line."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
-def burst(app: App[int], keys: str) -> None:
+def words(app: App[Any]) -> str:
+    """What stands on the terminal, with one blank between two words."""
+    return " ".join(screen(app).split())
+
+
+def burst(app: App[Any], keys: str) -> None:
     """Press keys without a pause between them, as a paste or a script does."""
     for key in keys:
         name = KEYS.get(key) or _character_to_key(key)
         app.post_message(events.Key(name, None if key in KEYS else key))
 
 
-async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
+def checked(app: SeqtopApp, pilot: Pilot) -> None:
     """Wait until all that is on record has been checked, which was asked for, and is shown."""
-    await until(
-        pilot, lambda: app.ui.checks.checker is not None and not app.ui.checks.checker.is_behind
-    )
-    app.draw()
-    await pilot.pause()
+    until(pilot, lambda: app.ui.checks.checker is not None and not app.ui.checks.checker.is_behind)
+    pilot.draw()
 
 
-async def until(
-    pilot: Pilot[int], condition: Callable[[], bool], otherwise: str = "it never came true"
+def until(
+    pilot: Pilot, condition: Callable[[], bool], otherwise: str = "it never came true"
 ) -> None:
     """Wait for something that a thread or a timer makes true.
 
@@ -66,8 +119,8 @@ async def until(
     while not condition():
         if time.monotonic() >= deadline:
             raise AssertionError(f"{otherwise}: {described(condition)}\n{screen(pilot.app)}")
-        await asyncio.sleep(0.005)
-        await pilot.pause()
+        pilot.run(asyncio.sleep(0.005))
+        pilot.pause()
 
 
 def selected(app: SeqtopApp) -> str:
@@ -75,5 +128,5 @@ def selected(app: SeqtopApp) -> str:
     return app.ui.selection[0].request_id
 
 
-def notices(app: App[int]) -> list[str]:
+def notices(app: App[Any]) -> list[str]:
     return [notice.message for notice in app._notifications]

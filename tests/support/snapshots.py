@@ -9,11 +9,10 @@ Screens are drawn in a theme that has another colour for each role, so that the 
 tells its role, and no snapshot changes with the colours of seqtop's themes.
 """
 
-import asyncio
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +22,11 @@ from rich.cells import cell_len
 from rich.style import Style
 from textual.app import App
 from textual.color import Color
-from textual.pilot import Pilot
 from textual.strip import Strip
 from textual.theme import Theme
 
 from seqtop.tui import theme
+from tests.support.piloting import Pilot, play
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")
 _ATTRIBUTES = ("bold", "dim", "italic", "blink", *_SHOWN_ON_BLANKS)
@@ -41,7 +40,7 @@ _BASE_ROLES = (
 _ROLES = (*_BASE_ROLES, *theme.DARK.variables)
 
 T = TypeVar("T")
-Act = Callable[[Pilot[Any]], Awaitable[None]]
+Act = Callable[[Pilot], None]
 Look = tuple[str, str, str]
 """The attributes, the colour and the background of a cell."""
 _USUAL = ("", "foreground", "background")
@@ -89,21 +88,16 @@ class Snapshots:
         with the lines that differ; the return value is always true, so that a test can assert it.
         """
 
-        async def run() -> None:
-            async with app.run_test(size=terminal_size, tooltips=True, notifications=True) as pilot:
-                if run_before is not None:
-                    await run_before(pilot)
-                await pilot.pause()
-                await pilot.press(*press)
-                await pilot.wait_for_scheduled_animations()
-                await pilot.pause()
-                self._compare(picture(app), of)
-                if run_after is not None:
-                    await run_after(pilot)
-
         app.register_theme(_COLOURED_BY_ROLE)
         theme.begin_with(app, _COLOURED_BY_ROLE.name)
-        asyncio.run(run())
+        with play(app, terminal_size) as pilot:
+            if run_before is not None:
+                run_before(pilot)
+                pilot.pause()
+            pilot.press(*press)
+            self._compare(picture(app), of)
+            if run_after is not None:
+                run_after(pilot)
         return True
 
     def _compare(self, now: str, of: str) -> None:
@@ -119,12 +113,12 @@ class Snapshots:
             pytest.fail(f"{path.name}: {difference(stored, now)}\n{_HOW}", pytrace=False)
 
 
-async def same_text_in_light_colours(pilot: Pilot[Any]) -> None:
+def same_text_in_light_colours(pilot: Pilot) -> None:
     """Asserts that the light theme shows the same text on a light background."""
     app = pilot.app
     text, _ = parts(picture(app))
     app.theme = theme.LIGHT.name
-    await pilot.pause()
+    pilot.pause()
     text_in_light, _ = parts(picture(app))
     assert text_in_light == text
     assert Color.parse(app.theme_variables["background"]).brightness > 0.8

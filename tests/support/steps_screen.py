@@ -1,11 +1,9 @@
 """Access to the list of steps in tests of its screen."""
 
-from textual.pilot import Pilot
-
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.steps.screen import StepsScreen
 from seqtop.tui.screens.steps.table import StepRows
-from tests.support.piloting import SCREENS
+from tests.support.piloting import SCREENS, Pilot
 from tests.support.scripted import ScriptedSource, scene
 
 
@@ -15,9 +13,8 @@ def recorded() -> ScriptedSource:
     return source
 
 
-async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
-    await pilot.press(str(SCREENS.index(StepsScreen) + 1))
-    await pilot.pause()
+def opened(app: SeqtopApp, pilot: Pilot) -> StepRows:
+    pilot.press(str(SCREENS.index(StepsScreen) + 1))
     assert isinstance(app.screen, StepsScreen)
     return app.screen.query_one(StepRows)
 

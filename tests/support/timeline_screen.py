@@ -1,16 +1,13 @@
 """Access to the rows of the timeline in tests of its screen."""
 
-from textual.pilot import Pilot
-
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.timeline.rows import TimelineRows
 from seqtop.tui.screens.timeline.screen import TimelineScreen
-from tests.support.piloting import SCREENS, screen
+from tests.support.piloting import SCREENS, Pilot, screen
 
 
-async def opened(app: SeqtopApp, pilot: Pilot[int]) -> TimelineRows:
-    await pilot.press(str(SCREENS.index(TimelineScreen) + 1))
-    await pilot.pause()
+def opened(app: SeqtopApp, pilot: Pilot) -> TimelineRows:
+    pilot.press(str(SCREENS.index(TimelineScreen) + 1))
     assert isinstance(app.screen, TimelineScreen)
     return app.screen.query_one(TimelineRows)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from textual.binding import ActiveBinding
-from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.help import HelpScreen
@@ -70,18 +69,17 @@ def pressed(path: Path) -> set[str]:
 def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -> None:
     app = several()
     active: dict[str, ActiveBinding] = {}
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(leading_to(name))
-        await until(pilot, lambda: is_at(app, name))
-        await until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
+    with play(app) as pilot:
+        pilot.press(leading_to(name))
+        until(pilot, lambda: is_at(app, name))
+        until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
         active.update(app.screen.active_bindings)
         bound = {
             key: active_binding.binding.tooltip or active_binding.binding.description
             for key, active_binding in active.items()
         }
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        pilot.press("question_mark")
+        until(pilot, lambda: isinstance(app.screen, HelpScreen))
         help_screen: Any = app.screen
         entries = [
             (binding, description)
@@ -97,8 +95,6 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
             assert app.get_key_display(binding) in text
         for word in ("Focus Next", "Focus Previous", "super+c"):
             assert word not in text
-
-    play(app, act)
     assert len(active) > 20
     here = Path(__file__).parent
     parts = TESTS.get(name, (f"screens/{name}/test_*.py",))

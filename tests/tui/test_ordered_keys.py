@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from seqtop.state.ordering import Sort
@@ -93,9 +92,6 @@ EVERY_OTHER = [
 @pytest.mark.parametrize("keys", EVERY_OTHER)
 def test_a_burst_of_keys_does_what_the_keys_do(keys: str, kept: ScriptedSource) -> None:
     app = SeqtopApp(kept, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
         burst(app, keys)
-        await until(pilot, lambda: not app.has_pending_keys and bool(CASES[keys](app)))
-
-    play(app, act, (80, 24))
+        until(pilot, lambda: not app.has_pending_keys and bool(CASES[keys](app)))

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history import FileStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import ComparisonDialog
-from tests.support.piloting import burst, notices, play, screen, selected
+from tests.support.piloting import burst, notices, play, screen, selected, words
 from tests.support.questions import END, save_run
 
 WIDE = (200, 40)
@@ -31,10 +30,6 @@ def run(tmp_path: Path) -> Iterator[SeqtopApp]:
         )
 
 
-def words(app: SeqtopApp) -> str:
-    return " ".join(screen(app).split())
-
-
 def row(app: SeqtopApp, name: str) -> str:
     """The row of a sequence, up to the pane beside the table."""
     lines = (line.lstrip(" ▌").partition("│")[0] for line in screen(app).splitlines())
@@ -42,92 +37,72 @@ def row(app: SeqtopApp, name: str) -> str:
 
 
 def test_who_had_the_worst_ttft_and_why(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("slash")
+    with play(run, WIDE) as pilot:
+        pilot.press("slash")
         burst(run, "ttft>1s\r")
-        await pilot.pause()
+        pilot.pause()
         assert selected(run) == "late"
         text = words(run)
         assert "Waited 5.0" in text
         assert "(max_num_seqs 3.00 s, no free blocks 2.00 s)." in text
         assert "seqs" in row(run, "late")
 
-    play(run, act, WIDE)
-
 
 def test_how_much_of_the_kv_cache_is_wasted_and_what_sharing_saves(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(run, WIDE) as pilot:
+        pilot.press("2")
         assert "2 shared 2 saved by sharing" in words(run)
         assert "slots unfilled" in words(run)
 
-    play(run, act, WIDE)
-
 
 def test_when_throughput_fell_and_what_the_scheduler_did(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("6")
-        await pilot.pause()
+    with play(run, (100, 40)) as pilot:
+        pilot.press("6")
         rates: list[str] = []
         for _ in range(60):
-            await pilot.press("left")
-            await pilot.pause()
+            pilot.press("left")
             rates.append(next(line for line in screen(run).splitlines() if "tok/s" in line))
             if "20.0 tok/s" in screen(run) and 70 < run.ui.state.step < 95:
                 break
         assert 70 < run.ui.state.step < 95, rates
-        await pilot.press("4")
-        await pilot.pause()
+        pilot.press("4")
         step = next(line for line in screen(run).splitlines() if "▸" in line)
         assert "●1" in step
         assert "no free blocks" in step
 
-    play(run, act, (100, 40))
-
 
 def test_is_the_prefix_cache_working(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(run, WIDE):
         assert "80%" in row(run, "twin")
         assert "prefix hits" in words(run)
 
-    play(run, act, WIDE)
-
 
 def test_which_request_is_stuck(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(run, WIDE) as pilot:
         assert "!2 s" in row(run, "twin")
         assert "!" not in row(run, "early")
-        await pilot.press("slash")
+        pilot.press("slash")
         burst(run, "age>1s\r")
-        await pilot.pause()
+        pilot.pause()
         assert selected(run) == "twin"
-        await pilot.press("escape", "slash")
+        pilot.press("escape", "slash")
         burst(run, "why:queue\r")
-        await pilot.pause()
+        pilot.pause()
         assert selected(run) == "last"
-
-    play(run, act, WIDE)
 
 
 def test_what_differs_between_two_moments(run: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("B")
-        await pilot.pause()
+    with play(run, WIDE) as pilot:
+        pilot.press("B")
         assert notices(run) == ["Mark a first moment with A, then compare another with B."]
-        await pilot.press("A")
-        await pilot.press(*["left_curly_bracket"] * 3)
-        await pilot.pause()
-        await pilot.press("B")
-        await pilot.pause()
+        pilot.press("A")
+        pilot.press(*["left_curly_bracket"] * 3)
+        pilot.press("B")
         assert isinstance(run.screen, ComparisonDialog)
         text = words(run)
         assert f"A: step {END - 31}, " in text
         assert f"B: step {END - 1}, " in text
         assert "late stop" in text
         assert "early running, +30 output tokens, +2 blocks" in text
-        await pilot.press("escape")
-        await pilot.pause()
+        pilot.press("escape")
         assert not isinstance(run.screen, ComparisonDialog)
-
-    play(run, act, WIDE)

@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history import FileStore
 from seqtop.history.playback import Playback
@@ -34,25 +33,22 @@ def make() -> tuple[Script, ScriptedSource, SeqtopApp]:
 
 def test_a_key_starts_and_ends_it(folder: Path) -> None:
     script, source, app = make()
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("R")
-        await until(pilot, lambda: bool(notices(app)))
+    with play(app, (120, 30)) as pilot:
+        pilot.press("R")
+        until(pilot, lambda: bool(notices(app)))
         path = written(folder)
         assert notices(app) == [f"Recording to {path}."]
-        await pilot.pause()
+        pilot.pause()
         assert "● REC" in screen(app)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         for _ in range(5):
             script.step()
         app.draw()
-        await pilot.press("R")
-        await until(pilot, lambda: len(notices(app)) == 2)
+        pilot.press("R")
+        until(pilot, lambda: len(notices(app)) == 2)
         assert notices(app)[1].startswith(f"Recorded 5 steps to {path} (")
-        await until(pilot, lambda: "● REC" not in screen(app))
+        until(pilot, lambda: "● REC" not in screen(app))
         script.step()
-
-    play(app, act, (120, 30))
     with FileStore(written(folder)) as recording:
         assert recording.index.num_steps == 5
         assert recording.at(recording.last).step == source.state.step - 1
@@ -61,14 +57,11 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
 def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
     script, source, app = make()
     before = [*source.listeners]
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("R")
-        await until(pilot, lambda: bool(notices(app)))
+    with play(app) as pilot:
+        pilot.press("R")
+        until(pilot, lambda: bool(notices(app)))
         script.step()
-        await pilot.press("q")
-
-    play(app, act)
+        pilot.press("q")
     path = written(folder)
     assert app.exit_message is not None
     assert app.exit_message.startswith(f"Recorded 1 step to {path} (")
@@ -79,26 +72,20 @@ def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
 
 def test_a_replay_is_not_recorded(folder: Path) -> None:
     script, _, app = make()
-
-    async def record(pilot: Pilot[int]) -> None:
-        await pilot.press("R")
-        await until(pilot, lambda: bool(notices(app)))
+    with play(app) as pilot:
+        pilot.press("R")
+        until(pilot, lambda: bool(notices(app)))
         script.step()
-
-    play(app, record)
     with FileStore(written(folder)) as recording:
         replayed = SeqtopApp(Playback(recording, "run.seqtop", paused=True))
-
-        async def act(pilot: Pilot[int]) -> None:
-            await pilot.press("R")
-            await until(pilot, lambda: bool(notices(replayed)))
+        with play(replayed) as pilot:
+            pilot.press("R")
+            until(pilot, lambda: bool(notices(replayed)))
             assert notices(replayed) == ["Not recorded: this is a recording already."]
-            await pilot.press("F")
+            pilot.press("F")
             assert notices(replayed)[1].startswith("There is one engine:")
-            await pilot.pause()
+            pilot.pause()
             assert "space Resume" in screen(replayed)
-
-        play(replayed, act)
     assert len(list(folder.iterdir())) == 1
 
 
@@ -108,15 +95,12 @@ def test_a_folder_that_cannot_be_written_is_said(
     gone = tmp_path / "gone"
     monkeypatch.setattr(Path, "cwd", lambda: gone)
     _, _, app = make()
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("R")
-        await until(pilot, lambda: bool(notices(app)))
+    with play(app) as pilot:
+        pilot.press("R")
+        until(pilot, lambda: bool(notices(app)))
         assert notices(app)[0].startswith("Not recorded: ")
         assert "cannot be created: No such file or directory" in notices(app)[0]
         assert "REC" not in screen(app)
-
-    play(app, act)
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_app(
@@ -132,17 +116,13 @@ def test_a_full_disk_ends_the_recording_and_not_the_app(
         return write(file, data)
 
     monkeypatch.setattr("seqtop.history.file_writer.os.write", write_little)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("R")
-        await until(pilot, lambda: bool(notices(app)))
+    with play(app, (120, 30)) as pilot:
+        pilot.press("R")
+        until(pilot, lambda: bool(notices(app)))
         script.step()
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "✗ REC ENDED" in screen(app)
-        await pilot.press("R")
-        await until(pilot, lambda: len(notices(app)) == 2)
+        pilot.press("R")
+        until(pilot, lambda: len(notices(app)) == 2)
         assert "No space left on device" in notices(app)[1]
-        await until(pilot, lambda: "REC ENDED" not in screen(app))
-
-    play(app, act, (120, 30))
+        until(pilot, lambda: "REC ENDED" not in screen(app))

@@ -18,7 +18,7 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat
 from tests.support.drawing import crowd, drawn
-from tests.support.piloting import screen, until
+from tests.support.piloting import play, screen, until
 from tests.support.scripted import Script, ScriptedSource
 
 FRAME = 1 / FRAMES_PER_SECOND
@@ -152,101 +152,82 @@ def test_after_the_end_nothing_is_drawn(viewer: Viewer) -> None:
 
 
 def test_another_thread_has_the_app_draw(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script = Script(ScriptedSource())
-        app = SeqtopApp(script.source)
-        async with app.run_test(size=(120, 24)) as pilot:
-            await pilot.pause()
-            before = lines[app.screen.query_one(Header)]
-            thread = threading.Thread(target=script.arrive, args=("from-afar",))
-            thread.start()
-            thread.join()
-            await until(pilot, lambda: lines[app.screen.query_one(Header)] > before)
-
-    asyncio.run(run())
+    script = Script(ScriptedSource())
+    app = SeqtopApp(script.source)
+    with play(app, (120, 24)) as pilot:
+        before = lines[app.screen.query_one(Header)]
+        thread = threading.Thread(target=script.arrive, args=("from-afar",))
+        thread.start()
+        thread.join()
+        until(pilot, lambda: lines[app.screen.query_one(Header)] > before)
 
 
 def test_the_age_of_a_lost_engine_is_drawn_although_nothing_comes() -> None:
-    async def run() -> None:
-        clock = [100.0]
-        script = Script(ScriptedSource())
-        app = SeqtopApp(script.source, clock=lambda: clock[0])
-        async with app.run_test(size=(120, 24)) as pilot:
-            script.source.connect(ConnectionState.LOST, "No message from the engine.")
-            clock[0] += 7
-            await until(pilot, lambda: "LOST 7" in screen(app))
-            clock[0] += 5
-            await until(pilot, lambda: "LOST 12" in screen(app))
-
-    asyncio.run(run())
+    clock = [100.0]
+    script = Script(ScriptedSource())
+    app = SeqtopApp(script.source, clock=lambda: clock[0])
+    with play(app, (120, 24)) as pilot:
+        script.source.connect(ConnectionState.LOST, "No message from the engine.")
+        clock[0] += 7
+        until(pilot, lambda: "LOST 7" in screen(app))
+        clock[0] += 5
+        until(pilot, lambda: "LOST 12" in screen(app))
 
 
 def test_a_frame_draws_no_titles_and_no_tabs_again(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(200)
-        async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot, lines)
-            script.time = int(script.time) + 0.3
+    script, app = crowd(200)
+    with play(app, (160, 50)) as pilot:
+        drawn(app, pilot, lines)
+        script.time = int(script.time) + 0.3
+        script.step()
+        before = drawn(app, pilot, lines)
+        for _ in range(3):
             script.step()
-            before = await drawn(app, pilot, lines)
-            for _ in range(3):
-                script.step()
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] > before["Rows"]
-            for name in ("Titles", "ScreenTabs", "DetailTabs"):
-                assert after[name] == before[name]
-
-    asyncio.run(run())
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] > before["Rows"]
+        for name in ("Titles", "ScreenTabs", "DetailTabs"):
+            assert after[name] == before[name]
 
 
 def test_nothing_is_laid_out_anew_while_blocks_fill(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(3)
-        script.step()
-        async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot, lines)
-            layouts: list[object] = []
-            app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
-            held = len(script.actors["runs"].seqs[0].table)
-            for _ in range(18):
-                script.step()
-                await drawn(app, pilot, lines)
-            assert len(script.actors["runs"].seqs[0].table) > held
-            assert not layouts
-
-    asyncio.run(run())
+    script, app = crowd(3)
+    script.step()
+    with play(app, (160, 50)) as pilot:
+        drawn(app, pilot, lines)
+        layouts: list[object] = []
+        app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
+        held = len(script.actors["runs"].seqs[0].table)
+        for _ in range(18):
+            script.step()
+            drawn(app, pilot, lines)
+        assert len(script.actors["runs"].seqs[0].table) > held
+        assert not layouts
 
 
 def test_idle_draws_nothing(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(30)
-        script.step()
-        async with app.run_test(size=(120, 40)) as pilot:
-            before = await drawn(app, pilot, lines)
-            for _ in range(10):
-                after = await drawn(app, pilot, lines)
-            assert after == before
-
-    asyncio.run(run())
+    script, app = crowd(30)
+    script.step()
+    with play(app, (120, 40)) as pilot:
+        before = drawn(app, pilot, lines)
+        for _ in range(10):
+            after = drawn(app, pilot, lines)
+        assert after == before
 
 
 def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        source = ScriptedSource()
-        script = Script(source)
-        script.arrive("done")
-        script.step(prefill={"done": 40}, stop={"done": SequenceStatus.FINISHED_STOPPED})
-        app = SeqtopApp(source, clock=lambda: 0.0)
-        async with app.run_test(size=(100, 24)) as pilot:
-            for beat in range(3):  # until the rates have come down to nothing
-                source.apply(Heartbeat(time=script.time + beat + 1, step=0))
-                before = await drawn(app, pilot, lines)
-            painted: list[bool] = []
-            app.post_display_hook = lambda: painted.append(True)
-            for beat in range(4, 24):
-                source.apply(Heartbeat(time=script.time + beat, step=0))
-                after = await drawn(app, pilot, lines)
-            assert after == before
-            assert not painted  # no frame went to the terminal
-
-    asyncio.run(run())
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("done")
+    script.step(prefill={"done": 40}, stop={"done": SequenceStatus.FINISHED_STOPPED})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (100, 24)) as pilot:
+        for beat in range(3):  # until the rates have come down to nothing
+            source.apply(Heartbeat(time=script.time + beat + 1, step=0))
+            before = drawn(app, pilot, lines)
+        painted: list[bool] = []
+        app.post_display_hook = lambda: painted.append(True)
+        for beat in range(4, 24):
+            source.apply(Heartbeat(time=script.time + beat, step=0))
+            after = drawn(app, pilot, lines)
+        assert after == before
+        assert not painted  # no frame went to the terminal

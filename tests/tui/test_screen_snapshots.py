@@ -7,11 +7,10 @@ KV-cache events are in `tests/kv/test_screens.py`.
 from functools import partial
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
-from tests.support.piloting import checked
+from tests.support.piloting import Pilot, checked
 from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots, same_text_in_light_colours
 
@@ -44,13 +43,13 @@ def recorded(*, num_engines: int = 1) -> SeqtopApp:
     return app
 
 
-async def turn_to(name: str, pilot: Pilot[int]) -> None:
+def turn_to(name: str, pilot: Pilot) -> None:
     first, *others = KEYS[name]
-    await pilot.press(first)
+    pilot.press(first)
     if name == "checks":  # before that there is nothing to go through
         assert isinstance(pilot.app, SeqtopApp)
-        await checked(pilot.app, pilot)
-    await pilot.press(*others)
+        checked(pilot.app, pilot)
+    pilot.press(*others)
 
 
 @pytest.mark.parametrize(

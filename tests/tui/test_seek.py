@@ -1,13 +1,12 @@
 """Seeking: swaps, and steps of a twentieth of the history."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, words
 from tests.support.random_engine import RandomEngine
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
@@ -18,21 +17,16 @@ def test_swaps_are_found() -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
     assert history.index.previous(EventKind.SWAP, history.last) is not None
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("w")
-        await pilot.pause()
+    with play(app, (120, 30)) as pilot:
+        pilot.press("w")
         first = app.ui.time_travel.position
         assert history.index[first].kind & EventKind.SWAP
-        await pilot.press("w")
+        pilot.press("w")
         assert app.ui.time_travel.position < first
-        await pilot.press("W")
+        pilot.press("W")
         assert app.ui.time_travel.position == first
-        await pilot.press("0", "w")
-        await pilot.pause()
-        assert "No swap before this moment in the history." in " ".join(screen(app).split())
-
-    play(app, act, (120, 30))
+        pilot.press("0", "w")
+        assert "No swap before this moment in the history." in words(app)
 
 
 def test_a_step_that_lasts_for_columns_is_left_at_once() -> None:
@@ -56,14 +50,11 @@ def test_a_step_that_lasts_for_columns_is_left_at_once() -> None:
 
 
 def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(live, (120, 30)) as pilot:
         begin, end = START, live.ui.state.time
-        await pilot.press(*["ctrl+left"] * 4)
+        pilot.press(*["ctrl+left"] * 4)
         assert live.ui.state.time == pytest.approx(end - (end - begin) / 5, abs=0.25)
-        await pilot.press("ctrl+right")
+        pilot.press("ctrl+right")
         assert live.ui.state.time == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
-        await pilot.press(*["ctrl+left"] * 25)
-        await pilot.pause()
+        pilot.press(*["ctrl+left"] * 25)
         assert "This is the oldest moment in the history." in screen(live)
-
-    play(live, act, (120, 30))

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.cli import main
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
@@ -21,7 +20,7 @@ from seqtop.tui.settings import (
     read,
     sort_text,
 )
-from tests.support.piloting import notices, play, screen
+from tests.support.piloting import notices, play, screen, words
 from tests.support.scripted import ScriptedSource
 
 
@@ -119,13 +118,9 @@ def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path: Path) -> None:
     memory = SavedState(tmp_path / "remembered.json")
-
-    async def choose(pilot: Pilot[int]) -> None:
-        await pilot.press("greater_than_sign", "r", "t", "T", "d")
-        await pilot.press("c", "down", "space", "enter")
-        await pilot.pause()
-
-    play(SeqtopApp(source, saved_state=memory), choose, (100, 24))
+    with play(SeqtopApp(source, saved_state=memory), (100, 24)) as pilot:
+        pilot.press("greater_than_sign", "r", "t", "T", "d")
+        pilot.press("c", "down", "space", "enter")
     later = SavedState(tmp_path / "remembered.json").settings
     assert later == Settings(
         columns=tuple(key for key in DEFAULT_COLUMNS if key != "seq"),
@@ -135,14 +130,12 @@ def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path:
         detail=True,
     )
 
-    async def look(pilot: Pilot[int]) -> None:
+    app = SeqtopApp(source, settings=later)
+    with play(app, (100, 24)):
         assert app.ui.view.sort == Sort("request", descending=True)
         assert app.screen.query_one(Detail).display
         assert not app.current_theme.dark
         assert "▾pair" not in screen(app)
-
-    app = SeqtopApp(source, settings=later)
-    play(app, look, (100, 24))
 
 
 def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
@@ -151,18 +144,15 @@ def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
         settings=Settings(columns=("request", "e2e", "out", "text"), filter="status:wait"),
         problems=["config.toml: no setting 'colour'."],
     )
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 24)) as pilot:
         assert titles(app) == ["Request", "E2E", "Out", "Text"]
         assert "status:wait" in screen(app)
         assert "5 of 17" in screen(app)
         assert "no setting 'colour'" in screen(app)
-        await pilot.press("slash", "end", "n")
-        assert "the active filter is status:wait." in " ".join(screen(app).split())
-        await pilot.press("less_than_sign", "escape")  # from an order that is no column
+        pilot.press("slash", "end", "n")
+        assert "the active filter is status:wait." in words(app)
+        pilot.press("less_than_sign", "escape")  # from an order that is no column
         assert "5 of 17" not in screen(app)
-
-    play(app, act, (100, 24))
 
 
 @pytest.mark.parametrize(
@@ -187,12 +177,9 @@ def test_the_command_line_names_what_it_does_not_know(
 def test_many_problems_are_one_notice() -> None:
     problems = [f"config.toml: no setting 'x{number}'." for number in range(9)]
     app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0, problems=problems)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app):
         (notice,) = notices(app)
         assert notice.splitlines() == [*problems[:3], "…and 6 more."]
-
-    play(app, act)
 
 
 def test_a_file_without_end_is_not_waited_for(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Snapshots of dialogs and panes in the scene, and of what no other snapshot has."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.arrays import Floats
 from tests.support.checks_screen import KEY as CHECKS
-from tests.support.piloting import checked
+from tests.support.piloting import Pilot, checked
 from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots
 
@@ -59,10 +58,10 @@ def test_tokens_in_the_text(
         sequence.output_logprobs = Floats.of(logprobs)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
-    async def mark(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", *["i"] * (1 if marks == "borders" else 2))
+    def mark(pilot: Pilot) -> None:
+        pilot.press("enter", *["i"] * (1 if marks == "borders" else 2))
         app.clear_notifications()
-        await pilot.pause()
+        pilot.pause()
 
     assert snap_compare(
         app, run_before=mark, of="" if look == "dark" else f"test_tokens_in_the_text[{marks}-dark]"
@@ -78,8 +77,8 @@ def test_asking_for_a_step(lively: SeqtopApp, snap_compare: Snapshots) -> None:
 
 
 def test_lost(lively: SeqtopApp, snap_compare: Snapshots) -> None:
-    async def lose(pilot: Pilot[int]) -> None:
-        await pilot.pause()
+    def lose(pilot: Pilot) -> None:
+        pilot.pause()
         source = lively.ui.source
         assert isinstance(source, ScriptedSource)
         source.connect(ConnectionState.LOST, "No word from the engine at ipc:///run/demo.")
@@ -117,9 +116,9 @@ def test_checks(snap_compare: Snapshots) -> None:
     scene(source, max_num_batched_tokens=200)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
-    async def check(pilot: Pilot[int]) -> None:
-        await pilot.press(CHECKS)
-        await checked(app, pilot)
-        await pilot.press("down")
+    def check(pilot: Pilot) -> None:
+        pilot.press(CHECKS)
+        checked(app, pilot)
+        pilot.press("down")
 
     assert snap_compare(app, run_before=check)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from seqtop.history import FileStore, FileWriter, segments
@@ -29,7 +28,7 @@ from seqtop.tui.time_travel import TimeTravel
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support import events as builders
-from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.piloting import notices, play, screen, selected, until, words
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, encoded, frames_of
 from tests.support.scripted import Script, ScriptedSource, scene
@@ -137,22 +136,18 @@ def scene_goes_on(source: ScriptedSource) -> None:
 
 
 def test_stepping_back_and_on_shows_exactly_what_was(either: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(either) as pilot:
         either.ui.sort_by(Sort("out", descending=True))
         last = len(STEPS) - 1
         for step in range(last - 1, last - 26, -1):
-            await pilot.press("left")
-            await pilot.pause()
+            pilot.press("left")
             assert_shows(either, until_step_ends(step))
             if either.ui.engine is not None:
                 assert f"of {last}, {last - step} behind; history from step 0." in screen(either)
         for step in range(last - 24, last + 1):
-            await pilot.press("right")
-            await pilot.pause()
+            pilot.press("right")
             assert_shows(either, until_step_ends(step))
         assert "the newest" in screen(either) or either.ui.engine is None
-
-    play(either, act)
 
 
 STEP_KEYS = (
@@ -166,25 +161,21 @@ STEP_KEYS = (
 
 
 def test_step_keys(either: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(either) as pilot:
         for keys, step in STEP_KEYS:
-            await pilot.press(*keys)
-            await pilot.pause()
+            pilot.press(*keys)
             assert_shows(either, until_step_ends(len(STEPS) + step))
-            await pilot.press("L")
-
-    play(either, act)
+            pilot.press("L")
 
 
 @pytest.mark.parametrize(("back", "on", "preemption"), [("p", "P", True), ("e", "E", False)])
 def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(either) as pilot:
         before = event_positions(-1, len(PAYLOADS), preemption=preemption)
         assert len(before) > 3
         # The newest moment may itself be of the kind: one jumps away from it, not to it.
         for position in before[:3]:
-            await pilot.press(back)
-            await pilot.pause()
+            pilot.press(back)
             assert_shows(either, position)
             event = parsing.event(PAYLOADS[position - 1])
             whom = event.preemptions[0] if preemption else event
@@ -193,46 +184,35 @@ def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
                 lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
                 cost = "swapped out" if whom.mode == "swap" else lost
                 expected = f"Preempted here: {whom.request_id} ({cost})."
-            assert expected in " ".join(screen(either).split())
+            assert expected in words(either)
             assert either.ui.selection is not None
             assert either.ui.selection[0].request_id == whom.request_id
-        await pilot.press(on)
-        await pilot.pause()
+        pilot.press(on)
         assert_shows(either, before[1])
-        await pilot.press("0", on)
-        await pilot.pause()
+        pilot.press("0", on)
         assert_shows(either, before[-1])
-        await pilot.press(back)
-        await pilot.pause()
+        pilot.press(back)
         assert_shows(either, before[-1])
-        assert "before this moment in the history." in " ".join(screen(either).split())
-
-    play(either, act)
+        assert "before this moment in the history." in words(either)
 
 
 def test_the_ends_of_the_record_are_said(either: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(either, (120, 30)) as pilot:
         if not either.ui.paused:
-            await pilot.press("space")
-        await pilot.press("right")
-        await pilot.pause()
+            pilot.press("space")
+        pilot.press("right")
         assert "This is the newest moment so far." in screen(either)
         assert_shows(either, len(PAYLOADS))
-        await pilot.press("0")
-        await pilot.pause()
+        pilot.press("0")
         assert either.ui.state == EngineState()
         assert "No sequence had arrived yet at this moment." in screen(either)
         assert "Before the first step" in screen(either)
         for key in ("left", "left_curly_bracket", "0"):
-            await pilot.press(key)
-            await pilot.pause()
+            pilot.press(key)
             assert "This is the oldest moment in the history." in screen(either)
-        await pilot.press("right")
-        await pilot.pause()
+        pilot.press("right")
         assert "oldest" not in screen(either)
         assert_shows(either, until_step_ends(0))
-
-    play(either, act, (120, 30))
 
 
 def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
@@ -243,109 +223,87 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
     script.step()
     app = SeqtopApp(source, clock=lambda: 0.0)
     missing = "No preemption before this moment in the history."
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         for key in ("p", "P", "e", "w", "right"):
-            await pilot.press(key)
+            pilot.press(key)
             assert not app.ui.paused, key
             assert "● LIVE" in screen(app)
         assert missing in set(notices(app))
         app.clear_notifications()
-        await pilot.press("left", "p")
-        await pilot.pause()
+        pilot.press("left", "p")
         assert missing in screen(app)
-        await pilot.press("down")
-        await pilot.pause()
+        pilot.press("down")
         assert app.ui.paused
         assert missing not in screen(app)
-
-    play(app, act)
 
 
 @pytest.mark.parametrize("key", ["space", "L"])
 def test_the_engine_goes_on_behind(key: str) -> None:
     source = ScriptedSource(*events(STEPS[40]))
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("left")
+    with play(app) as pilot:
+        pilot.press("left")
         for event in events()[STEPS[40] :]:
             source.apply(event)
             app.draw()
-        await pilot.pause()
+        pilot.pause()
         assert_shows(app, until_step_ends(38))
         assert f"Step 38 of {len(STEPS) - 1}, {len(STEPS) - 39} behind" in screen(app)
-        await pilot.press("right", "right")
-        await pilot.pause()
+        pilot.press("right", "right")
         assert_shows(app, until_step_ends(40))
-        await pilot.press(key)
-        await pilot.pause()
+        pilot.press(key)
         assert "● LIVE" in screen(app)
         assert "PAUSED" not in screen(app)
         assert app.ui.state is source.state
         assert f"step {len(STEPS) - 1} " in screen(app)
 
-    play(app, act)
-
 
 def test_to_a_step_of_ones_choice(either: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        async def choose(*keys: str) -> None:
-            await pilot.press("colon", *keys, "enter")
-            await pilot.pause()
+    with play(either, (120, 30)) as pilot:
 
-        await choose("1", "7")
+        def choose(*keys: str) -> None:
+            pilot.press("colon", *keys, "enter")
+
+        choose("1", "7")
         assert isinstance(either.screen, SequencesScreen)
         assert_shows(either, until_step_ends(17))
         assert "not in the history" not in screen(either)
-        await choose(*"9999")
+        choose(*"9999")
         assert_shows(either, len(PAYLOADS))
         assert "Step 9,999 is not in the history; this is the nearest." in screen(either)
-        await pilot.press("colon")
+        pilot.press("colon")
         assert isinstance(either.screen, SeekPrompt)
-        await pilot.press("x", "enter")
-        await pilot.pause()
+        pilot.press("x", "enter")
         assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(either)
-        await pilot.press("escape")
+        pilot.press("escape")
         assert isinstance(either.screen, SequencesScreen)
         assert_shows(either, len(PAYLOADS))
-
-    play(either, act, (120, 30))
 
 
 def test_what_is_missing_is_said() -> None:
     source = ScriptedSource(*events(STEPS[20]))
     rest = events()[STEPS[30] :]
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (120, 30)) as pilot:
         source.replace(fed(STEPS[30]), num_missed=12)
         for event in rest:
             source.apply(event)
         app.draw()
-        await pilot.press("colon", "3", "0", "enter")
-        await pilot.pause()
+        pilot.press("colon", "3", "0", "enter")
         assert "12 messages missing" not in screen(app)
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert "12 messages missing here." in screen(app)
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert "12 messages missing in between." in screen(app)
         assert_shows(app, STEPS[20])
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert "missing" not in screen(app)
-
-    play(app, act, (120, 30))
 
 
 def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSource) -> None:
     now = 0.0
     app = SeqtopApp(recorded, clock=lambda: now)
-
-    async def act(pilot: Pilot[int]) -> None:
-        nonlocal now
+    with play(app, (160, 30)) as pilot:
         fresh = ScriptedSource()
         script = Script(fresh, incarnation="b2")
         script.arrive("new-1")
@@ -353,38 +311,32 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         script.source = recorded
         script.step(prefill={"new-1": 40})
         script.step()
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
 
-        async def text_after(key: str) -> str:
-            await pilot.press(key)
-            await pilot.pause()
-            return " ".join(screen(app).split())
+        def text_after(key: str) -> str:
+            pilot.press(key)
+            return words(app)
 
-        await pilot.pause()
-        text = " ".join(screen(app).split())
+        pilot.pause()
+        text = words(app)
         assert "The engine was restarted at 00:00:00;" in text
         assert "running; ← shows its last step." in text
-        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in await text_after(
-            "left"
-        )
+        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in text_after("left")
         assert_shows(app, len(PAYLOADS))
-        await text_after("left")
+        text_after("left")
         assert_shows(app, until_step_ends(len(STEPS) - 2))
         now = RESTART_SECONDS + 1
-        assert "restart" not in await text_after("L")
-        assert "restart" not in await text_after("left")
-        assert "The engine was restarted here." in await text_after("left")
-        earlier = await text_after("left")
+        assert "restart" not in text_after("L")
+        assert "restart" not in text_after("left")
+        assert "The engine was restarted here." in text_after("left")
+        earlier = text_after("left")
         assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in earlier
         assert "The engine was restarted in between." in earlier
         assert_shows(app, len(PAYLOADS))
-        assert "restart" not in await text_after("left")
-        await pilot.press("space", "space", "left")
-        assert "The engine was restarted in between." in await text_after("0")
-        assert "restart" not in await text_after("right")
-
-    play(app, act, (160, 30))
+        assert "restart" not in text_after("left")
+        pilot.press("space", "space", "left")
+        assert "The engine was restarted in between." in text_after("0")
+        assert "restart" not in text_after("right")
 
 
 class Unreadable(MemoryStore):
@@ -394,103 +346,79 @@ class Unreadable(MemoryStore):
 
 def test_what_cannot_be_read_is_said() -> None:
     app = SeqtopApp(ScriptedSource(*events(), history=Unreadable()), clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("left")
-        await pilot.pause()
+    with play(app) as pilot:
+        pilot.press("left")
         assert "The history cannot be read: it is broken." in screen(app)
         assert_shows(app, len(PAYLOADS))
-
-    play(app, act)
 
 
 def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
     history = MemoryStore(max_events=1)
     source = ScriptedSource(*events(), history=history)
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("left")
+    with play(app) as pilot:
+        pilot.press("left")
         state = app.ui.state
         source.replace(fed(len(PAYLOADS)), num_missed=5)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert history.first == history.last > 0
         assert app.ui.state is state
         assert_shows(app, until_step_ends(len(STEPS) - 2))
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert_shows(app, len(PAYLOADS))
-
-    play(app, act)
 
 
 def test_the_arrows_go_through_time_from_the_text_too(either: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "tab")
+    with play(either) as pilot:
+        pilot.press("enter", "tab")
         assert isinstance(either.focused, TextPane)
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert_shows(either, until_step_ends(len(STEPS) - 2))
-
-    play(either, act)
 
 
 def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("slash", *"p.e,0L{", "left", "right")
-        await pilot.pause()
+    with play(live) as pilot:
+        pilot.press("slash", *"p.e,0L{", "left", "right")
         assert live.screen.query_one("#filter-input", Input).value == "p.e,0L{"
         assert not live.ui.paused
-
-    play(live, act)
 
 
 def test_a_recording_has_a_length_and_is_played(recorded: ScriptedSource) -> None:
     now = 0.0
     playback = Playback(recorded.history, "run.seqtop", paused=True, speed=2.5, clock=lambda: now)
     app = SeqtopApp(playback, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        nonlocal now
+    with play(app, (120, 30)) as pilot:
         assert "▷ REPLAY" in screen(app)
-        await pilot.press("right", "right_curly_bracket")
-        await pilot.pause()
+        pilot.press("right", "right_curly_bracket")
         assert_shows(app, until_step_ends(10))
         assert f"Step 10 of {len(STEPS) - 1}, 00:" in screen(app)
         assert "at 2.5x." in screen(app)
-        await pilot.press("0", "space")
-        await pilot.pause()
+        pilot.press("0", "space")
         assert not app.ui.paused
         assert "‖ PAUSED" not in screen(app)
         assert "space pauses." in screen(app)
         for seconds in (0.1, 0.3):  # the first moment has no time of its own
             now = seconds
             app.draw()
-        await pilot.pause()
+        pilot.pause()
         assert app.ui.time_travel.position > 1
         assert app.ui.state == fed(app.ui.time_travel.position)
-        await pilot.press("space")
+        pilot.press("space")
         assert app.ui.paused
-
-    play(app, act, (120, 30))
 
 
 def test_a_recording_plays_by_itself_and_begins_again(recorded: ScriptedSource) -> None:
     app = SeqtopApp(Playback(recorded.history, "run.seqtop", speed=200.0), clock=lambda: 0.0)
     travel = app.ui.time_travel
-
-    async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: app.ui.paused)
+    with play(app, (120, 30)) as pilot:
+        until(pilot, lambda: app.ui.paused)
         assert_shows(app, len(PAYLOADS))
         positions: list[int] = []
         travel.add_listener(lambda _: positions.append(travel.position))
-        await pilot.press("space")
-        await until(pilot, lambda: app.ui.paused)
+        pilot.press("space")
+        until(pilot, lambda: app.ui.paused)
         assert positions[-1] == recorded.history.last
         assert 0 in positions
-
-    play(app, act, (120, 30))
 
 
 def test_listeners_of_a_recording_are_given_what_changed(recorded: ScriptedSource) -> None:
@@ -574,46 +502,36 @@ def test_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
 
 
 def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("space")
-        await pilot.pause()
+    with play(app, (100, 30)) as pilot:
+        pilot.press("space")
         assert "‖ PAUSED" in screen(app)
         assert "Step 40, the newest; history from step 0." in screen(app)
         name = selected(app)
         step = app.ui.state.step
         for _ in range(3):
             scene_goes_on(source)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "3 behind; history from step 0." in screen(app)
         assert app.ui.state.step == step
         assert "PAUSED" in screen(app)
-        await pilot.press("down", "up")
+        pilot.press("down", "up")
         assert selected(app) == name
         assert f"step {step} " in screen(app)
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert "PAUSED" not in screen(app)
         assert f"step {step + 3} " in screen(app)
 
-    play(app, act, (100, 30))
-
 
 def test_the_state_is_swapped_while_paused(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("space")
+    with play(app) as pilot:
+        pilot.press("space")
         other = ScriptedSource()
         scene(other, engine_id="again")
         source.replace(other.state)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert " demo " in screen(app)
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert " again " in screen(app)
         source.replace(EngineState())
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "req-1" not in screen(app)
-
-    play(app, act)

@@ -1,7 +1,5 @@
 """The state of the display after the engine's state was replaced or has dropped requests."""
 
-from textual.pilot import Pilot
-
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
@@ -11,7 +9,7 @@ from tests.support.scripted import Script, ScriptedSource
 
 
 def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (120, 40)) as pilot:
         running = {
             sequence.request_id
             for sequence in source.state.sequences.values()
@@ -21,8 +19,7 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         script = Script(fresh, engine_id="again", incarnation="b2")
         script.arrive("new-1", "A new beginning.")
         source.replace(fresh.state)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         text = screen(app)
         assert "again" in text
         assert "▌new-1" in text
@@ -30,27 +27,21 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         assert "The engine was restarted at " in text
         assert f"{len(running)} requests were running; ← shows its last step." in text
 
-    play(app, act, (120, 40))
-
 
 def test_what_the_state_drops_leaves_the_table() -> None:
     source = ScriptedSource(max_finished=2)
     script = Script(source)
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         for index in range(6):
             script.arrive(f"r-{index}")
             script.step(
                 prefill={f"r-{index}": 40}, stop={f"r-{index}": SequenceStatus.FINISHED_STOPPED}
             )
-            app.draw()
-            await pilot.pause()
+            pilot.draw()
         assert len(app.ui.view) == len(source.state.sequences) == 2
         assert app.ui.cursor.seq_id in source.state.sequences
         assert "6 finished" in screen(app)
-
-    play(app, act)
 
 
 def test_each_engine_has_a_state_of_its_own_and_one_is_shown() -> None:

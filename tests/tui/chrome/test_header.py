@@ -1,10 +1,8 @@
 """The header: the connection, its age, troubles and rates."""
 
-import asyncio
 from collections import Counter
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
@@ -16,7 +14,7 @@ from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
 from tests.support.drawing import crowd, drawn
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, words
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
@@ -42,97 +40,75 @@ def test_rates_of_an_engine_that_is_gone_are_unknown(
 def test_the_state_of_the_connection_is_a_word(
     source: ScriptedSource, app: SeqtopApp, size: tuple[int, int]
 ) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, size) as pilot:
         for state in ConnectionState:
             source.connect(state)
-            app.draw()
-            await pilot.pause()
+            pilot.draw()
             text = screen(app)
             assert state.name in text.splitlines()[0]
             assert SENTENCES[state][:20] in text
             assert "req-1" in text
-
-    play(app, act, size)
 
 
 def test_the_connections_own_sentence_is_shown_whole(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
     detail = "tcp://10.0.0.1:5557 speaks protocol version 9, this seqtop knows version 1."
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (50, 20)) as pilot:
         source.connect(ConnectionState.INCOMPATIBLE, detail)
-        app.draw()
-        await pilot.pause()
-        assert detail in " ".join(screen(app).split())
+        pilot.draw()
+        assert detail in words(app)
         source.connect(ConnectionState.LIVE)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "speaks" not in screen(app)
-
-    play(app, act, (50, 20))
 
 
 def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
     clock = [50.0]
     app = SeqtopApp(source, clock=lambda: clock[0])
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         source.connect(ConnectionState.LOST)
         clock[0] += 125
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "✗ LOST 2m 05s" in screen(app)
         source.connection.num_messages += 1
         source.connect(ConnectionState.LIVE)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "● LIVE" in screen(app)
-
-    play(app, act)
 
 
 @pytest.mark.parametrize("name", ["", "run.seqtop"])
 def test_a_prediction_says_that_it_is_one(name: str) -> None:
     app = SeqtopApp(scene(ScriptedSource(), predicted_from=name).source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app):
         assert ("PREDICTION" in screen(app)) == bool(name)
-
-    play(app, act)
 
 
 def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (110, 24)) as pilot:
         assert "missed" not in screen(app)
         source.connection.num_missed, source.connection.num_errors = 1_234, 5
         source.state.report_anomaly("a thing that did not fit")
         source.connect(ConnectionState.LIVE)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "missed 1,234  errors 5  anomalies 1" in screen(app)
         with app.ui.lock:
             narrow = plain(cache(app.ui, 78))
         assert " free + " in narrow
         assert "missed 1,234  errors 5" in narrow
 
-    play(app, act, (110, 24))
-
 
 def test_a_lost_engine_ages_in_the_header_and_the_rows_alone(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        clock = [100.0]
-        script, _ = crowd(5)
-        app = SeqtopApp(script.source, clock=lambda: clock[0])
-        async with app.run_test(size=(120, 24)) as pilot:
-            script.source.connect(ConnectionState.LOST, "No word from the engine.")
-            before = await drawn(app, pilot, lines)
-            clock[0] += 3
-            after = await drawn(app, pilot, lines)
-            assert {name for name in after if after[name] != before[name]} == {"header", "Rows"}
-            assert after["header"] - before["header"] == 1
-
-    asyncio.run(run())
+    clock = [100.0]
+    script, _ = crowd(5)
+    app = SeqtopApp(script.source, clock=lambda: clock[0])
+    with play(app, (120, 24)) as pilot:
+        script.source.connect(ConnectionState.LOST, "No word from the engine.")
+        before = drawn(app, pilot, lines)
+        clock[0] += 3
+        after = drawn(app, pilot, lines)
+        assert {name for name in after if after[name] != before[name]} == {"header", "Rows"}
+        assert after["header"] - before["header"] == 1
 
 
 def test_rates_are_those_of_the_moment() -> None:
@@ -146,15 +122,12 @@ def test_rates_are_those_of_the_moment() -> None:
 
     source.after_event = note
     scene(source)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         for _ in range(3):
-            await pilot.press("left_curly_bracket")
+            pilot.press("left_curly_bracket")
             assert plain(throughput(app.ui, 200)) == shown[app.ui.state.time]
-        await pilot.press("space")
+        pilot.press("space")
         assert plain(throughput(app.ui, 200)) == shown[app.ui.newest.time]
-
-    play(app, act)
 
 
 def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
@@ -168,22 +141,19 @@ def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
             script.step()
     replay = Playback(history, "run.seqtop", paused=True)
     app = SeqtopApp(replay, clock=lambda: 0.0)
+    with play(app, (200, 40)) as pilot:
 
-    async def act(pilot: Pilot[int]) -> None:
-        async def shown(*keys: str) -> int:
-            await pilot.press(*keys)
-            await pilot.pause()
+        def shown(*keys: str) -> int:
+            pilot.press(*keys)
             series, time = app.ui.step_series, app.ui.state.time
             num_seconds = len(series.sums_by_second("generated", time, 60))
             titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
             assert len(titles) == (2 if num_seconds else 0)
             return num_seconds
 
-        assert await shown() == 0
+        assert shown() == 0
         while app.ui.time_travel.position < history.last:
-            await pilot.press("right")
-        assert await shown() == 7
-        assert await shown("colon", *"2.5s", "enter") == 2
-        assert await shown("0") == 0
-
-    play(app, act, (200, 40))
+            pilot.press("right")
+        assert shown() == 7
+        assert shown("colon", *"2.5s", "enter") == 2
+        assert shown("0") == 0

@@ -1,7 +1,5 @@
 """Latencies and objectives on the screen."""
 
-from textual.pilot import Pilot
-
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
@@ -22,11 +20,9 @@ def watching(settings: Settings) -> tuple[Script, SeqtopApp]:
 
 def test_latencies_and_goodput() -> None:
     script, app = watching(Settings(slo={"ttft": "100ms", "itl": 0.06}))
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (130, 40)) as pilot:
         assert "Goodput" not in screen(app)
-        await pilot.press("l")
-        await pilot.pause()
+        pilot.press("l")
         lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
         assert lines["TTFT"].startswith(" TTFT     90.0 ms  !155 ms  !159 ms  !160 ms        10  ")
         assert "50.0 ms" in lines["ITL"]
@@ -39,79 +35,66 @@ def test_latencies_and_goodput() -> None:
         script.time += 61.0
         script.step(decode=["req-1"])
         app.draw()
-        await until(pilot, lambda: "!155 ms" not in screen(app))  # a second later
+        until(pilot, lambda: "!155 ms" not in screen(app))  # a second later
         lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
         assert lines["TTFT"].split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]  # all that was is too old
-        await pilot.press("l")
+        pilot.press("l")
         assert "Goodput" not in screen(app)
-
-    play(app, act, (130, 40))
 
 
 def test_what_was_is_shown_while_paused() -> None:
     script, app = watching(Settings(latency=True))
+    with play(app, (100, 40)) as pilot:
 
-    async def act(pilot: Pilot[int]) -> None:
         def ttft() -> str:
             return next(line for line in screen(app).splitlines() if line.startswith(" TTFT"))
 
         before = ttft().split()[:12]
-        await pilot.press("space")
+        pilot.press("space")
         script.arrive("late", num_prompt=8)
         script.time += 70.0
         script.step(prefill={"late": 8})
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert ttft().split()[:12] == before
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert ttft().split()[8:10] == ["s", "2"]
-        await pilot.press("0")  # a move through time is drawn at once
-        await pilot.pause()
+        pilot.press("0")  # a move through time is drawn at once
         assert ttft().split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]
-
-    play(app, act, (100, 40))
 
 
 def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
     script, app = watching(Settings(latency=True))
+    with play(app, (130, 40)) as pilot:
 
-    async def act(pilot: Pilot[int]) -> None:
         def figures() -> dict[str, str]:
             lines = [line for line in screen(app).splitlines() if line.strip()]
             return {line.split()[0]: line for line in lines if line.split()[0] in FIGURES.values()}
 
         before = figures()
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert figures() == before
         script.source.after_event = None
         info = engine_info(incarnation="b2")
         script.source.replace(EngineState(info=info, time=script.time + 1.0))
         anew = Script(script.source, incarnation="b2")
         anew.time = script.time + 1.5
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert figures() == before  # the moment on show is of the old start
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         for line in figures().values():
             assert line.split()[1:] == [fmt.UNKNOWN] * 4 + ["0"] + line.split()[6:]
             assert not {*SPARKS[1:]} & {*line}
         anew.arrive("first", num_prompt=8)
         anew.step(prefill={"first": 8})
         app.draw()
-        await pilot.press("l", "l")  # draws it anew, without the second of waiting
+        pilot.press("l", "l")  # draws it anew, without the second of waiting
         assert figures()["TTFT"].split()[9] == "1"
         assert figures()["ITL"].split()[5] == "0"
-
-    play(app, act, (130, 40))
 
 
 def test_a_burst_is_one_notice() -> None:
     script, app = watching(Settings(slo={"queue": 1.0}))
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 30)) as pilot:
         script.source.after_event = None
         app.ui.latencies.take_alerts()
         before = len(notices(app))
@@ -121,9 +104,7 @@ def test_a_burst_is_one_notice() -> None:
         for index in range(5):
             script.step(prefill={f"slow-{index}": 8}, decode=[])
             app.draw()
-        await pilot.pause()
+        pilot.pause()
         said = notices(app)[before:]
         assert len(said) == 1
         assert "missed its objective: Queue 2." in said[0]
-
-    play(app, act, (100, 30))

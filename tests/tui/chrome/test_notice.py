@@ -1,7 +1,6 @@
 """The sentence below the header names the moment on every screen."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
@@ -40,14 +39,10 @@ def test_a_recording_has_a_length_and_a_speed() -> None:
 
 @pytest.mark.parametrize("name", [tabbed.TAB.name for tabbed in SCREENS])
 def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(str([tabbed.TAB.name for tabbed in SCREENS].index(name) + 1), "p")
-        await pilot.pause()
+    with play(live, (120, 40)) as pilot:
+        pilot.press(str([tabbed.TAB.name for tabbed in SCREENS].index(name) + 1), "p")
         text = screen(live)
         assert "step 34 " in text.splitlines()[1]
         assert "Preempted here: req-7 (79 tokens lost)." in " ".join(text.split())
-        await pilot.press("L")
-        await pilot.pause()
+        pilot.press("L")
         assert "● LIVE" in screen(live)
-
-    play(live, act, (120, 40))

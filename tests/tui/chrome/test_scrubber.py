@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
@@ -13,30 +12,23 @@ from tests.support.piloting import play, screen
 
 
 def test_a_line_shows_where_and_the_mouse_drags_it(live: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(live, (120, 30)) as pilot:
         scrubber = live.screen.query_one(Scrubber)
         assert not scrubber.display
-        await pilot.press("left")
-        await pilot.pause()
+        pilot.press("left")
         assert scrubber.display
         assert re.search("├─+●─+┤", screen(live))
-        await pilot.mouse_down(Scrubber, offset=(60, 0))
-        await pilot.pause()
+        pilot.mouse_down(Scrubber, offset=(60, 0))
         half = live.ui.state.step
         assert 15 < half < 30
-        await pilot.hover(Scrubber, offset=(30, 0))
-        await pilot.pause()
+        pilot.hover(Scrubber, offset=(30, 0))
         assert live.ui.state.step < half
-        await pilot.mouse_up(Scrubber, offset=(30, 0))
+        pilot.mouse_up(Scrubber, offset=(30, 0))
         reached = live.ui.state.step
-        await pilot.hover(Scrubber, offset=(90, 0))
-        await pilot.pause()
+        pilot.hover(Scrubber, offset=(90, 0))
         assert live.ui.state.step == reached
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert not scrubber.display
-
-    play(live, act, (120, 30))
 
 
 @pytest.mark.parametrize(("share", "expected"), [
@@ -49,12 +41,8 @@ def test_the_knob_stays_on_the_line(share: float, expected: str) -> None:
 def test_a_recording_always_shows_the_line(live: SeqtopApp) -> None:
     history = live.ui.source.history
     app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (120, 30)) as pilot:
         assert "├" not in screen(app)
         assert "●──" in screen(app)
-        await pilot.press("L")
-        await pilot.pause()
+        pilot.press("L")
         assert "──●" in screen(app)
-
-    play(app, act, (120, 30))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from seqtop.tui.app import SeqtopApp
@@ -14,30 +13,23 @@ from tests.support.scripted import ScriptedSource
 
 def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
     app = SeqtopApp(source, settings=Settings(columns=("request", "out", "text")))
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("c")
+    with play(app, (100, 24)) as pilot:
+        pilot.press("c")
         assert isinstance(app.screen, ColumnChooser)
         assert "[x] Out" in screen(app)
-        await pilot.press("escape")
-        await pilot.press("c", "down", "K")  # Out before Request
+        pilot.press("escape")
+        pilot.press("c", "down", "K")  # Out before Request
         chooser: Any = app.screen
         options = chooser.query_one(OptionList)
         options.highlighted = options.get_option_index("prio")
-        await pilot.press("space", "left", "enter")
-        await pilot.pause()
+        pilot.press("space", "left", "enter")
         assert app.ui.preferences.columns == ("out", "request", "prio", "text")
-        await pilot.press("c", "r", "right", "J", "enter")
+        pilot.press("c", "r", "right", "J", "enter")
         assert app.ui.preferences.columns[:3] == ("seq", "status", "request")
-
-    play(app, act, (100, 24))
 
 
 def test_one_column_stays(source: ScriptedSource) -> None:
     app = SeqtopApp(source, settings=Settings(columns=("request",)))
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("c", "space", "enter")
+    with play(app, (40, 10)) as pilot:
+        pilot.press("c", "space", "enter")
         assert app.ui.preferences.columns == ("request",)
-
-    play(app, act, (40, 10))

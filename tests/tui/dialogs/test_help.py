@@ -4,23 +4,22 @@ from typing import Any
 
 import msgspec
 from textual.binding import Binding
-from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.help import HelpScreen, grouped
 from seqtop.tui.keymap import GROUPS
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import play, screen, until, words
 from tests.support.scripted import ScriptedSource
 
 
 def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 80)) as pilot:
         bound = {
             key: active.binding.tooltip or active.binding.description
             for key, active in app.screen.active_bindings.items()
         }
-        await pilot.press("question_mark")
+        pilot.press("question_mark")
         help_screen: Any = app.screen
         assert isinstance(help_screen, HelpScreen)
         listed = {
@@ -35,10 +34,8 @@ def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
         for description in bound.values():
             assert description
             assert description in text
-        await pilot.press("escape")
+        pilot.press("escape")
         assert isinstance(app.screen, SequencesScreen)
-
-    play(app, act, (100, 80))
 
 
 def test_grouped_keeps_all_keys_of_an_action_together() -> None:
@@ -53,41 +50,31 @@ def test_grouped_keeps_all_keys_of_an_action_together() -> None:
 
 
 def test_the_help_is_legible_in_a_narrow_terminal(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "2        Blocks" in screen(app))
-
-    play(app, act, (40, 16))
+    with play(app, (40, 16)) as pilot:
+        pilot.press("question_mark")
+        until(pilot, lambda: "2        Blocks" in screen(app))
 
 
 def test_help_says_that_it_goes_on(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("question_mark")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("question_mark")
         assert "↓ for more" in screen(app)
-        await pilot.press("end")
-        await pilot.pause()
+        pilot.press("end")
         assert "↓ for more" not in screen(app)
         assert "Esc closes, / searches" in screen(app)
 
-    play(app, act, (80, 24))
-
 
 def test_help_is_searched(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("question_mark", "slash", *"preemption")
-        await pilot.pause()
+    with play(app, (160, 50)) as pilot:
+        pilot.press("question_mark", "slash", *"preemption")
         text = screen(app)
         assert "Back to the last preemption" in text
         assert "tokens lost to preemption" in text, "a note"
         assert "Choose and order the columns" not in text
-        await pilot.press("escape")
-        await pilot.pause()
+        pilot.press("escape")
         assert "Go to the next pane" in screen(app)
-        await pilot.press("escape")
+        pilot.press("escape")
         assert isinstance(app.screen, SequencesScreen)
-
-    play(app, act, (160, 50))
 
 
 def test_what_an_engine_cannot_give_is_marked_and_explained(
@@ -98,28 +85,23 @@ def test_what_an_engine_cannot_give_is_marked_and_explained(
     reasons = {"hit": "the scheduler has no such thing", "cached_blocks": "it does not count them"}
     source.state.info = msgspec.structs.replace(source.state.info, not_available=reasons)
     source.state.stats = msgspec.structs.replace(source.state.stats, num_cached_blocks=None)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (200, 60)) as pilot:
         source.replace(source.state)
-        await until(pilot, lambda: "n/a cached" in screen(app))
+        until(pilot, lambda: "n/a cached" in screen(app))
         rows = [line for line in screen(app).splitlines() if "● running" in line]
         assert rows
         assert all("n/a" in row for row in rows)
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "Not available (n/a)" in screen(app))
-        text = " ".join(screen(app).split())
+        pilot.press("question_mark")
+        until(pilot, lambda: "Not available (n/a)" in screen(app))
+        text = words(app)
         assert "Hit the scheduler has no such thing" in text
         assert "cached blocks it does not count them" in text
-        await pilot.press("escape", "2")
-        await until(pilot, lambda: "free or cached" in screen(app))
-
-    play(app, act, (200, 60))
+        pilot.press("escape", "2")
+        until(pilot, lambda: "free or cached" in screen(app))
 
 
 def test_without_anything_missing_the_help_says_nothing_of_it(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "Filter" in screen(app))
+    with play(app, (200, 60)) as pilot:
+        pilot.press("question_mark")
+        until(pilot, lambda: "Filter" in screen(app))
         assert "Not available" not in screen(app)
-
-    play(app, act, (200, 60))

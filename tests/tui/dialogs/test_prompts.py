@@ -5,7 +5,6 @@ import json
 
 import msgspec
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -23,64 +22,53 @@ from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
 @pytest.mark.parametrize("keys", ["b17", "sq", ":12", "c"])
 def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
         burst(app, keys)
-        await until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
-        await pilot.pause()
+        until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+        pilot.pause()
         burst(app, "\r")
         burst(app, "\r")
-        await until(pilot, lambda: not isinstance(app.screen, Dialog))
-        await pilot.pause()
+        until(pilot, lambda: not isinstance(app.screen, Dialog))
+        pilot.pause()
         assert app.is_running
-
-    play(app, act, (80, 24))
 
 
 def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("x")
+    with play(app) as pilot:
+        pilot.press("x")
         assert isinstance(app.screen, Confirm)
         assert "Abort req-1?" in screen(app)
-        await pilot.press("n")
+        pilot.press("n")
         assert isinstance(app.screen, SequencesScreen)
-        await pilot.press("x")
-        await pilot.press("escape")
+        pilot.press("x")
+        pilot.press("escape")
         assert not source.aborted
-        await pilot.press("x")
-        await pilot.press("y")
-        await until(pilot, lambda: source.aborted == ["req-1"])
-        await until(pilot, lambda: "Aborted req-1." in notices(app))
-        await pilot.press("G", "x")
+        pilot.press("x")
+        pilot.press("y")
+        until(pilot, lambda: source.aborted == ["req-1"])
+        until(pilot, lambda: "Aborted req-1." in notices(app))
+        pilot.press("G", "x")
         assert any("has already finished" in notice for notice in notices(app))
-
-    play(app, act)
 
 
 def test_a_block_that_is_not_there_is_named(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("b", "minus", "enter")
+    with play(app, (80, 24)) as pilot:
+        pilot.press("b", "minus", "enter")
         assert isinstance(app.screen, BlockPrompt)
-        await pilot.press("backspace", *"777", "enter")
-        await pilot.pause()
+        pilot.press("backspace", *"777", "enter")
         assert notices(app) == ["There is no block 777; the last is 255."]
         assert pool(app).cursor == 255
 
-    play(app, act, (80, 24))
-
 
 def test_two_moments_of_a_running_engine(live: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("A", *["comma"] * 12, "B")
-        await pilot.pause()
+    with play(live, (80, 24)) as pilot:
+        pilot.press("A", *["comma"] * 12, "B")
         assert isinstance(live.screen, ComparisonDialog)
         text = screen(live)
         assert "What differs between two moments" in text
         assert "Arrived: " in text
-        await pilot.press("down", "B")
-        await pilot.pause()
+        pilot.press("down", "B")
         assert not isinstance(live.screen, ComparisonDialog)
-
-    play(live, act, (80, 24))
 
 
 @pytest.mark.parametrize("key", ["t", "r", "j"])
@@ -90,14 +78,13 @@ def test_copying(key: str) -> None:
     script.arrive("mine", pieces=[HOSTILE])
     script.step(prefill={"mine": 40})
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
         written: list[str] = []
         driver = app._driver
         assert driver is not None
         driver.write = written.append  # type: ignore[assignment]
-        await pilot.press("y", "escape", "y", key)
-        await until(pilot, lambda: any("\x1b]52;c;" in text for text in written))
+        pilot.press("y", "escape", "y", key)
+        until(pilot, lambda: any("\x1b]52;c;" in text for text in written))
         (sent,) = [text for text in written if "\x1b]52;c;" in text]
         text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
         if key == "t":
@@ -109,21 +96,16 @@ def test_copying(key: str) -> None:
             row = json.loads(text)
             assert row.keys() == FIELDS.keys()
             assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
-        await until(pilot, lambda: any("Copied the" in notice for notice in notices(app)))
-
-    play(app, act, (80, 24))
+        until(pilot, lambda: any("Copied the" in notice for notice in notices(app)))
 
 
 def test_copying_nothing_says_so() -> None:
     source = ScriptedSource()
     Script(source)
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("y")
+    with play(app, (80, 24)) as pilot:
+        pilot.press("y")
         assert notices(app) == ["No sequence is selected."]
-
-    play(app, act, (80, 24))
 
 
 def test_no_control_character_reaches_the_clipboard() -> None:

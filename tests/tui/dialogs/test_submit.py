@@ -1,7 +1,6 @@
 """The dialog that submits a prompt."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.tui.app import SeqtopApp
@@ -14,17 +13,17 @@ from tests.support.simulated_engine import START
 
 
 def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("n")
+    with play(app) as pilot:
+        pilot.press("n")
         assert isinstance(app.screen, SubmitDialog)
-        await pilot.press("enter")
+        pilot.press("enter")
         assert "Type a prompt first." in screen(app)
-        await pilot.press(*"Hi [b]x", "tab", *["backspace"] * 2, *"32", "tab")
-        await pilot.press(*["backspace"] * 3, *"0.5", "enter")
-        await until(pilot, lambda: bool(source.submitted))
+        pilot.press(*"Hi [b]x", "tab", *["backspace"] * 2, *"32", "tab")
+        pilot.press(*["backspace"] * 3, *"0.5", "enter")
+        until(pilot, lambda: bool(source.submitted))
         ((prompt, params),) = source.submitted
         assert (prompt, params.max_tokens, params.temperature) == ("Hi [b]x", 32, 0.5)
-        await until(pilot, lambda: "Submitted as new-1." in notices(app))
+        until(pilot, lambda: "Submitted as new-1." in notices(app))
         source.apply(
             RequestArrived(
                 request_id="new-1", arrival_time=START + 9, seq_ids=[99], num_prompt_tokens=3
@@ -32,8 +31,6 @@ def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
         )
         app.draw()
         assert selected(app) == "new-1"
-
-    play(app, act)
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["answered-first", "arrives-first"])
@@ -58,41 +55,36 @@ def test_what_was_submitted_is_in_sight_until_it_runs(
     if early:
         monkeypatch.setattr(source, "submit", answer_late)
 
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
+
         def is_in_sight() -> bool:
             return any(line[1:].startswith("new-1 ") for line in screen(app).splitlines())
 
-        await pilot.press("G", "n", *"Hi", "enter")
+        pilot.press("G", "n", *"Hi", "enter")
         if not early:
-            await until(pilot, lambda: app.ui.cursor.pending == "new-1")
+            until(pilot, lambda: app.ui.cursor.pending == "new-1")
             script.arrive("new-1", num_prompt=4)
             app.draw()
-        await until(pilot, lambda: selected(app) == "new-1")
-        await until(pilot, is_in_sight)
+        until(pilot, lambda: selected(app) == "new-1")
+        until(pilot, is_in_sight)
         script.step(prefill={"new-1": 4})
         app.draw()
         assert app.ui.view.index(app.ui.cursor.seq_id) == 12
-        await until(pilot, is_in_sight)
+        until(pilot, is_in_sight)
         script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert is_in_sight()
-        await pilot.press("G")
-        await until(pilot, lambda: not is_in_sight())
-
-    play(app, act, (80, 24))
+        pilot.press("G")
+        until(pilot, lambda: not is_in_sight())
 
 
 def test_what_cannot_be_sampled_is_not_submitted(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         for tokens, temperature in (("0", "1"), ("", "1"), ("9", "-1")):
-            await pilot.press("n")
-            await pilot.press(*"Hi", "tab", *["backspace"] * 2, *tokens, "tab")
-            await pilot.press(*["backspace"] * 3, *temperature, "enter")
-            await pilot.pause()
+            pilot.press("n")
+            pilot.press(*"Hi", "tab", *["backspace"] * 2, *tokens, "tab")
+            pilot.press(*["backspace"] * 3, *temperature, "enter")
             assert "Invalid value" in screen(app)
-            await pilot.press("escape")
+            pilot.press("escape")
             assert isinstance(app.screen, SequencesScreen)
             assert not source.submitted
-
-    play(app, act)

@@ -1,6 +1,5 @@
 """A view of lines is drawn also where none of its lines is in sight."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,24 +10,22 @@ from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from tests.support.drawing import crowd, drawn
+from tests.support.piloting import play
 
 
 def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(5)
-        async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot, lines)
-            pane = app.screen.query_one(BlockTablePane)
-            pane.notify_style_update()
-            pane.refresh_changed()  # it has lines that are yet to be painted,
-            pane.styles.height = pane.styles.min_height = 1  # and then its border alone
-            await pilot.pause()
-            assert pane.outer_size.height == 1
-            assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 1))) == 1
-            script.step()
-            await drawn(app, pilot, lines)
-
-    asyncio.run(run())
+    script, app = crowd(5)
+    with play(app, (160, 50)) as pilot:
+        drawn(app, pilot, lines)
+        pane = app.screen.query_one(BlockTablePane)
+        pane.notify_style_update()
+        pane.refresh_changed()  # it has lines that are yet to be painted,
+        pane.styles.height = pane.styles.min_height = 1  # and then its border alone
+        pilot.pause()
+        assert pane.outer_size.height == 1
+        assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 1))) == 1
+        script.step()
+        drawn(app, pilot, lines)
 
 
 class Word(LineView):
@@ -58,11 +55,8 @@ def test_line_that_changes_with_the_style_is_drawn_although_textual_has_cached_a
         (strip,) = app.view.render_lines(Region(0, 0, app.view.size.width, 1))
         return strip.text.strip()
 
-    async def run() -> None:
-        async with app.run_test(size=(20, 4)):
-            assert shown() == "before"
-            app.view.notify_style_update()
-            app.view.word = "after"
-            assert shown() == "after"
-
-    asyncio.run(run())
+    with play(app, (20, 4)):
+        assert shown() == "before"
+        app.view.notify_style_update()
+        app.view.word = "after"
+        assert shown() == "after"

@@ -1,7 +1,6 @@
 """Every list moves by the same keys."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.text.column_layout import Column
 from seqtop.tui.rendering.list_view import ListView, header
@@ -25,16 +24,15 @@ WITHOUT_LIST = {"blocks", "overview"}
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_LIST])
 def test_every_list_moves_by_the_same_keys(name: str) -> None:
     app = several()
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(leading_to(name))
-        await until(
+    with play(app) as pilot:
+        pilot.press(leading_to(name))
+        until(
             pilot,
             lambda: isinstance(app.focused, ListView),
             "the screen focuses no list, and is not in WITHOUT_LIST",
         )
         if name == "checks":
-            await checked(app, pilot)
+            checked(app, pilot)
         listing = app.focused
         assert isinstance(listing, ListView)
         assert listing.num_rows > 1
@@ -42,14 +40,11 @@ def test_every_list_moves_by_the_same_keys(name: str) -> None:
             for key in keys:
                 row, page, last = listing.cursor_row, listing.size.height, listing.num_rows - 1
                 assert row is not None
-                await pilot.press(key)
-                await pilot.pause()
+                pilot.press(key)
                 assert listing.cursor_row in {
                     leads_to(row, page, last),
                     leads_to(row, page - 1, last),
                 }
-
-    play(app, act)
 
 
 def test_titles_stand_above_their_columns() -> None:

@@ -1,7 +1,6 @@
 """The hints that stand in the place of an empty table."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
@@ -15,43 +14,33 @@ from tests.support.scripted import Script, ScriptedSource, engine_info
 )
 def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> None:
     app = SeqtopApp(ScriptedSource(engine_info(**info)))
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         assert "No sequences yet." in screen(app)
         assert words in screen(app)
-        await pilot.press("x")
-        await pilot.press("enter", "down", "G", "greater_than_sign", "f", "space", "space")
+        pilot.press("x")
+        pilot.press("enter", "down", "G", "greater_than_sign", "f", "space", "space")
         assert "No sequence is selected." in screen(app)
-
-    play(app, act)
 
 
 def test_an_engine_never_heard_of_has_an_address() -> None:
     source = ScriptedSource()
     source.connect(ConnectionState.CONNECTING)
     app = SeqtopApp(source, title="seqtop")
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         text = screen(app)
         assert "◌ CONNECTING" in text
         assert "No message from ipc:///run/demo yet." in text
-        await pilot.press("n")
+        pilot.press("n")
         assert len(app.screen_stack) == 1
-
-    play(app, act)
 
 
 def test_the_first_sequence_takes_the_hints_place() -> None:
     source = ScriptedSource()
     script = Script(source)
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app) as pilot:
         assert "No sequences yet." in screen(app)
         script.arrive("first")
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "No sequences yet." not in screen(app)
         assert "▌first" in screen(app)
-
-    play(app, act)

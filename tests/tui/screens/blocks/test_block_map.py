@@ -1,10 +1,8 @@
 """The block map: its cursor, its pools, and the cells that are drawn again."""
 
-import asyncio
 from collections import Counter
 
 from msgspec.structs import replace
-from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
@@ -18,33 +16,30 @@ from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_a_changed_block_among_a_hundred_thousand_is_one_line(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        source = ScriptedSource()
-        script = Script(source, num_gpu_blocks=100_000)
-        script.arrive("runs", num_prompt=4_000)
-        script.step(prefill={"runs": 4_000})
-        app = SeqtopApp(source, clock=lambda: 0.0)
-        async with app.run_test(size=(120, 24)) as pilot:
-            await pilot.press("2", "z")
-            script.time = int(script.time) + 0.5
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=100_000)
+    script.arrive("runs", num_prompt=4_000)
+    script.step(prefill={"runs": 4_000})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 24)) as pilot:
+        pilot.press("2", "z")
+        script.time = int(script.time) + 0.5
+        script.step()
+        drawn(app, pilot, lines)
+        pool = app.screen.query_one(BlockMap)
+        before = lines[pool]
+        taken = len(script.actors["runs"].seqs[0].table)
+        while len(script.actors["runs"].seqs[0].table) == taken:
             script.step()
-            await drawn(app, pilot, lines)
-            pool = app.screen.query_one(BlockMap)
-            before = lines[pool]
-            taken = len(script.actors["runs"].seqs[0].table)
-            while len(script.actors["runs"].seqs[0].table) == taken:
-                script.step()
-            await drawn(app, pilot, lines)
-            assert lines[pool] - before == 1
-            await pilot.press("G")  # what changes out of sight is made when it is looked at
-            await drawn(app, pilot, lines)
-            before = lines[pool]
-            for _ in range(20):
-                script.step()
-            await drawn(app, pilot, lines)
-            assert lines[pool] == before
-
-    asyncio.run(run())
+        drawn(app, pilot, lines)
+        assert lines[pool] - before == 1
+        pilot.press("G")  # what changes out of sight is made when it is looked at
+        drawn(app, pilot, lines)
+        before = lines[pool]
+        for _ in range(20):
+            script.step()
+        drawn(app, pilot, lines)
+        assert lines[pool] == before
 
 
 MOVES = [
@@ -69,32 +64,25 @@ MOVES = [
 
 
 def test_moving(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2")
         for keys, block in MOVES:
             pool(app).go_to(0)
-            await pilot.press(*keys)
-            await pilot.pause()
+            pilot.press(*keys)
             assert pool(app).cursor == block, keys
             assert f"Block {block} " in screen(app), keys
             top, height = pool(app).scroll_offset.y, pool(app).size.height
             assert top <= pool(app).block_grid.line(block) < top + height, keys
 
-    play(app, act, (80, 24))
-
 
 def test_a_click_moves_the_cursor(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2")
         grid = pool(app).block_grid
-        await pilot.click(BlockMap, offset=(1 + grid.column(47), grid.line(47)))
+        pilot.click(BlockMap, offset=(1 + grid.column(47), grid.line(47)))
         assert pool(app).cursor == 47
-        await pilot.click(BlockMap, offset=(1, 0))
+        pilot.click(BlockMap, offset=(1, 0))
         assert pool(app).cursor == 47
-
-    play(app, act, (80, 24))
 
 
 def test_host_blocks_show_who_is_swapped_out() -> None:
@@ -107,38 +95,30 @@ def test_host_blocks_show_who_is_swapped_out() -> None:
     state.stats = replace(state.stats, num_free_cpu_blocks=38)
     victim.block_table = []
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2", "G")
-        await pilot.pause()
+    with play(app, (80, 30)) as pilot:
+        pilot.press("2", "G")
         assert "host memory, to swap to" in screen(app)
         assert "2 swapped out   38 free in host memory" in screen(app)
         assert "Host block 39   · free" in screen(app)
         assert "⇄ ⇄" in screen(app)
-        await pilot.press("b", "0", "enter", "G", "home", "right", "right", "right")
-        await pilot.pause()
+        pilot.press("b", "0", "enter", "G", "home", "right", "right", "right")
         assert pool(app).cursor == 256 + 30 + 3
         pool(app).go_to(256 + 3)
-        await pilot.pause()
+        pilot.pause()
         assert "Host block 3   ⇄ swapped out" in screen(app)
         assert "logical block 0 of 2" in screen(app)
-        await pilot.press("up", "down")
+        pilot.press("up", "down")
         assert pool(app).cursor == 256 + 3
-
-    play(app, act, (80, 30))
 
 
 def test_the_selection_moves_with_the_cursor_of_the_table(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("down")
+    with play(app, (80, 24)) as pilot:
+        pilot.press("down")
         rows = app.screen.query_one(Rows)
         assert rows.has_focus
-        await pilot.press("2")
-        await pilot.pause()
+        pilot.press("2")
         assert pool(app).has_focus
         assert pool(app).cursor == table(app, "req-2")[0]
-
-    play(app, act, (80, 24))
 
 
 def test_a_large_pool_is_seen_at_once_and_cell_by_cell() -> None:
@@ -148,61 +128,49 @@ def test_a_large_pool_is_seen_at_once_and_cell_by_cell() -> None:
         script.arrive(name, num_prompt=48_000)
         script.step(prefill={name: 48_000}, decode=[])
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2")
         drawn = pool(app).block_grid
         assert drawn.span > 1
         assert drawn.height <= pool(app).size.height
         assert f"used of {drawn.span} blocks a cell" in screen(app)
         assert pool(app).visible_owners() == {1, 2}
         own = table(app, "two")
-        await pilot.press("b", *str(own[0]), "enter")
-        await pilot.pause()
+        pilot.press("b", *str(own[0]), "enter")
         assert pool(app).cursor == own[0]
-        await pilot.press("right", "left")
+        pilot.press("right", "left")
         cell = drawn.cell(own[0])
         assert pool(app).cursor == next(filter(pool(app).index.owners, cell))
-        await pilot.pause()
+        pilot.pause()
         assert f"Blocks {cell[0]} to {cell[-1]}" in screen(app)
-        await pilot.click(BlockMap, offset=(1 + drawn.column(own[-1]), drawn.line(own[-1])))
+        pilot.click(BlockMap, offset=(1 + drawn.column(own[-1]), drawn.line(own[-1])))
         assert pool(app).cursor in drawn.cell(own[-1])
-        await pilot.press("g", "down", "right", "z")
-        await pilot.pause()
+        pilot.press("g", "down", "right", "z")
         cursor = pool(app).cursor
         assert pool(app).block_grid.span == 1
         assert "Blocks" not in screen(app).split("Block ")[-1]
-        await pilot.press("right")
+        pilot.press("right")
         assert pool(app).cursor == cursor + 1
-        await pilot.press("z")
+        pilot.press("z")
         assert pool(app).block_grid == drawn
-
-    play(app, act, (80, 24))
 
 
 def test_a_release_is_seen_in_a_large_pool(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        source = ScriptedSource()
-        script = Script(source, num_gpu_blocks=20_000)
-        script.arrive("ends", num_prompt=4_000)
-        script.step(prefill={"ends": 4_000})
-        app = SeqtopApp(source, clock=lambda: 0.0)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await pilot.press("2")
-            await drawn(app, pilot, lines)
-            assert "█" in screen(app).split("blocks a cell")[1]
-            script.step(stop={"ends": SequenceStatus.FINISHED_LENGTH_CAPPED})
-            await drawn(app, pilot, lines)
-            assert pool(app).visible_owners() == set()
-
-    asyncio.run(run())
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=20_000)
+    script.arrive("ends", num_prompt=4_000)
+    script.step(prefill={"ends": 4_000})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 40)) as pilot:
+        pilot.press("2")
+        drawn(app, pilot, lines)
+        assert "█" in screen(app).split("blocks a cell")[1]
+        script.step(stop={"ends": SequenceStatus.FINISHED_LENGTH_CAPPED})
+        drawn(app, pilot, lines)
+        assert pool(app).visible_owners() == set()
 
 
 def test_a_small_pool_has_no_larger_cells_to_zoom_to(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2", "z")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2", "z")
         assert "Every block has a cell of its own." in screen(app)
-
-    play(app, act, (80, 24))

@@ -1,7 +1,6 @@
 """The cells of the block map: one for each block, with the signs of its state."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
@@ -9,7 +8,7 @@ from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.blocks.cells import FREE, cell, condensed_mark, grid
 from tests.support.block_screen import pool, sequence
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, words
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
@@ -96,9 +95,8 @@ def test_a_wide_cell_is_coloured_as_far_as_its_slots_are_filled() -> None:
 
 
 def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2", "b", *"255", "enter")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2", "b", *"255", "enter")
         drawn = pool(app).visible_lines(0, pool(app).block_grid.height)
         shown = "".join(plain(line[2:]).replace(" ", "") for line, _ in drawn)
         assert len(shown) == 256
@@ -112,22 +110,17 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
                 assert sign.isalpha() if len(owners) == 1 else sign == "≡"
             else:
                 assert sign == "·"
-        await pilot.press("1", "down", "down", "2")
-        await pilot.pause()
+        pilot.press("1", "down", "down", "2")
         assert "≡" in screen(app).split("free or cached")[1]
         assert f"▌  {0:>2}" in screen(app)
-
-    play(app, act, (80, 24))
 
 
 def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
     source = ScriptedSource()
     script = scene(source, tells_cached=True)
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2", "b", "3", "enter")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("2", "b", "3", "enter")
         state, index = app.ui.state, pool(app).index
         assert state.cached_blocks is not None
         unused = {block for block in state.cached_blocks if not index.owners(block)}
@@ -144,24 +137,19 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
             return dict(enumerate(cells))
 
         assert {block for block, sign in signs().items() if sign == "°"} == unused
-        text = " ".join(screen(app).split())
+        text = words(app)
         assert "° cached · free" in text
         assert "Block 3 ° cached 0 references" in text
         assert "In no block table, but in the prefix cache: tokens 0 to 15, written by" in text
-        await pilot.press("enter")
-        await pilot.pause()
+        pilot.press("enter")
         writer = state.cached_blocks[3].request_id
-        assert f"No sequence holds this block; {writer}" in " ".join(screen(app).split())
-        await pilot.press("b", "0", "enter")
-        await pilot.pause()
+        assert f"No sequence holds this block; {writer}" in words(app)
+        pilot.press("b", "0", "enter")
         assert "Also in the prefix cache: tokens 0 to 15, written by req-1;" in " ".join(
             screen(app).split()
         )
         script.engine.take_next(3)
         script.arrive("last", num_prompt=16)
         script.step(prefill={"last": 16}, decode=[])
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert signs()[3].isalpha()
-
-    play(app, act, (80, 24))

@@ -2,77 +2,60 @@
 
 from typing import Any
 
-from textual.pilot import Pilot
-
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.block_screen import pool, sequence, table
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import play, screen, until, words
 from tests.support.scripted import Script, ScriptedSource
 
 
 def test_enter_goes_to_the_owner_and_back_again_is_its_block(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 14)) as pilot:
         block = table(app, "req-5")[1]
-        await pilot.press("b", *str(block), "enter", "enter")
-        await pilot.pause()
+        pilot.press("b", *str(block), "enter", "enter")
         assert isinstance(app.screen, SequencesScreen)
         assert app.ui.cursor.seq_id == sequence(app, "req-5")
         assert "▌req-5" in screen(app)
-        await pilot.press("2")
-        await pilot.pause()
+        pilot.press("2")
         assert pool(app).cursor == block
-        await pilot.press("1", "up", "2")
-        await pilot.pause()
+        pilot.press("1", "up", "2")
         assert pool(app).cursor == table(app, "req-4")[0]
-
-    play(app, act, (80, 14))
 
 
 def test_it_fits_a_terminal_that_was_resized_elsewhere(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(app, (200, 60)) as pilot:
+        pilot.press("2")
         assert "slots unfilled" in screen(app)
-        await pilot.press("1", "T")
-        await pilot.resize_terminal(80, 24)
-        await pilot.press("2")
-        await until(pilot, lambda: "slots unfilled" in screen(app))
-
-    play(app, act, (200, 60))
+        pilot.press("1", "T")
+        pilot.resize_terminal(80, 24)
+        pilot.press("2")
+        until(pilot, lambda: "slots unfilled" in screen(app))
 
 
 def test_the_blocks_of_the_selected_sequence_one_by_one(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
         blocks = table(app, "req-1")
-        await pilot.press("2")
-        await pilot.pause()
+        pilot.press("2")
         assert pool(app).cursor == blocks[0]
         for block in [*blocks[1:], blocks[0]]:
-            await pilot.press("right_square_bracket")
+            pilot.press("right_square_bracket")
             assert pool(app).cursor == block
-        await pilot.press("left_square_bracket")
+        pilot.press("left_square_bracket")
         assert pool(app).cursor == blocks[-1]
-        await pilot.press("b", *"255", "enter", "right_square_bracket")
+        pilot.press("b", *"255", "enter", "right_square_bracket")
         assert pool(app).cursor == blocks[0]
-
-    play(app, act, (80, 24))
 
 
 def test_an_owner_that_the_filter_hides_is_shown_all_the_same(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("slash", *"req-1", "enter")
-        await pilot.press("b", *str(table(app, "req-5")[0]), "enter", "enter")
-        await pilot.pause()
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("slash", *"req-1", "enter")
+        pilot.press("b", *str(table(app, "req-5")[0]), "enter", "enter")
         sequences: Any = app.screen
         assert isinstance(sequences, SequencesScreen)
         assert app.ui.cursor.seq_id == sequence(app, "req-5")
         assert not sequences.query_one(FilterBar).display
         assert "▌req-5" in screen(app)
-
-    play(app, act, (80, 24))
 
 
 def test_the_past_shows_the_blocks_of_then() -> None:
@@ -83,21 +66,14 @@ def test_the_past_shows_the_blocks_of_then() -> None:
     for _ in range(10):
         script.step()
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("2")
-        await pilot.pause()
+    with play(app, (100, 24)) as pilot:
+        pilot.press("2")
         assert len(pool(app).index.blocks(1)) == 4
-        await pilot.press("0")
-        await pilot.pause()
+        pilot.press("0")
         assert "The engine has published no blocks yet." in screen(app)
-        await pilot.press(*["full_stop"] * 3)
-        await pilot.pause()
+        pilot.press(*["full_stop"] * 3)
         assert len(pool(app).index.blocks(1)) == 3
-        assert ", . step, space resumes." in " ".join(screen(app).split())
-        await pilot.press("L")
-        app.draw()
-        await pilot.pause()
+        assert ", . step, space resumes." in words(app)
+        pilot.press("L")
+        pilot.draw()
         assert len(pool(app).index.blocks(1)) == 4
-
-    play(app, act, (100, 24))

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from textual.pilot import Pilot
-
 from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
@@ -18,7 +16,7 @@ from tests.support.snapshots import Snapshots
 
 
 def test_it_begins_with_all_of_them(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 24)):
         assert isinstance(fleet.screen, FleetScreen)
         lines = screen(fleet).splitlines()
         assert "3 engines, 2 live" in lines[0]
@@ -32,75 +30,62 @@ def test_it_begins_with_all_of_them(fleet: SeqtopApp) -> None:
             assert name in line
             assert state in line
 
-    play(fleet, act, (120, 24))
-
 
 def test_one_is_chosen_looked_at_and_left(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(fleet.screen, SequencesScreen))
-        await pilot.pause()
+    with play(fleet, (120, 24)) as pilot:
+        pilot.press("down", "enter")
+        until(pilot, lambda: isinstance(fleet.screen, SequencesScreen))
+        pilot.pause()
         assert "rank-1" in screen(fleet)
         assert "first" in screen(fleet)
-        await pilot.press("4")
-        await until(pilot, lambda: isinstance(fleet.screen, StepsScreen))
+        pilot.press("4")
+        until(pilot, lambda: isinstance(fleet.screen, StepsScreen))
         steps: Any = fleet.screen
         assert steps.ui is fleet.engines.all[1]
-        await pilot.press("F", "up", "4")
-        await until(pilot, lambda: fleet.ui is fleet.engines.all[0])
+        pilot.press("F", "up", "4")
+        until(pilot, lambda: fleet.ui is fleet.engines.all[0])
         steps = fleet.screen
         assert isinstance(steps, StepsScreen)
         assert steps.ui is fleet.engines.all[0]
-        await pilot.press("F")
-        await until(pilot, lambda: isinstance(fleet.screen, FleetScreen))
-
-    play(fleet, act, (120, 24))
+        pilot.press("F")
+        until(pilot, lambda: isinstance(fleet.screen, FleetScreen))
 
 
 def test_each_keeps_its_own_filter_pause_and_selection(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 24)) as pilot:
         first, second, _ = fleet.engines.all
-        await pilot.press("1", "down", "down", "space")
+        pilot.press("1", "down", "down", "space")
         with first.lock:
             first.filter_by(parse("status:running"))
             chosen = first.cursor.seq_id
-        await pilot.press("F", "down", "1")
-        await until(pilot, lambda: fleet.ui is second)
+        pilot.press("F", "down", "1")
+        until(pilot, lambda: fleet.ui is second)
         assert first.paused
         assert not second.paused
         assert second.view.filter.source == ""
         assert second.cursor.seq_id != chosen
-        await pilot.press("F", "up", "1")
-        await until(pilot, lambda: fleet.ui is first)
+        pilot.press("F", "up", "1")
+        until(pilot, lambda: fleet.ui is first)
         assert first.cursor.seq_id == chosen
         assert "PAUSED" in screen(fleet)
-
-    play(fleet, act, (120, 24))
 
 
 def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
     fleet: SeqtopApp, sources: list[ScriptedSource]
 ) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("x", "n", "space", "left", "p")
-        await pilot.pause()
+    with play(fleet, (120, 24)) as pilot:
+        pilot.press("x", "n", "space", "left", "p")
         assert isinstance(fleet.screen, FleetScreen)
         assert not fleet.ui.paused
         assert "Abort" not in screen(fleet)
 
-    play(fleet, act, (120, 24))
-
 
 def test_one_engine_is_no_fleet() -> None:
     app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("F")
-        await pilot.pause()
+    with play(app) as pilot:
+        pilot.press("F")
         assert isinstance(app.screen, SequencesScreen)
         assert "There is one engine" in screen(app)
-
-    play(app, act)
 
 
 def test_picture(fleet: SeqtopApp, snap_compare: Snapshots) -> None:
@@ -108,62 +93,53 @@ def test_picture(fleet: SeqtopApp, snap_compare: Snapshots) -> None:
 
 
 def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: "2 live" in screen(fleet))
+    with play(fleet) as pilot:
+        until(pilot, lambda: "2 live" in screen(fleet))
         before = sources[0].state.num_by_status[SequenceStatus.RUNNING]
         both = before + sources[1].state.num_by_status[SequenceStatus.RUNNING]
-        await until(pilot, lambda: f"{both} running" in screen(fleet))
+        until(pilot, lambda: f"{both} running" in screen(fleet))
         sources[1].connect(ConnectionState.LOST)
-        await until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
+        until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
         sources[0].connect(ConnectionState.LOST)
-        await until(pilot, lambda: "0 live" in screen(fleet))
+        until(pilot, lambda: "0 live" in screen(fleet))
         assert "running" not in screen(fleet).splitlines()[0]
-
-    play(fleet, act)
 
 
 def test_engines_are_sorted(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (160, 24)) as pilot:
         rows = fleet.screen.query_one(FleetRows)
         given = list(range(len(fleet.engines)))
         assert list(rows.page(0, 10)) == given
-        await pilot.press("s")
-        await pilot.pause()
+        pilot.press("s")
         assert "sorted by waiting sequences" in screen(fleet)
         waiting = [
             ui.source.state.num_by_status[SequenceStatus.WAITING] for ui in fleet.engines.all
         ]
         assert [waiting[row] for row in rows.page(0, 10)] == sorted(waiting, reverse=True)
-        await pilot.press(*["s", "f6"] * 3)
+        pilot.press(*["s", "f6"] * 3)
         assert list(rows.page(0, 10)) == given
-
-    play(fleet, act, (160, 24))
 
 
 def test_engines_are_filtered(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 24)) as pilot:
         rows = fleet.screen.query_one(FleetRows)
-        await pilot.press("slash", *"CONNECTING")
-        await until(pilot, lambda: "1 of 3" in screen(fleet))
+        pilot.press("slash", *"CONNECTING")
+        until(pilot, lambda: "1 of 3" in screen(fleet))
         assert list(rows.page(0, 10)) == [2]
-        await pilot.press("enter", "down")
+        pilot.press("enter", "down")
         assert fleet.engines.shown_index == 2
-        await pilot.press("f4", *" kv>>")
-        await until(pilot, lambda: "Not applied" in screen(fleet))
-        await pilot.press("escape")
-        await until(pilot, lambda: list(rows.page(0, 10)) == [0, 1, 2])
-        await pilot.press("f1", "slash", *"share of the KV pool")
-        await until(pilot, lambda: "  kv  " in screen(fleet))
+        pilot.press("f4", *" kv>>")
+        until(pilot, lambda: "Not applied" in screen(fleet))
+        pilot.press("escape")
+        until(pilot, lambda: list(rows.page(0, 10)) == [0, 1, 2])
+        pilot.press("f1", "slash", *"share of the KV pool")
+        until(pilot, lambda: "  kv  " in screen(fleet))
         assert "status:" not in screen(fleet)  # the notes are on this screen's filter
-
-    play(fleet, act, (120, 24))
 
 
 def test_the_engine_under_the_cursor_is_shown_below(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 40)) as pilot:
         assert "─demo · ipc:" in screen(fleet)
         assert "p50 each second" in screen(fleet)
-        await pilot.press("down")
-        await until(pilot, lambda: "─rank-1 · ipc:" in screen(fleet))
-
-    play(fleet, act, (120, 40))
+        pilot.press("down")
+        until(pilot, lambda: "─rank-1 · ipc:" in screen(fleet))

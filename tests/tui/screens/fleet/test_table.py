@@ -1,7 +1,5 @@
 """The table of engines is drawn again when one of them changes."""
 
-from textual.pilot import Pilot
-
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.table import FleetRows
@@ -11,28 +9,27 @@ from tests.support.scripted import ScriptedSource
 
 
 def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 24)) as pilot:
+
         def row() -> str:
             return screen(fleet).splitlines()[4]
 
         sources[1].apply(
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
         )
-        await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
+        until(pilot, lambda: row().split()[3:5] == ["1", "1"])
         sources[1].connection.state = ConnectionState.LOST
-        await until(pilot, lambda: "LOST" in row())
-
-    play(fleet, act, (120, 24))
+        until(pilot, lambda: "LOST" in row())
 
 
 def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 24)) as pilot:
         rows = fleet.screen.query_one(FleetRows)
         assert (rows.num_rows, rows.cursor_row) == (3, 0)
-        await pilot.click(FleetRows, offset=(5, 2))
+        pilot.click(FleetRows, offset=(5, 2))
         assert fleet.engines.shown_index == 2
         assert (rows.cursor_row, rows.is_selected(2), rows.is_selected(0)) == (2, True, False)
-        await pilot.pause()
+        pilot.pause()
         assert "─tcp://10.0.0.7:5557" in screen(fleet)
         lines = screen(fleet).splitlines()[3:6]
         assert [line.startswith("▌") for line in lines] == [False, False, True]
@@ -40,23 +37,16 @@ def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: Seqtop
         rows.sort()
         assert (rows.num_rows, rows.cursor_row) == (2, None)
         assert [list(rows.page(0, 9)), list(rows.page(1, 2))] == [[0, 1], [1]]
-        await pilot.press("down")
+        pilot.press("down")
         assert fleet.engines.shown_index == 0
-
-    play(fleet, act, (120, 24))
 
 
 def test_the_cursor_stays_in_sight(sources: list[ScriptedSource]) -> None:
     fleet = SeqtopApp(*sources * 10, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(fleet, (120, 16)) as pilot:
         rows = fleet.screen.query_one(FleetRows)
-        await pilot.press("G")
-        await pilot.pause()
+        pilot.press("G")
         assert fleet.engines.shown_index == 29
         assert rows.visible_keys()[-1] == 29
-        await pilot.press("g")
-        await pilot.pause()
+        pilot.press("g")
         assert rows.visible_keys()[0] == 0
-
-    play(fleet, act, (120, 16))

@@ -1,7 +1,5 @@
 """The block table of a sequence, and the search for the owners of its blocks."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences.block_table import BlockTablePane, block_lines, shared_owners
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.ui_state import UiState
-from tests.support.piloting import until
+from tests.support.piloting import play, until
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.strategies import COUNTS, REQUESTS, SEQUENCES
 
@@ -31,41 +29,34 @@ def test_shared_blocks_name_another_owner(number: int) -> None:
 
 
 def test_a_paused_display_names_shared_blocks() -> None:
-    async def run() -> None:
-        number = 600
-        script = Script(ScriptedSource(), num_gpu_blocks=100_000)
-        for index in range(number):
-            script.arrive(f"runs-{index}", num_prompt=160)
-        script.step(prefill={f"runs-{index}": 160 for index in range(number)})
-        mine, other = (script.source.state.sequences[seq_id] for seq_id in (1, number))
-        other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
-        app = SeqtopApp(script.source, clock=lambda: 0.0)
-        async with app.run_test(size=(160, 50)) as pilot:
-            await pilot.press("space")
-            blocks = app.screen.query_one(BlockTablePane)
-            await until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
-
-    asyncio.run(run())
+    number = 600
+    script = Script(ScriptedSource(), num_gpu_blocks=100_000)
+    for index in range(number):
+        script.arrive(f"runs-{index}", num_prompt=160)
+    script.step(prefill={f"runs-{index}": 160 for index in range(number)})
+    mine, other = (script.source.state.sequences[seq_id] for seq_id in (1, number))
+    other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+    with play(app, (160, 50)) as pilot:
+        pilot.press("space")
+        blocks = app.screen.query_one(BlockTablePane)
+        until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
 
 
 def test_a_block_table_that_is_a_little_shorter_leaves_the_text_in_its_place() -> None:
-    async def run() -> None:
-        script = Script(ScriptedSource(), num_gpu_blocks=1_000)
-        for name, num_prompt in (("short", 160), ("shorter", 64), ("long", 4_800)):
-            script.arrive(name, num_prompt=num_prompt)
-            script.step(prefill={name: num_prompt})
-        app = SeqtopApp(script.source, clock=lambda: 0.0)
-        async with app.run_test(size=(160, 44)) as pilot:
-            text = app.screen.query_one(TextPane)
-            places = [text.region]
-            for _ in range(2):
-                await pilot.press("down")
-                await pilot.pause()
-                places.append(text.region)
-            assert places[0] == places[1]
-            assert places[2].y > places[1].y
-
-    asyncio.run(run())
+    script = Script(ScriptedSource(), num_gpu_blocks=1_000)
+    for name, num_prompt in (("short", 160), ("shorter", 64), ("long", 4_800)):
+        script.arrive(name, num_prompt=num_prompt)
+        script.step(prefill={name: num_prompt})
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+    with play(app, (160, 44)) as pilot:
+        text = app.screen.query_one(TextPane)
+        places = [text.region]
+        for _ in range(2):
+            pilot.press("down")
+            places.append(text.region)
+        assert places[0] == places[1]
+        assert places[2].y > places[1].y
 
 
 @given(

@@ -1,11 +1,9 @@
 """The detail's tokens and raw messages."""
 
-import asyncio
 import math
 from collections import Counter
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.sequence import Logprob, RequestMetrics
 from seqtop.state.model import RequestState, SequenceState
@@ -32,53 +30,47 @@ def test_headline_tells_of_drafts_where_there_are_any() -> None:
 
 
 def test_detail(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 24)) as pilot:
         detail = app.screen.query_one(Detail)
         for key in ("left_square_bracket", "right_square_bracket", "plus", "minus"):
             assert not detail.display
-            await pilot.press(key)
+            pilot.press(key)
             assert detail.display, key
-            await pilot.press("escape")
-        await pilot.press("enter")
+            pilot.press("escape")
+        pilot.press("enter")
         assert detail.display
-        await pilot.press("enter")
+        pilot.press("enter")
         assert detail.display
-        await pilot.press("d")
+        pilot.press("d")
         assert not detail.display
-        await pilot.press("d")
-        await pilot.pause()
+        pilot.press("d")
         assert "Once upon a time" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "slots filled" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "TTFT 68.0 ms" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "logprob" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "TTFT" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "Update of step 40" in screen(app)
-        await pilot.press("right_square_bracket")
+        pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
-        await pilot.press(*["left_square_bracket"] * 3)
+        pilot.press(*["left_square_bracket"] * 3)
         assert "logprob" in screen(app)
-        await pilot.press("escape")
+        pilot.press("escape")
         assert not detail.display
-
-    play(app, act, (80, 24))
 
 
 def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "tab")
+    with play(app, (80, 24)) as pilot:
+        pilot.press("enter", "tab")
         assert isinstance(app.focused, TextPane)
-        await pilot.press("shift+tab")
+        pilot.press("shift+tab")
         assert isinstance(app.focused, Rows)
-        await pilot.press(*["down"] * 8)  # the preempted one, of which there is much to say
-        await pilot.pause()
+        pilot.press(*["down"] * 8)  # the preempted one, of which there is much to say
         assert "3 more blocks needed. Waited …" in screen(app)
-
-    play(app, act, (80, 24))
 
 
 @pytest.mark.parametrize(("size", "side"), [((100, 40), "height"), ((200, 40), "width")])
@@ -87,40 +79,32 @@ def test_the_detail_pane_has_the_size_one_likes(
 ) -> None:
     memory = SavedState(tmp_path / "remembered.json")  # type: ignore[operator]
     app = SeqtopApp(source, saved_state=memory)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, size) as pilot:
         detail = app.screen.query_one(Detail)
 
         def extent() -> int:
             return int(getattr(detail.outer_size, side))
 
         before = extent()
-        await pilot.press(*["plus", "equals_sign"] * 2)
-        await pilot.pause()
+        pilot.press(*["plus", "equals_sign"] * 2)
         larger = extent()
         assert larger > before
-        await pilot.press(*["minus"] * 20)
-        await pilot.pause()
+        pilot.press(*["minus"] * 20)
         assert extent() < larger
         assert memory.settings.detail_share == 20
-        await pilot.press("d", "plus")
+        pilot.press("d", "plus")
         assert memory.settings.detail_share == 20
-
-    play(app, act, size)
 
 
 def test_a_selection_that_is_on_show_is_not_drawn_again(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        _, app = crowd(30)
-        async with app.run_test(size=(160, 50)) as pilot:
-            await pilot.press("down")
-            await drawn(app, pilot, lines)
-            parts = [*app.screen.query_one(Detail).query(LineView)]
-            before = sum(lines[part] for part in parts)
-            rows = app.screen.query_one(Rows)
-            rows.post_message(Rows.Moved())
-            await drawn(app, pilot, lines)
-            after = sum(lines[part] for part in parts)
-            assert after == before
-
-    asyncio.run(run())
+    _, app = crowd(30)
+    with play(app, (160, 50)) as pilot:
+        pilot.press("down")
+        drawn(app, pilot, lines)
+        parts = [*app.screen.query_one(Detail).query(LineView)]
+        before = sum(lines[part] for part in parts)
+        rows = app.screen.query_one(Rows)
+        rows.post_message(Rows.Moved())
+        drawn(app, pilot, lines)
+        after = sum(lines[part] for part in parts)
+        assert after == before

@@ -1,10 +1,8 @@
 """Moving through the table, selecting rows, and the rows that are drawn again."""
 
-import asyncio
 from collections import Counter
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import Sort
@@ -13,7 +11,7 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat, RequestFinished
 from tests.support.drawing import crowd, drawn
-from tests.support.piloting import checked, play, screen, selected, until
+from tests.support.piloting import checked, play, screen, selected, until, words
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
 
@@ -35,7 +33,7 @@ STEADY = ("request", "status", "computed", "out", "blocks")
 
 
 def test_moving(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 12)) as pilot:
         order = app.ui.view.page(0, 100)
         height = app.screen.query_one(Rows).size.height
 
@@ -58,112 +56,93 @@ def test_moving(app: SeqtopApp) -> None:
             (("G",), len(order) - 1),
             (("g",), 0),
         ]:
-            await pilot.press(*keys)
+            pilot.press(*keys)
             assert row() == expected, keys
             top = app.screen.query_one(Rows).scroll_offset.y
             assert top <= row() < top + height
-
-    play(app, act, (100, 12))
 
 
 @pytest.mark.parametrize("panes", [(), ("enter",), ("l",)], ids=repr)
 def test_the_selected_row_stays_in_sight_in_a_small_terminal(
     app: SeqtopApp, panes: tuple[str, ...]
 ) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("G", *panes)
-        await pilot.resize_terminal(40, 12)
-        await until(pilot, lambda: "▌" in screen(app))
-
-    play(app, act, (120, 40))
+    with play(app, (120, 40)) as pilot:
+        pilot.press("G", *panes)
+        pilot.resize_terminal(40, 12)
+        until(pilot, lambda: "▌" in screen(app))
 
 
 def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 12)) as pilot:
         rows = app.screen.query_one(Rows)
         name = selected(app)
-        await pilot.press("f")
+        pilot.press("f")
         assert app.ui.cursor.is_followed
         source.apply(finish(source, name))
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert selected(app) == name
         index = app.ui.view.index(app.ui.cursor.seq_id)
         assert index is not None
         assert index > 8
         assert rows.scroll_offset.y <= index < rows.scroll_offset.y + rows.size.height
-        await pilot.press("f")
+        pilot.press("f")
         assert not app.ui.cursor.is_followed
-
-    play(app, act, (100, 12))
 
 
 def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("down", "up")
+    with play(app, (100, 12)) as pilot:
+        pilot.press("down", "up")
         name = selected(app)
         source.apply(finish(source, name))
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert selected(app) == name
         assert app.screen.query_one(Rows).scroll_offset.y == 0
-
-    play(app, act, (100, 12))
 
 
 def test_until_somebody_chooses_the_first_row_is_selected(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 12)) as pilot:
         name = selected(app)
         source.apply(finish(source, name))
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert selected(app) != name
         with app.ui.lock:
             assert app.ui.view.index(app.ui.cursor.seq_id) == 0
 
-    play(app, act, (100, 12))
-
 
 def test_mouse(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.click(Rows, offset=(5, 2))
+    with play(app, (100, 29)) as pilot:
+        pilot.click(Rows, offset=(5, 2))
         assert selected(app) == "req-3"
-        await pilot.click(Rows, offset=(5, 18))  # below the last row
+        pilot.click(Rows, offset=(5, 18))  # below the last row
         assert selected(app) == "req-3"
         at = screen(app).splitlines()[4].index("Out")
-        await pilot.click(Titles, offset=(at, 0))
+        pilot.click(Titles, offset=(at, 0))
         assert app.ui.view.sort == Sort("out", descending=True)
-        await pilot.click(Titles, offset=(at, 0))
+        pilot.click(Titles, offset=(at, 0))
         assert app.ui.view.sort == Sort("out")
-        await pilot.press("d")
-        await pilot.click("DetailTabs", offset=(10, 0))
+        pilot.press("d")
+        pilot.click("DetailTabs", offset=(10, 0))
         assert "slots filled" in screen(app)
-
-    play(app, act, (100, 29))
 
 
 def test_a_pause_does_not_scroll_the_table(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (80, 12)) as pilot:
         rows = app.screen.query_one(Rows)
         rows.scroll_to(y=rows.max_scroll_y, animate=False)
-        await pilot.pause()
+        pilot.pause()
         top = rows.scroll_offset.y
         assert top > 0
-        await pilot.press("space")
-        await pilot.pause()
+        pilot.press("space")
         assert rows.scroll_offset.y == top
-
-    play(app, act, (80, 12))
 
 
 def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("backslash", *"eq-1", "enter")
-        await pilot.pause()
+    with play(app, (100, 30)) as pilot:
+        pilot.press("backslash", *"eq-1", "enter")
         ink = app.screen.get_component_rich_style("style--match", partial=True)
         strips = app.screen._compositor.render_strips()
         texts = [
@@ -174,102 +153,82 @@ def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
         ]
         assert texts == ["eq-1", "eq-1"]  # req-1 and req-10
 
-    play(app, act, (100, 30))
-
 
 def test_one_changed_row_among_ten_thousand_is_one_line(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(MANY)
-        app.ui.preferences.columns = STEADY
-        async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot, lines)
-            script.step()
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] - before["Rows"] == 1
-
-    asyncio.run(run())
+    script, app = crowd(MANY)
+    app.ui.preferences.columns = STEADY
+    with play(app, (120, 24)) as pilot:
+        before = drawn(app, pilot, lines)
+        script.step()
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] - before["Rows"] == 1
 
 
 @pytest.mark.parametrize("number", [100, 20_000])
 def test_a_frame_in_which_all_changes_draws_what_is_in_sight(
     number: int, lines: Counter[LineView]
 ) -> None:
-    async def run() -> None:
-        script, app = crowd(number)
-        async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot, lines)
-            for seq_id in list(script.source.state.sequences)[1:]:
-                script.source.state.sequences[seq_id].num_computed_tokens += 1
-            script.source.touch(set(script.source.state.sequences))
-            after = await drawn(app, pilot, lines)
-            num_rows = app.screen.query_one(Rows).size.height
-            assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
-            assert sum(after.values()) - sum(before.values()) <= num_rows + 8
-
-    asyncio.run(run())
+    script, app = crowd(number)
+    with play(app, (120, 24)) as pilot:
+        before = drawn(app, pilot, lines)
+        for seq_id in list(script.source.state.sequences)[1:]:
+            script.source.state.sequences[seq_id].num_computed_tokens += 1
+        script.source.touch(set(script.source.state.sequences))
+        after = drawn(app, pilot, lines)
+        num_rows = app.screen.query_one(Rows).size.height
+        assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
+        assert sum(after.values()) - sum(before.values()) <= num_rows + 8
 
 
 def test_a_row_out_of_sight_is_no_line(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(MANY)
-        app.ui.preferences.columns = STEADY
-        async with app.run_test(size=(120, 24)) as pilot:
-            await drawn(app, pilot, lines)
-            await pilot.press("G")
-            before = await drawn(app, pilot, lines)
-            script.step()
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] == before["Rows"]
-
-    asyncio.run(run())
+    script, app = crowd(MANY)
+    app.ui.preferences.columns = STEADY
+    with play(app, (120, 24)) as pilot:
+        drawn(app, pilot, lines)
+        pilot.press("G")
+        before = drawn(app, pilot, lines)
+        script.step()
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] == before["Rows"]
 
 
 def test_a_second_redraws_the_rows_that_wait_or_run_and_no_other(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        source = ScriptedSource()
-        script = Script(source)
-        script.arrive("runs")
-        script.arrive("stopped")
-        script.step(
-            prefill={"runs": 40, "stopped": 40}, stop={"stopped": SequenceStatus.FINISHED_STOPPED}
-        )
-        script.arrive("waits-1")
-        script.arrive("waits-2")
-        app = SeqtopApp(source, clock=lambda: 0.0)
-        async with app.run_test(size=(120, 24)) as pilot:
-            source.apply(Heartbeat(time=script.time + 5, step=0))
-            before = await drawn(app, pilot, lines)
-            source.apply(Heartbeat(time=script.time + 7, step=0))
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] - before["Rows"] == 3
-
-    asyncio.run(run())
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs")
+    script.arrive("stopped")
+    script.step(
+        prefill={"runs": 40, "stopped": 40}, stop={"stopped": SequenceStatus.FINISHED_STOPPED}
+    )
+    script.arrive("waits-1")
+    script.arrive("waits-2")
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 24)) as pilot:
+        source.apply(Heartbeat(time=script.time + 5, step=0))
+        before = drawn(app, pilot, lines)
+        source.apply(Heartbeat(time=script.time + 7, step=0))
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] - before["Rows"] == 3
 
 
 def test_moving_the_cursor_redraws_two_lines(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        _, app = crowd(MANY)
-        async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot, lines)
-            await pilot.press("down")
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] - before["Rows"] == 2
-
-    asyncio.run(run())
+    _, app = crowd(MANY)
+    with play(app, (120, 24)) as pilot:
+        before = drawn(app, pilot, lines)
+        pilot.press("down")
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] - before["Rows"] == 2
 
 
 def test_an_arrival_out_of_sight_draws_no_row(lines: Counter[LineView]) -> None:
-    async def run() -> None:
-        script, app = crowd(200)
-        app.ui.preferences.columns = STEADY
-        async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot, lines)
-            script.arrive("late")
-            after = await drawn(app, pilot, lines)
-            assert after["Rows"] == before["Rows"]
-            assert app.screen.query_one(Rows).virtual_size.height == 202
-
-    asyncio.run(run())
+    script, app = crowd(200)
+    app.ui.preferences.columns = STEADY
+    with play(app, (120, 24)) as pilot:
+        before = drawn(app, pilot, lines)
+        script.arrive("late")
+        after = drawn(app, pilot, lines)
+        assert after["Rows"] == before["Rows"]
+        assert app.screen.query_one(Rows).virtual_size.height == 202
 
 
 def test_findings_about_a_sequence_are_in_sight() -> None:
@@ -282,12 +241,10 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
         script.step(preempt={"thrashed": "thrashed"}, decode=[])
     app = SeqtopApp(script.source, clock=lambda: 0.0)
     app.ui.cursor.pending = "thrashed"
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.pause()
+    with play(app, (120, 40)) as pilot:
         assert "Warn" not in screen(app)
         app.start_checking()
-        await checked(app, pilot)
+        checked(app, pilot)
         checker = app.ui.checks.checker
         assert checker is not None
         assert {located.finding.request_id for located in checker.findings()} == {
@@ -295,19 +252,17 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
             "thrashed",
         }
         assert (checker.num_errors, checker.num_warnings) == (1, 1)
-        text = " ".join(screen(app).split())
+        text = words(app)
         assert "checks: 1 error, 1 warning" in text
         assert "Warn Request" in text
         rows = [line.split() for line in screen(app).splitlines() if "huge" in line]
         assert rows[0][0] == "1"
         assert "Warning thrash at step 7: " in text
-        await pilot.press("0")
-        await checked(app, pilot)
-        text = " ".join(screen(app).split())
+        pilot.press("0")
+        checked(app, pilot)
+        text = words(app)
         assert "Warning thrash" not in text, "it is not so yet"
         assert "Warn Request" in text
-
-    play(app, act, (120, 40))
 
 
 def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
@@ -316,14 +271,11 @@ def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
     for _ in range(4):
         script.step(decode=[])
     app = SeqtopApp(script.source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (120, 40)) as pilot:
         app.start_checking()
-        await checked(app, pilot)
+        checked(app, pilot)
         line = next(text for text in screen(app).splitlines() if "Warn Request" in text)
-        await pilot.click(Titles, offset=(line.index("Warn"), 0))
+        pilot.click(Titles, offset=(line.index("Warn"), 0))
         assert app.ui.view.sort.key == ""
-        await pilot.click(Titles, offset=(line.index("Status") + 1, 0))
+        pilot.click(Titles, offset=(line.index("Status") + 1, 0))
         assert app.ui.view.sort.key == "status"
-
-    play(app, act, (120, 40))

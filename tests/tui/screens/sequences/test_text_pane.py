@@ -1,7 +1,5 @@
 """The text of a sequence: its end stays in sight, and redacted text is named."""
 
-from textual.pilot import Pilot
-
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from tests.support.piloting import play, screen
@@ -14,35 +12,29 @@ def test_the_text_keeps_to_its_end_until_one_scrolls_away() -> None:
     script.arrive("long", "A long prompt. " * 100, pieces=["word "])
     script.step(prefill={"long": 40})
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter")
-        await pilot.pause()
+    with play(app, (80, 24)) as pilot:
+        pilot.press("enter")
         story = app.screen.query_one(TextPane)
 
-        async def on(steps: int) -> None:
+        def on(steps: int) -> None:
             for _ in range(steps):
                 script.step()
-            app.draw()
-            await pilot.pause()
+            pilot.draw()
 
         assert story.max_scroll_y > 0
         assert story.scroll_y == story.max_scroll_y
-        await on(60)
+        on(60)
         assert story.scroll_y == story.max_scroll_y
         assert "word word" in screen(app)
-        await pilot.press("tab", "home")
+        pilot.press("tab", "home")
         top = story.scroll_y
-        await on(60)
+        on(60)
         assert story.scroll_y == top < story.max_scroll_y
-        await pilot.press("end")
-        await on(60)
+        pilot.press("end")
+        on(60)
         assert story.scroll_y == story.max_scroll_y
-        await pilot.resize_terminal(60, 20)
-        await pilot.pause()
+        pilot.resize_terminal(60, 20)
         assert story.scroll_y == story.max_scroll_y
-
-    play(app, act, (80, 24))
 
 
 def test_redacted_text_is_said_to_be() -> None:
@@ -51,11 +43,7 @@ def test_redacted_text_is_said_to_be() -> None:
     script.arrive("secret", prompt="", pieces=[""])
     script.step(prefill={"secret": 40})
     app = SeqtopApp(source)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter")
-        await pilot.pause()
+    with play(app) as pilot:
+        pilot.press("enter")
         assert "Redacted: this engine does not publish its texts." in screen(app)
         assert " redacted" in screen(app)  # where its text would be, in the table
-
-    play(app, act)

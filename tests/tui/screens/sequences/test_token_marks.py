@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.pilot import Pilot
 
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
@@ -24,28 +23,21 @@ def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
     for _ in range(3):
         script.step()
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "i")
-        await pilot.pause()
+    with play(app, (80, 40)) as pilot:
+        pilot.press("enter", "i")
         assert "│Once│ upon│ a" in screen(app)
         script.step()
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert "│Once│ upon│ a│Once" in screen(app)
-        await pilot.press("i")
-        await pilot.pause()
+        pilot.press("i")
         assert app.ui.preferences.marking == "likelihood"
         assert "Once upon aOnce" in screen(app)
-        await pilot.press("i", *["right_square_bracket"] * 3)
-        await pilot.pause()
+        pilot.press("i", *["right_square_bracket"] * 3)
         assert app.ui.preferences.marking == "plain"
         lines = [line.split()[:3] for line in screen(app).splitlines()]
         assert ["3", "4", "a"] in lines
         assert ["2", "3", "upon"] in lines
         assert ["1", "2", fmt.UNKNOWN] in lines
-
-    play(app, act, (80, 40))
 
 
 def test_tokens_are_told_apart_by_borders() -> None:

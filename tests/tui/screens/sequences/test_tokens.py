@@ -5,7 +5,6 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.pilot import Pilot
 
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state.model import SequenceState
@@ -55,27 +54,20 @@ def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
     script.arrive("a")
     script.step(prefill={"a": 40})
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", *["right_square_bracket"] * 3)
-        await pilot.pause()
+    with play(app, (100, 24)) as pilot:
+        pilot.press("enter", *["right_square_bracket"] * 3)
         assert "logprob" in screen(app)
         decoded(source, 5, 20_000)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         tokens = app.screen.query_one(Tokens)
         assert tokens.virtual_size.height == 20_002
         assert "20000        7   fox             -1.386   25%   owl 50%" in screen(app)
         before = lines[tokens]
         decoded(source, 6, 1)
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert lines[tokens] - before <= tokens.size.height
-        await pilot.press("tab", "end")
-        await pilot.pause()
+        pilot.press("tab", "end")
         assert "      0        1" in screen(app)
-
-    play(app, act, (100, 24))
 
 
 @given(

@@ -2,8 +2,6 @@
 
 import re
 
-from textual.pilot import Pilot
-
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.messages import SequenceUpdate
@@ -47,38 +45,29 @@ def beams() -> Script:
 
 def test_the_tree_can_be_folded_and_turned_off() -> None:
     app = SeqtopApp(beams().source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (100, 20)) as pilot:
         whole = ["▾beam/1", "├ beam/2", "└ beam/3", "alone"]
         assert names(app)[:4] == whole
-        await pilot.press("z")
-        await pilot.pause()
+        pilot.press("z")
         assert names(app)[:2] == ["▸beam/1 +2", "alone"]
-        await pilot.press("z", "down", "z")  # on a child it folds the family it is in
-        await pilot.pause()
+        pilot.press("z", "down", "z")  # on a child it folds the family it is in
         assert names(app)[:2] == ["▸beam/1 +2", "alone"]
         assert app.ui.cursor.seq_id == 1
-        await pilot.press("Z")
-        await pilot.pause()
+        pilot.press("Z")
         assert names(app)[:4] == whole
-        await pilot.press("end", "up", "Z")
-        await pilot.pause()
+        pilot.press("end", "up", "Z")
         assert names(app)[:2] == ["▸beam/1 +2", "alone"]
         assert app.ui.cursor.seq_id == 1
-        await pilot.press("Z", "t")
-        await pilot.pause()
+        pilot.press("Z", "t")
         assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]
-        await pilot.press("G", "z")
+        pilot.press("G", "z")
         assert notices(app) == ["This sequence has nothing to fold."]
-
-    play(app, act, (100, 20))
 
 
 def test_a_fork_draws_the_branches_it_changes() -> None:
     script = beams()
     app = SeqtopApp(script.source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
+    with play(app, (130, 20)) as pilot:
         fork = SequenceUpdate(
             seq_id=12,
             status=SequenceStatus.RUNNING,
@@ -102,8 +91,5 @@ def test_a_fork_draws_the_branches_it_changes() -> None:
                 stats=script.stats(0, 0),
             )
         )
-        app.draw()
-        await pilot.pause()
+        pilot.draw()
         assert names(app)[:5] == ["▾beam/1", "├ beam/2", "├ ▾beam/3", "│ └ beam/4", "└ beam/5"]
-
-    play(app, act, (130, 20))

@@ -1,7 +1,6 @@
 """The details of a step: its sequences and its events."""
 
 import msgspec
-from textual.pilot import Pilot
 
 from seqtop.sequence import ExecuteModelRequest
 from seqtop.tui.app import SeqtopApp
@@ -17,42 +16,35 @@ from tests.support.steps_screen import opened
 
 
 def test_a_member_leads_to_its_sequence(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
-        await pilot.press("p")
-        await pilot.pause()
+    with play(app, (100, 40)) as pilot:
+        opened(app, pilot)
+        pilot.press("p")
         assert "req-7 was preempted to make room for req-6; 79 computed tokens" in screen(app)
-        await pilot.press("tab", "down", "down")
+        pilot.press("tab", "down", "down")
         member = app.screen.query_one(Members).chosen
         assert member is not None
         assert member.request_id == "req-2"
-        await pilot.press("tab")
+        pilot.press("tab")
         assert app.screen.query_one(StepRows).has_focus
-        await pilot.press("tab", "enter")
-        await pilot.pause()
+        pilot.press("tab", "enter")
         assert isinstance(app.screen, SequencesScreen)
         assert app.ui.paused
         assert app.ui.state.step == 34
         assert app.ui.selection is not None
         assert app.ui.selection[0].request_id == "req-2"
 
-    play(app, act, (100, 40))
-
 
 def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
+    with play(app, (100, 40)) as pilot:
+        opened(app, pilot)
         detail = app.screen.query_one(StepDetail)
         assert detail.display
-        await pilot.press("tab", "d")
+        pilot.press("tab", "d")
         assert not detail.display
         assert app.screen.query_one(StepRows).has_focus
-        await pilot.press("d")
-        await pilot.pause()
+        pilot.press("d")
         assert detail.display
         assert "req-9 waits: max_num_seqs (8) sequences are running." in screen(app)
-
-    play(app, act, (100, 40))
 
 
 def test_the_headline_has_the_encoder_budget(source: ScriptedSource) -> None:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import CompressedData, RecordingError
@@ -30,12 +29,9 @@ def test_a_step_that_cannot_be_read_is_a_line_that_says_so() -> None:
     source = ScriptedSource(history=Unreadable())
     scene(source, hostile="?")
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
+    with play(app) as pilot:
+        opened(app, pilot)
         assert "This step cannot be read." in screen(app)
-
-    play(app, act)
 
 
 def test_reading_costs_what_is_in_sight(
@@ -57,31 +53,27 @@ def test_reading_costs_what_is_in_sight(
         return events(start, stop)
 
     monkeypatch.setattr(history, "events", read)
-
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
+    with play(app, (100, 30)) as pilot:
+        rows = opened(app, pilot)
         assert isinstance(app.screen, StepsScreen)
         assert rows.num_rows == MANY + 1
         assert len(reads) <= rows.size.height + 1
 
-        async def cost(*keys: str) -> tuple[int, int]:
+        def cost(*keys: str) -> tuple[int, int]:
             decoded, drawn = len(reads), lines[rows]
-            await pilot.press(*keys)
-            app.draw()
-            await pilot.pause()
+            pilot.press(*keys)
+            pilot.draw()
             return len(reads) - decoded, lines[rows] - drawn
 
-        assert await cost() == (0, 0)
-        decoded, drawn = await cost("g")
+        assert cost() == (0, 0)
+        decoded, drawn = cost("g")
         assert decoded <= rows.size.height + 1
         assert drawn <= 2 * rows.size.height
-        decoded, drawn = await cost("down")
+        decoded, drawn = cost("down")
         assert decoded <= 1
         assert drawn == 2
-        await cost("G")
+        cost("G")
         script.step(decode=[])
-        decoded, drawn = await cost()
+        decoded, drawn = cost()
         assert decoded == 1
         assert drawn <= 2 * rows.size.height
-
-    play(app, act, (100, 30))

@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-from textual.pilot import Pilot
-
 from seqtop.state import Span
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
@@ -17,23 +15,18 @@ MANY = 10_000
 
 
 def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
+    with play(app, (100, 40)) as pilot:
+        rows = opened(app, pilot)
         assert rows.position_column is None
-        await pilot.press("left", "left")
-        await pilot.pause()
+        pilot.press("left", "left")
         assert rows.position_column is not None
         assert "▼" in screen(app)
         assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.position_column] == "│"
-        await pilot.press(*["plus", "equals_sign"] * 2, "0")
-        await pilot.pause()
+        pilot.press(*["plus", "equals_sign"] * 2, "0")
         assert "No sequence had arrived yet at this moment." in screen(app)
-        await pilot.press("right_curly_bracket")
-        await pilot.pause()
+        pilot.press("right_curly_bracket")
         assert rows.position_column is not None
         assert "╷" in screen(app)
-
-    play(app, act, (100, 40))
 
 
 def test_drawing_costs_what_is_in_sight(lines: Counter[LineView]) -> None:
@@ -44,31 +37,27 @@ def test_drawing_costs_what_is_in_sight(lines: Counter[LineView]) -> None:
     for index in range(MANY):
         script.arrive(f"waits-{index}")
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
+    with play(app, (120, 30)) as pilot:
+        rows = opened(app, pilot)
         axis = app.screen.query_one(TimeAxis)
 
-        async def cost(*keys: str) -> int:
+        def cost(*keys: str) -> int:
             before = lines[rows]
-            await pilot.press(*keys)
-            app.draw()
-            await pilot.pause()
-            await pilot.pause()
+            pilot.press(*keys)
+            pilot.draw()
+            pilot.pause()
             return lines[rows] - before
 
-        assert await cost() == 0
-        assert await cost("down") == 2
-        assert await cost("plus") <= 2 * rows.size.height
-        assert await cost("G") <= 2 * rows.size.height
-        await cost("g", "a")
+        assert cost() == 0
+        assert cost("down") == 2
+        assert cost("plus") <= 2 * rows.size.height
+        assert cost("G") <= 2 * rows.size.height
+        cost("g", "a")
         script.time = source.state.time - 2 * STEP_TIME  # so that no clock ticks
         drawn = lines[axis]
         script.step()
-        assert await cost() <= 1
+        assert cost() <= 1
         assert lines[axis] == drawn
-
-    play(app, act, (120, 30))
 
 
 def test_a_request_with_very_many_spans_is_drawn_once_a_cell() -> None:
@@ -84,15 +73,11 @@ def test_a_request_with_very_many_spans_is_drawn_once_a_cell() -> None:
     ]  # fmt: skip
     source.apply(Heartbeat(time=begin + 100, step=0))
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
+    with play(app, (120, 30)) as pilot:
+        opened(app, pilot)
         assert "↺↺↺" in line_of(app, "long")  # every cell holds several
-        await pilot.press(*["plus"] * 13)
-        await pilot.pause()
+        pilot.press(*["plus"] * 13)
         assert {"█", "↺"} <= set(line_of(app, "long"))
-
-    play(app, act, (120, 30))
 
 
 def test_a_long_name_keeps_the_number_at_its_end() -> None:
@@ -101,10 +86,7 @@ def test_a_long_name_keeps_the_number_at_its_end() -> None:
     for number in (1, 2):
         script.arrive(f"cmpl-12_prompt-of-a-batch-{number}")
     app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
+    with play(app, (80, 24)) as pilot:
+        opened(app, pilot)
         lines = [line for line in screen(app).splitlines() if "cmpl-12" in line]
         assert [line.split("…")[1].split()[0] for line in lines] == ["1", "2"]
-
-    play(app, act, (80, 24))

@@ -2,39 +2,33 @@
 
 from typing import Any
 
-from textual.pilot import Pilot
-
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.settings import Settings
-from tests.support.piloting import notices, play, screen, selected
+from tests.support.piloting import notices, play, selected, words
 from tests.support.scripted import ScriptedSource
 from tests.support.timeline_screen import line_of, opened
 
 
 def test_rows_are_those_of_the_table_and_the_selection_carries_over(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("down", "down")
-        rows = await opened(app, pilot)
+    with play(app, (100, 40)) as pilot:
+        pilot.press("down", "down")
+        rows = opened(app, pilot)
         assert selected(app) == "req-3"
         assert rows.page(0, 100) == app.ui.view.page(0, 100)
         assert "░█" in line_of(app, "req-2")
         assert "↺▒" in line_of(app, "req-7")
         assert "▆✓" in line_of(app, "done-1")
-        await pilot.press("j", "j", "k", "enter")
-        await pilot.pause()
+        pilot.press("j", "j", "k", "enter")
         assert isinstance(app.screen, SequencesScreen)
         assert selected(app) == "req-4"
 
-    play(app, act, (100, 40))
-
 
 def test_order_and_filter(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
-        await pilot.press("s")
-        await pilot.pause()
+    with play(app, (100, 40)) as pilot:
+        rows = opened(app, pilot)
+        pilot.press("s")
         state = app.ui.state
         by_arrival = [key for request in state.requests.values() for key in request.seq_ids]
         assert rows.page(0, 100) == by_arrival
@@ -45,39 +39,29 @@ def test_order_and_filter(app: SeqtopApp) -> None:
         assert {state.sequences[key].request_id for key in rows.page(0, 100)} == {
             "req-7", "req-8", "req-9", "req-10", "chat-b7f39a2c-11",
         }  # fmt: skip
-        await pilot.press("s")
+        pilot.press("s")
         assert rows.page(0, 100) == app.ui.view.page(0, 100)
-
-    play(app, act, (100, 40))
 
 
 def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await opened(app, pilot)
-        await pilot.press("o")
-        await pilot.pause()
+    with play(app, (100, 40)) as pilot:
+        opened(app, pilot)
+        pilot.press("o")
         assert notices(app) == ["No preemption of req-1 before this moment in the history."]
-        await pilot.press(*["down"] * 8)
+        pilot.press(*["down"] * 8)
         assert selected(app) == "req-7"
-        await pilot.press("o")
-        await pilot.pause()
+        pilot.press("o")
         assert app.ui.state.step == 34
-        assert "Preempted here: req-7 (79 tokens lost)." in " ".join(screen(app).split())
-        await pilot.press("left", "O")
-        await pilot.pause()
+        assert "Preempted here: req-7 (79 tokens lost)." in words(app)
+        pilot.press("left", "O")
         assert app.ui.state.step == 34
         assert selected(app) == "req-7"
-
-    play(app, act, (100, 40))
 
 
 def test_it_opens_in_the_order_of_arrival_if_the_table_is_sorted(source: ScriptedSource) -> None:
     app = SeqtopApp(source, clock=lambda: 0.0, settings=Settings(sort="-queue"))
-
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
+    with play(app, (100, 40)) as pilot:
+        rows = opened(app, pilot)
         state = app.ui.state
         by_arrival = [key for request in state.requests.values() for key in request.seq_ids]
         assert rows.page(0, 100) == by_arrival
-
-    play(app, act, (100, 40))

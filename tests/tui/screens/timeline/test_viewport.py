@@ -1,7 +1,6 @@
 """The viewport of the timeline: zooming, panning and following."""
 
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.playback import Playback
 from seqtop.text import format as fmt
@@ -59,27 +58,25 @@ def test_an_engine_that_has_run_long_is_first_shown_of_late() -> None:
 
 
 def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        rows = await opened(app, pilot)
+    with play(app, (100, 40)) as pilot:
+        rows = opened(app, pilot)
         whole = rows.window
         assert whole.column(app.ui.state.time) is not None
-        await pilot.press("plus")
+        pilot.press("plus")
         closer = rows.window
         assert closer.cell < whole.cell
         assert closer.column(app.ui.state.time) is not None
-        await pilot.press("h")
+        pilot.press("h")
         earlier = rows.window
         assert earlier.start == pytest.approx(closer.start - 0.25 * closer.width * closer.cell, 1)
-        await pilot.press("l")
+        pilot.press("l")
         assert rows.window.start == pytest.approx(closer.start, abs=closer.cell)
-        await pilot.press("h", "h", "h", "f")
+        pilot.press("h", "h", "h", "f")
         assert rows.window.column(app.ui.state.time) is not None
-        await pilot.press("minus", "minus")
+        pilot.press("minus", "minus")
         assert rows.window.cell > whole.cell
-        await pilot.press("a")
+        pilot.press("a")
         assert rows.window == whole
-
-    play(app, act, (100, 40))
 
 
 @pytest.mark.parametrize("replayed", [False, True], ids=["live", "replayed"])
@@ -89,47 +86,28 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
     history = app.ui.source.history
     scales: list[float] = []
 
-    async def look(pilot: Pilot[int], *held: str) -> None:
-        await pilot.press(*held)
-        app = pilot.app
-        assert isinstance(app, SeqtopApp)
-        rows = await opened(app, pilot)
-        scales.append(rows.window.cell)
-        assert (rows.position_column is not None) == bool(held)
-        assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(app)
-
-    async def live(pilot: Pilot[int]) -> None:
-        await look(pilot)
-
-    play(app, live, (100, 40))
-    for keys in ("p", "0 right right"):
-
-        async def held(pilot: Pilot[int], keys: str = keys) -> None:
-            if replayed:
-                await pilot.press("L")
-            await look(pilot, *keys.split())
-
-        source = ScriptedSource()
-        scene(source, hostile="?")
-        if replayed:
-            other = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
-        else:
-            other = SeqtopApp(source, clock=lambda: 0.0)
-        play(other, held, (100, 40))
+    for keys in ("", "p", "0 right right"):
+        if replayed and keys:
+            app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+            keys = f"L {keys}"
+        elif keys:
+            app = SeqtopApp(scene(ScriptedSource(), hostile="?").source, clock=lambda: 0.0)
+        with play(app, (100, 40)) as pilot:
+            pilot.press(*keys.split())
+            rows = opened(app, pilot)
+            scales.append(rows.window.cell)
+            assert rows.position_column is not None or not keys
+            assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(app)
     assert scales[0] == scales[1] == scales[2] < 1
 
 
 def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
     history = app.ui.source.history
     replayed = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("right")
-        rows = await opened(replayed, pilot)
+    with play(replayed, (100, 40)) as pilot:
+        pilot.press("right")
+        rows = opened(replayed, pilot)
         scale = rows.window
-        await pilot.press("right_curly_bracket", "right")
-        await pilot.pause()
+        pilot.press("right_curly_bracket", "right")
         assert rows.window == scale
         assert rows.position_column is not None
-
-    play(replayed, act, (100, 40))
