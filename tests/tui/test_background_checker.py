@@ -32,7 +32,6 @@ def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
                 assert app.ui.time_travel.position == position
             pilot.pause()
             last = app.ui.checks.checker.findings()[-1] if app.ui.checks.checker else None
-            assert last is not None
             assert f"Check {last.finding.rule} failed: {last.finding.message}" in words(app)
 
 

@@ -63,7 +63,6 @@ def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
         script.step()
         pilot.press("q")
     path = written(folder)
-    assert app.exit_message is not None
     assert app.exit_message.startswith(f"Recorded 1 step to {path} (")
     assert source.listeners == before
     with FileStore(path) as recording:

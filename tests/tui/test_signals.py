@@ -32,7 +32,6 @@ def test_they_end_the_program_as_ever(app: str, session: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(app=app, session=session)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "runs\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(SECONDS) == -signal.SIGTERM

@@ -185,7 +185,6 @@ def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
                 cost = "swapped out" if whom.mode == "swap" else lost
                 expected = f"Preempted here: {whom.request_id} ({cost})."
             assert expected in words(either)
-            assert either.ui.selection is not None
             assert either.ui.selection[0].request_id == whom.request_id
         pilot.press(on)
         assert_shows(either, before[1])

@@ -203,7 +203,6 @@ def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine: MakeEngi
     engine = make_engine(max_num_seqs=5)
     search(engine, [[1] * 4, [2] * 4])
     record = engine.step()
-    assert record.admission_blocked is not None
     assert record.admission_blocked.cause == "seq_limit"
     assert all(record.num_running <= 5 for record in drain(engine))
 

@@ -44,7 +44,6 @@ def directory(tmp_path: Path) -> Path:
 def assert_as_transformers(path: Path, **variables: Any) -> None:
     theirs = AutoTokenizer.from_pretrained(path)
     template = ChatTemplate.from_pretrained(path)
-    assert template is not None
     text = template.render(MESSAGES, **variables)
     settings = {"add_generation_prompt": True} | variables
     assert text == theirs.apply_chat_template(MESSAGES, tokenize=False, **settings)
@@ -55,7 +54,6 @@ def assert_as_transformers(path: Path, **variables: Any) -> None:
 def test_bundled_template() -> None:
     assert_as_transformers(DEFAULT_MODEL)
     template = ChatTemplate.from_pretrained(DEFAULT_MODEL)
-    assert template is not None
     assert template.render(MESSAGES) == (
         "<|begin|>Be <kind> & brief.\n\n\nUser: Tell me a story about a fox.\n"
         "Bot: Once upon a time.\nUser: And then? <|end|>\nBot:"

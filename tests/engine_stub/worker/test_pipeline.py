@@ -158,7 +158,6 @@ def served(endpoint: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.P
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert "published at" in process.stdout.readline()
         yield process, psutil.Process(process.pid).children(recursive=True)
     finally:

@@ -135,7 +135,6 @@ def test_a_selection_that_the_filter_hides_is_named_and_comes_back(app: SeqtopAp
         chosen = app.ui.cursor.seq_id
         assert chosen is not None
         hidden = app.ui.sequence(chosen)
-        assert hidden is not None
         pilot.press("slash", *"status:wait", "enter")
         assert app.ui.cursor.seq_id != chosen
         assert f"{hidden[0].request_id} is hidden" in screen(app)

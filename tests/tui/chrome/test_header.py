@@ -24,7 +24,6 @@ def test_rates_of_an_engine_that_is_gone_are_unknown(
 ) -> None:
     app.ui.update()
     figures = app.ui.step_series.last_second(app.ui.state.time)
-    assert figures is not None
     rates = {fmt.rate(figures.rate(name)) for name in ("steps", "prefill", "generated")}
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}

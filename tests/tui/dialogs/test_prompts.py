@@ -81,7 +81,6 @@ def test_copying(key: str) -> None:
     with play(app, (80, 24)) as pilot:
         written: list[str] = []
         driver = app._driver
-        assert driver is not None
         driver.write = written.append  # type: ignore[assignment]
         pilot.press("y", "escape", "y", key)
         until(pilot, lambda: any("\x1b]52;c;" in text for text in written))

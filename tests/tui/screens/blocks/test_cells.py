@@ -125,7 +125,6 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
         assert state.cached_blocks is not None
         unused = {block for block in state.cached_blocks if not index.owners(block)}
         assert 3 in unused
-        assert state.stats is not None
         assert len(unused) == state.stats.num_cached_blocks
 
         def signs() -> dict[int, str]:

@@ -27,7 +27,6 @@ def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     source.after_event = ui.update
     scene(source)
     figures = ui.step_series.last_second(ui.state.time)
-    assert figures is not None
     slots = cells.arrange(200)
     shown = {fmt.rate(figures.rate("steps")), fmt.rate(figures.rate("prefill"))}
     assert shown <= set(plain(cells.row(slots, ui)).split())

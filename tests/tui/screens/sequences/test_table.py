@@ -246,7 +246,6 @@ def test_findings_about_a_sequence_are_in_sight() -> None:
         app.start_checking()
         checked(app, pilot)
         checker = app.ui.checks.checker
-        assert checker is not None
         assert {located.finding.request_id for located in checker.findings()} == {
             "huge",
             "thrashed",

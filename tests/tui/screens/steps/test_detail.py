@@ -22,7 +22,6 @@ def test_a_member_leads_to_its_sequence(app: SeqtopApp) -> None:
         assert "req-7 was preempted to make room for req-6; 79 computed tokens" in screen(app)
         pilot.press("tab", "down", "down")
         member = app.screen.query_one(Members).chosen
-        assert member is not None
         assert member.request_id == "req-2"
         pilot.press("tab")
         assert app.screen.query_one(StepRows).has_focus
@@ -30,7 +29,6 @@ def test_a_member_leads_to_its_sequence(app: SeqtopApp) -> None:
         assert isinstance(app.screen, SequencesScreen)
         assert app.ui.paused
         assert app.ui.state.step == 34
-        assert app.ui.selection is not None
         assert app.ui.selection[0].request_id == "req-2"
 
 
