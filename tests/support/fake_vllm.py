@@ -629,6 +629,12 @@ class AsyncScheduler(Scheduler):
             request.num_output_placeholders += not request.is_prefill_chunk
 
 
+class PipelinedScheduler(AsyncScheduler):
+    """An `AsyncScheduler` whose model runs in two stages."""
+
+    num_steps_ahead = 2
+
+
 OWN = {
     Request: {"tokens", "encoder_inputs"},
     FCFSRequestQueue: set(),
@@ -690,6 +696,12 @@ def step(scheduler: Scheduler) -> list[Any]:
     if len(scheduler.in_flight) <= scheduler.num_steps_ahead:
         return []
     return list(scheduler.update_from_output(*scheduler.in_flight.popleft())[0].outputs)
+
+
+def drain(scheduler: Scheduler) -> None:
+    """Processes the outputs of all steps in flight, as when the next one has to wait for them."""
+    while scheduler.in_flight:
+        scheduler.update_from_output(*scheduler.in_flight.popleft())
 
 
 def wrapped(scheduler: Scheduler) -> list[str]:

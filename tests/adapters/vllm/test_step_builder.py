@@ -21,9 +21,11 @@ from seqtop.wire.messages import CudaGraph, Step
 from tests.support.fake_vllm import (
     AsyncScheduler,
     PauseState,
+    PipelinedScheduler,
     Request,
     RequestStatus,
     Scheduler,
+    drain,
     step,
 )
 from tests.support.waiting import SECONDS, wait_until
@@ -87,9 +89,10 @@ def catch_up(session: Session, scheduler: Scheduler) -> None:
 
 def step_and_assert_shows(session: Session, scheduler: Scheduler, num_steps: int = 1) -> None:
     for _ in range(num_steps):
+        num_updates = scheduler.num_updates
         step(scheduler)
-        catch_up(session, scheduler)
-        if scheduler.num_updates:  # else the first step is in flight
+        if scheduler.num_updates > num_updates:  # else nothing is published
+            catch_up(session, scheduler)
             assert_shows(session, scheduler)
 
 
@@ -129,7 +132,7 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
         assert state.stats.num_used_blocks == scheduler.pool.num_gpu_blocks - 1 - len(free)
 
 
-@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
+@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler, PipelinedScheduler])
 def test_viewer_shows_the_scheduler_at_every_step(kind: type[Scheduler], endpoint: str) -> None:
     scheduler = kind(num_gpu_blocks=14)
     with viewer(scheduler, endpoint) as (session, watch):
@@ -141,7 +144,9 @@ def test_viewer_shows_the_scheduler_at_every_step(kind: type[Scheduler], endpoin
             scheduler.add_request(last)
         while scheduler.requests:
             step_and_assert_shows(session, scheduler)
-            if scheduler.num_updates == 12:
+            if scheduler.num_updates % 3 == 0:
+                drain(scheduler)
+            if last.request_id in scheduler.requests and scheduler.num_updates > 12:
                 scheduler.finish_requests(last.request_id, RequestStatus.FINISHED_ABORTED)
         # vLLM makes one more, to tell its workers who ended.
         step_and_assert_shows(session, scheduler, 1 + scheduler.num_steps_ahead)
