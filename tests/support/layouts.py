@@ -145,6 +145,10 @@ def dump() -> str:
         lines += [*layout(cls), f"  {encoded}", ""]
     for cls in types_of_vllm():
         lines += [*layout(cls), ""]
+    lines.append("seqtop.sequence")
+    for name in sequence.__all__:
+        value = getattr(sequence, name)
+        lines.append(f"    {name}" + (f" = {value!r}" if isinstance(value, str | int) else ""))
     return "\n".join(lines)
 
 
