@@ -2,19 +2,16 @@
 
 import random
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engine_stub.config import DEFAULT_MODEL, EngineConfig, PreemptionVictim
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
 from engine_stub.worker.model_runner import ModelOutput
-from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
+from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.wire import decode, encode
-from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import generate
 from tests.support.running import MakeEngine
 
@@ -190,69 +187,3 @@ def test_worker_behind_a_wire(
     assert outputs == expected
     assert sum(len(record.preemptions) for record in records) > 5
     assert worker.seq_groups == {}
-
-
-@given(
-    block_size=st.sampled_from([1, 4, 16]),
-    num_tokens_in_pool=st.integers(160, 700),
-    max_num_seqs=st.integers(1, 12),
-    extra_budget=st.integers(0, 60),
-    caching=st.booleans(),
-    num_cpu_blocks=st.integers(0, 40),
-    mode=st.sampled_from(get_args(PreemptionMode)),
-    victim=st.sampled_from(get_args(PreemptionVictim)),
-    num_steps=st.integers(1, 6),
-    arrivals=st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, NUM_PROMPTS - 1)), min_size=1, max_size=12
-    ),
-    aborts=st.sets(st.integers(0, 11), max_size=3),
-)
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_any_arrivals_through_any_pool(
-    make_engine: MakeEngine,
-    prompts: list[list[int]],
-    expected: list[list[int]],
-    block_size: int,
-    num_tokens_in_pool: int,
-    max_num_seqs: int,
-    extra_budget: int,
-    caching: bool,
-    num_cpu_blocks: int,
-    mode: str,
-    victim: str,
-    num_steps: int,
-    arrivals: list[tuple[int, int]],
-    aborts: set[int],
-) -> None:
-    engine = make_engine(
-        block_size=block_size,
-        num_gpu_blocks=num_tokens_in_pool // block_size,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + extra_budget,
-        enable_prefix_caching=caching,
-        num_cpu_blocks=num_cpu_blocks,
-        preemption_mode=mode,
-        preemption_victim=victim,
-        num_scheduler_steps=num_steps,
-    )
-    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    groups = []
-    for number, (num_steps, index) in enumerate(arrivals):
-        groups += engine.add_request(f"r{number}", prompts[index], params)
-        for _ in range(num_steps):
-            engine.step()
-        if number in aborts:
-            engine.abort_request(f"r{number}")
-    while engine.has_unfinished_requests():
-        engine.step()
-        engine.block_manager.check()
-    for group, (_, index) in zip(groups, arrivals, strict=True):
-        output = list(group.first_seq.get_output_token_ids())
-        if group.first_seq.status is SequenceStatus.FINISHED_ABORTED:
-            assert output == expected[index][: len(output)]
-        else:
-            assert output == expected[index]
-    assert engine.block_manager.stats.used == 0
-    assert engine.worker.seq_groups == {}

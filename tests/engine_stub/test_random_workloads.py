@@ -1,14 +1,7 @@
 """Anything at once: beams, samples, aborts, priorities, both ways of preemption, any pool."""
 
-import contextlib
-import random
-from typing import get_args
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engine_stub.config import PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
@@ -16,7 +9,7 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, PreemptionMode
+from seqtop.wire.messages import Event
 from tests.support.running import MakeEngine
 
 BLOCK_SIZE = 4
@@ -98,82 +91,6 @@ class Inspected:
                 assert shown.text == seq.output_text
                 assert shown.cumulative_logprob == seq.get_cumulative_logprob()
                 assert shown.status is seq.status
-
-
-def params(rng: random.Random, max_num_seqs: int) -> SamplingParams | BeamSearchParams:
-    max_tokens = rng.randrange(1, 14)
-    kind = rng.choice(("greedy", "sampled", "several", "beams"))
-    if kind == "beams":
-        return BeamSearchParams(
-            beam_width=rng.randint(1, min(max_num_seqs, 3)),
-            max_tokens=max_tokens,
-            early_stopping=rng.choice((True, False, "never")),
-        )
-    if kind == "greedy":
-        return SamplingParams(temperature=0, max_tokens=max_tokens, prompt_logprobs=1)
-    return SamplingParams(
-        n=rng.randint(1, 3) if kind == "several" else 1,
-        seed=rng.randrange(100),
-        max_tokens=max_tokens,
-        stop_token_ids=[rng.randrange(257)],
-    )
-
-
-@given(
-    num_gpu_blocks=st.integers(MAX_MODEL_LEN // BLOCK_SIZE, 40),
-    num_cpu_blocks=st.integers(0, 40),
-    max_num_seqs=st.integers(1, 8),
-    extra_budget=st.integers(0, 40),
-    mode=st.sampled_from(get_args(PreemptionMode)),
-    victim=st.sampled_from(get_args(PreemptionVictim)),
-    num_steps=st.integers(1, 5),
-    chunked=st.booleans(),
-    caching=st.booleans(),
-    seed=st.integers(0, 2**16),
-)
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_any_workload_ends_in_order(
-    make_engine: MakeEngine,
-    num_gpu_blocks: int,
-    num_cpu_blocks: int,
-    max_num_seqs: int,
-    extra_budget: int,
-    mode: str,
-    victim: str,
-    num_steps: int,
-    chunked: bool,
-    caching: bool,
-    seed: int,
-) -> None:
-    rng = random.Random(seed)
-    run = Inspected(
-        make_engine(
-            block_size=BLOCK_SIZE,
-            num_gpu_blocks=num_gpu_blocks,
-            num_cpu_blocks=num_cpu_blocks,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(max_num_seqs + extra_budget, 0 if chunked else 100),
-            max_model_len=MAX_MODEL_LEN,
-            preemption_mode=mode,
-            preemption_victim=victim,
-            num_scheduler_steps=num_steps,
-            enable_chunked_prefill=chunked,
-            enable_prefix_caching=caching,
-        )
-    )
-    for _ in range(rng.randrange(4, 16)):
-        shared = [9] * rng.randrange(12)
-        prompt = shared + [rng.randrange(1, 257) for _ in range(rng.randrange(1, 20))]
-        # Beams that the pool could not hold are refused.
-        with contextlib.suppress(ValueError):
-            run.add(prompt, params(rng, max_num_seqs), rng.randrange(2))
-        for _ in range(rng.randrange(4)):
-            run.step()
-        if run.groups and rng.random() < 0.2:
-            run.engine.abort_request(rng.choice(run.groups).request_id)
-    run.drain()
 
 
 @pytest.mark.parametrize("num_cpu_blocks", [0, 8, 60])

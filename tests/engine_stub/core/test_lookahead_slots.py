@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig, PreemptionVictim
+from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.engine import LLMEngine
@@ -17,7 +15,6 @@ from seqtop.sequence import (
     SamplingParams,
     Sequence,
     SequenceGroup,
-    SequenceStatus,
     token_inputs,
 )
 from seqtop.wire.messages import PreemptionMode
@@ -219,89 +216,3 @@ def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
     manager.allocate_slots([prompt_seq], manager.get_computed_blocks([prompt_seq]))
     assert slots.extend([prompt, decode]) == [prompt, decode]
     assert [group.seq_group.state.num_steps for group in (prompt, decode)] == [1, 1]
-
-
-@given(
-    lookahead=st.sampled_from(sorted(LOOKAHEADS)),
-    most=st.integers(1, 6),
-    block_size=st.sampled_from([1, 4, 16]),
-    num_tokens_in_pool=st.integers(80, 240),
-    max_num_seqs=st.integers(1, 6),
-    extra_budget=st.integers(0, 40),
-    chunked=st.booleans(),
-    caching=st.booleans(),
-    num_cpu_blocks=st.integers(0, 30),
-    mode=st.sampled_from(get_args(PreemptionMode)),
-    victim=st.sampled_from(get_args(PreemptionVictim)),
-    arrivals=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=8
-    ),
-    aborts=st.sets(st.integers(0, 7), max_size=2),
-)
-# Twenty, and more where a profile asks for more.
-@settings(max_examples=settings().max_examples // 5)
-def test_any_arrivals_through_any_pool(
-    known: tuple[Path, list[list[int]]],
-    lookahead: str,
-    most: int,
-    block_size: int,
-    num_tokens_in_pool: int,
-    max_num_seqs: int,
-    extra_budget: int,
-    chunked: bool,
-    caching: bool,
-    num_cpu_blocks: int,
-    mode: str,
-    victim: str,
-    arrivals: list[tuple[int, int, int]],
-    aborts: set[int],
-) -> None:
-    path, expected = known
-    ahead = {
-        name: most if isinstance(value, int) else value
-        for name, value in LOOKAHEADS[lookahead].items()
-    }
-    engine = make_engine(
-        path,
-        block_size=block_size,
-        num_gpu_blocks=num_tokens_in_pool // block_size,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(max_num_seqs + extra_budget, 0 if chunked else 80),
-        enable_chunked_prefill=chunked,
-        enable_prefix_caching=caching,
-        num_cpu_blocks=num_cpu_blocks,
-        preemption_mode=mode,
-        preemption_victim=victim,
-        **ahead,
-    )
-
-    def step() -> None:
-        record = engine.step()
-        engine.block_manager.check()
-        num_tokens = record.num_prefill_tokens + record.num_decode_tokens
-        assert num_tokens <= engine.config.max_num_batched_tokens
-        for update in record.updates:
-            if not update.seq.is_finished():
-                # A sequence that runs lacks its newest token, or part of its prompt.
-                assert update.seq.get_num_computed_tokens() < update.seq.get_len()
-
-    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    groups = []
-    for number, (num_steps, index, priority) in enumerate(arrivals):
-        groups += engine.add_request(f"r{number}", prompts()[index], params, priority=priority)
-        for _ in range(num_steps):
-            step()
-        if number in aborts:
-            engine.abort_request(f"r{number}")
-    while engine.has_unfinished_requests():
-        step()
-    for group, (_, index, _) in zip(groups, arrivals, strict=True):
-        output = list(group.first_seq.get_output_token_ids())
-        if group.first_seq.status is SequenceStatus.FINISHED_ABORTED:
-            assert output == expected[index][: len(output)]
-        else:
-            assert output == expected[index]
-    stats = engine.block_manager.stats
-    assert stats.used == 0
-    assert stats.free_cpu == stats.total_cpu
-    assert engine.worker.seq_groups == {}
