@@ -1,5 +1,6 @@
 """Random workloads with all that the bundled engine can do, and nothing is found wrong."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -47,7 +48,12 @@ class Watched:
                 assert shown.status is seq.status
 
 
-@pytest.mark.parametrize("num", [15, pytest.param(50, marks=pytest.mark.release("more seeds"))])
+NUM_RUNS = int(os.environ.get("NUM_RUNS", "200"))
+
+
+@pytest.mark.parametrize(
+    "num", [15, pytest.param(NUM_RUNS, marks=pytest.mark.release("more seeds"))]
+)
 def test_nothing_is_found(tmp_path: Path, num: int) -> None:
     models = small_models(tmp_path)
     seen: Counter[str] = Counter()

@@ -130,7 +130,7 @@ class Bug(NamedTuple):
 
     name: str
     rule: str
-    """The rule that finds it first, or at the same step; `MISSED` if none does."""
+    """The rule that names it, of those that find it; `MISSED` if none does."""
     inject: Callable[[Run], None]
     load: Load = Load()
     settings: dict[str, Any] | None = None
@@ -780,7 +780,7 @@ BUGS = (
         UNCACHED),
     Bug("a chunk begins a token late", "chunk-start", skip_a_token, Load(num_requests=60),
         {"max_num_batched_tokens": 16}),
-    Bug("a chunk is computed again and again", "stalled", compute_again,
+    Bug("a chunk is computed again and again", "cached-before-computed", compute_again,
         Load(num_long=3, tick=0.3), {"max_num_batched_tokens": 16}),
     Bug("a step counts tokens that no sequence has", "token-sum", count_more_tokens),
     Bug("a text delta is lost", "text-length", drop_text),
