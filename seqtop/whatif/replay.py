@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import zip_longest
 from operator import itemgetter
@@ -187,6 +188,8 @@ class Replay:
         """A heap of those that are known to come."""
         self._aborts: list[tuple[float, str]] = []
         """A heap of aborts, which come a time after the arrival."""
+        self._latest_arrival = -math.inf, -math.inf
+        """The latest arrival time so far, as recorded and as replayed."""
         self._followers: dict[str, str] = {}
         """In a closed loop: the request that waits for the end of another one."""
 
@@ -264,10 +267,20 @@ class Replay:
     ) -> None:
         """Gives arrivals, by `later` seconds later than they were recorded, and aborts."""
         for request_id in arrived:
-            arrival_time = self._workload.requests[request_id].arrival.arrival_time + later
-            self._add(scheduler, request_id, arrival_time)
+            arrival_time = self._workload.requests[request_id].arrival.arrival_time
+            self._add(scheduler, request_id, self._delayed(arrival_time, later))
         for request_id in aborted:
             self._abort(scheduler, request_id)
+
+    def _delayed(self, arrival_time: float, later: float) -> float:
+        """Returns a later time, so that the order of all arrival times stays the same."""
+        latest, delayed = self._latest_arrival
+        if arrival_time < latest:
+            return min(arrival_time + later, math.nextafter(delayed, -math.inf))
+        if arrival_time > latest:
+            delayed = max(arrival_time + later, math.nextafter(delayed, math.inf))
+            self._latest_arrival = arrival_time, delayed
+        return delayed
 
     def _repeat_calls(self, scheduler: Scheduler) -> None:
         """Repeats the calls of a scheduler that may be ahead of the outputs, all in their order."""

@@ -95,6 +95,9 @@ class WorkloadRequest(msgspec.Struct):
         """The seconds from its arrival until it was aborted; `None` if it was not."""
         if self.status is not SequenceStatus.FINISHED_ABORTED or self.ended_at is None:
             return None
+        params = self.arrival.sampling_params
+        if self.num_schedule_calls is not None and params is not None and params.stop:
+            return None  # vLLM's front end aborts a request at a stop string: with its last token
         return max(self.ended_at - self.arrival.arrival_time, 0.0)
 
     @property

@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from itertools import count
@@ -180,7 +181,7 @@ def engine_request(
         "mm_features": None,
         "sampling_params": sampling,
         "pooling_params": None,
-        "arrival_time": 1.0,
+        "arrival_time": time.time(),
         "lora_request": None,
         "cache_salt": cache_salt,
         "data_parallel_rank": None,

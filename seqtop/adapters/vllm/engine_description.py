@@ -41,6 +41,8 @@ _SCHEDULER_SETTINGS: Final = {
 }
 """Settings that a scheduler's decisions depend on, beside those of `EngineStarted`, by the part of
 vLLM's configuration. No version of vLLM has all of them."""
+_SHAPE: Final = ("num_kv_heads", "head_size", "head_size_v", "page_size_padded")
+"""Fields of a KV-cache specification on which the memory of a block depends, and no decision."""
 _MISSING: Final = object()
 _OWN_OPTIONS: Final = ("scheduler_config", "cache_config", "parallel_config")
 """Parts whose settings are options of vLLM by their names alone. Those of other parts are named as
@@ -108,11 +110,12 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
 
 
 def _kv_cache_spec(spec: Any) -> dict[str, Setting]:
-    """Returns the kind of a KV-cache group and its fields, as far as they are plain values."""
-    values: dict[str, Setting] = {"kind": type(spec).__name__}
+    """Returns the kind of a KV-cache group and its plain values that are not the default ones."""
+    values: dict[str, Setting] = {"kind": type(spec).__name__, "block_size": spec.block_size}
     for field in dataclasses.fields(spec) if dataclasses.is_dataclass(spec) else ():
         value: Any = getattr(spec, field.name)
-        if isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum):
+        is_plain = isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)
+        if is_plain and value != field.default and field.name not in _SHAPE:
             values[field.name] = value
     return values
 

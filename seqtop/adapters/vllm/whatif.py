@@ -568,10 +568,11 @@ def _kv_cache(info: EngineInfo, limits: Mapping[str, Any], config: Any) -> Any:
 
     groups = []
     for index, recorded in enumerate(info.kv_cache_specs):
-        values: dict[str, Any] = dict(recorded)
+        # No decision depends on the shape of a block.
+        shape = {"num_kv_heads": 1, "head_size": 1, "dtype": config.model_config.dtype}
+        values: dict[str, Any] = shape | recorded
         kind = str(values.pop("kind"))
         spec_class: Any = getattr(kv_cache_interface, kind, None)
-        values["dtype"] = config.model_config.dtype  # no decision depends on it
         if len(info.kv_cache_specs) == 1:
             values["block_size"] = limits["block_size"]
         try:
