@@ -97,7 +97,7 @@ class Crowd:
                     f"req-{number}",
                     number,
                     computed=num_computed,
-                    outputs={number: ([token], 0.0)},
+                    outputs={number: ([(token - 1) % 1_000], 0.0)},  # that of the step before
                     do_sample=True,
                 )
             )

@@ -48,6 +48,10 @@ class LifecycleRules(RuleGroup):
 
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
+        self._members: list[Member] = []
+        """The batch of the current step."""
+        self._named: dict[int, SequenceUpdate | None] = {}
+        """The sequences in it and those that the step updates, with their updates."""
         self._before: dict[int, _Before] = {}
         """The sequences that the current event names, before it is applied."""
         self._num_anomalies = 0
@@ -62,7 +66,10 @@ class LifecycleRules(RuleGroup):
         self._num_anomalies = self.state.num_anomalies
         if not isinstance(event, Step):
             return
-        for seq_id in _named(event):
+        self._members = list(members(event))
+        self._named = {member.seq_id: member.update for member in self._members}
+        self._named.update((update.seq_id, update) for update in event.sequences)
+        for seq_id in self._named:
             if sequence := sequences.get(seq_id):
                 self._before[seq_id] = _Before(
                     sequence.status, sequence.engine_status, sequence.num_computed_tokens
@@ -89,7 +96,7 @@ class LifecycleRules(RuleGroup):
         if not isinstance(event, Step):
             return
         preempted = {preemption.request_id for preemption in event.preemptions}
-        for seq_id, update in _named(event).items():
+        for seq_id, update in self._named.items():
             sequence = self.state.sequences.get(seq_id)
             if sequence is None:
                 continue
@@ -104,7 +111,7 @@ class LifecycleRules(RuleGroup):
                     yield from self._computed_back(sequence, before)
             if update is not None and update.new_token_ids:
                 yield from self._max_tokens_of(sequence, len(update.new_token_ids))
-        for member in members(event):
+        for member in self._members:
             if before := self._before.get(member.seq_id):
                 is_admitted = before.status is _WAITING or member.request_id in preempted
                 yield from self._chunk_start(member, before, is_admitted=is_admitted)
@@ -247,12 +254,3 @@ def _last(token_ids: Sequence[int]) -> str:
     named = ", ".join(map(str, token_ids[-_MAX_NAMED:]))
     dots = "…, " if len(token_ids) > _MAX_NAMED else ""
     return f" ({dots}{named})" if named else ""
-
-
-def _named(step: Step) -> dict[int, SequenceUpdate | None]:
-    """Returns the sequences in the batch of a step and those that it updates."""
-    named: dict[int, SequenceUpdate | None] = {
-        member.seq_id: member.update for member in members(step)
-    }
-    named.update((update.seq_id, update) for update in step.sequences)
-    return named
