@@ -438,11 +438,9 @@ class SeqtopApp(BaseApp):
     def action_what_if(self) -> None:
         from seqtop.tui.dialogs.whatif import WhatIfDialog
 
-        path = getattr(self.ui.source.history, "path", None)
-        if path is None:
-            self._show_notice("This works with a recording: R writes one.", severity="warning")
-        else:
-            self.push_screen(WhatIfDialog(str(path)))
+        with self.ui.lock:
+            moment = freeze(self.ui.state)
+        self.push_screen(WhatIfDialog(self.ui.source.history, moment))
 
     def action_record(self) -> None:
         recording = self.ui.recording

@@ -6,12 +6,13 @@ python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
+python -m tests.release whatif pairs
 """
 
 import importlib
 import sys
 
-NAMES = ("attacks", "bombs", "healing", "injected_bugs", "soak", "stress")
+NAMES = ("attacks", "bombs", "healing", "injected_bugs", "soak", "stress", "whatif")
 
 
 def main() -> None:

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from engine_stub.entrypoints.whatif import BundledScheduler
-from seqtop.diff.comparison import Comparison, compare
-from seqtop.diff.run import Run
-from seqtop.history import FileStore, FileWriter
-from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
+from seqtop.history import FileStore
+from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.step_time import fit
 from seqtop.whatif.workload import Workload
 from tests.support.greedy_runs import record_run
-from tests.support.random_runs import RandomRun, small_models
+from tests.support.random_runs import small_models
+from tests.support.replaying import compared, record_random, replayed
 
 NUM_RUNS = 40
 
@@ -21,30 +19,6 @@ NUM_RUNS = 40
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return small_models(tmp_path_factory.mktemp("models"))
-
-
-def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
-    with FileStore(source) as recording:
-        workload = Workload(recording)
-    clock = Clock()
-    with FileWriter(target, overwrite=True) as writer:
-        replay = Replay(workload, options, clock, RecordingSink(writer))
-        return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
-
-
-def compared(a: Path, b: Path) -> Comparison:
-    with FileStore(a) as first, FileStore(b) as second:
-        return compare(Run(first), Run(second))
-
-
-def record_random(path: Path, seed: int, models: list[Path]) -> RandomRun:
-    run = RandomRun(seed, models)
-    with FileWriter(path, overwrite=True) as writer:
-        sink = RecordingSink(writer)
-        sink.publish(run.info())
-        for _ in run.steps(sink):
-            pass
-    return run
 
 
 def test_random_runs_come_out_again(tmp_path: Path, models: list[Path]) -> None:

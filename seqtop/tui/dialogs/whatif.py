@@ -8,15 +8,16 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Label, Static
 from textual.worker import Worker, WorkerState
 
-from seqtop.history.timeline import RecordingError
+from seqtop.history.copying import save
+from seqtop.history.file_store import FileStore
+from seqtop.history.timeline import Timeline
+from seqtop.state import EngineState
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.prompts import Dialog
 from seqtop.whatif import report
-from seqtop.whatif.driver import DriverError
-from seqtop.whatif.predict import Question, predict
-from seqtop.whatif.settings import SettingError
-from seqtop.whatif.step_time import StepTimeError
-from seqtop.whatif.workload import WorkloadError
+from seqtop.whatif.driver import ShowProgress
+from seqtop.whatif.moment import side_by_side
+from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict, scratch_folder
 
 _EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
 
@@ -25,7 +26,8 @@ class WhatIfDialog(Dialog[None]):
     """Asks for changes of settings, and shows what the run would have been with them.
 
     Args:
-        path: The path of the recording.
+        history: The recording, or the history of a running engine.
+        moment: A copy of the state on display.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -36,9 +38,10 @@ class WhatIfDialog(Dialog[None]):
         Binding("pagedown", "scroll(10)", "Page down", show=False),
     ]
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, history: Timeline, moment: EngineState) -> None:
         super().__init__()
-        self._path = path
+        self._history = history
+        self._moment = moment
         self._worker: Worker[str] | None = None
 
     def compose(self) -> ComposeResult:
@@ -58,9 +61,20 @@ class WhatIfDialog(Dialog[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if self._worker is not None and self._worker.is_running:
             return
-        question = Question(recording=self._path, changes=event.value.split())
+        changes = event.value.split()
         self._show("The engine's scheduler runs again, first with the recorded settings …")
-        self._worker = self.run_worker(lambda: _answer(question), thread=True, exit_on_error=False)
+        self._worker = self.run_worker(
+            lambda: _answer(self._history, self._moment, changes, self._show_progress),
+            thread=True,
+            exit_on_error=False,
+        )
+
+    def _show_progress(self, num_complete: float, total: int) -> None:
+        def show() -> None:
+            if self._worker is not None and self._worker.is_running:
+                self._show(f"The engine's scheduler runs again: {num_complete:.1f} of {total} runs")
+
+        self.app.call_later(show)  # from any thread, and without waiting for this one
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state is WorkerState.SUCCESS:
@@ -72,9 +86,24 @@ class WhatIfDialog(Dialog[None]):
         self.query_one("#whatif-answer", Static).update("\n".join(map(safe_line, text.split("\n"))))
 
 
-def _answer(question: Question) -> str:
+def _answer(
+    history: Timeline, moment: EngineState, changes: list[str], progress: ShowProgress
+) -> str:
     """Returns the prediction as text, or the reason why there is none."""
     try:
-        return report.as_text(predict(question))
-    except (RecordingError, WorkloadError, DriverError, SettingError, StepTimeError) as error:
+        with scratch_folder() as folder:
+            path = getattr(history, "path", None)
+            if path is None:
+                path = folder / "history.seqtop"
+                save(history, path)
+            output = str(folder / "prediction.seqtop")
+            question = Question(recording=str(path), changes=changes, output=output)
+            answer = predict(question, progress)
+            lines = [report.as_text(answer)]
+            if answer.predicted is not None:
+                with FileStore(output) as prediction:
+                    then = prediction.at(prediction.index.at_time(moment.time))
+                lines += ["", *side_by_side(moment, then)]
+    except WHATIF_ERRORS as error:
         return f"No prediction: {error}."
+    return "\n".join(lines)

@@ -1,14 +1,16 @@
 """The dialog that predicts a recorded run with other settings."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from seqtop.history import FileStore
 from seqtop.history.playback import Playback
+from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from tests.support.greedy_runs import record_run
-from tests.support.piloting import notices, play, screen, until
+from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
 
 
@@ -31,14 +33,34 @@ def test_other_settings_are_predicted(recording: Path) -> None:
             until(pilot, lambda: "num_gpu_blocks: 40 → 64" in screen(app))
             assert "recorded" in screen(app)
             assert "unchanged settings: " in screen(app)
-            pilot.press("down", "pagedown", "pagedown", "pagedown")
-            until(pilot, lambda: "times: at the recorded speed" in screen(app))
+            pilot.press("down", *["pagedown"] * 9)
+            until(pilot, lambda: "A: recorded B: PREDICTION" in words(app))
+            assert "requests finished" in words(app)
             pilot.press("escape")
             assert "What if" not in screen(app)
 
 
-def test_an_engine_has_to_be_recorded_first() -> None:
-    app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0)
-    with play(app) as pilot:
-        pilot.press("I")
-        assert notices(app) == ["This works with a recording: R writes one."]
+def test_the_history_of_a_running_engine_is_used_from_its_start(recording: Path) -> None:
+    with FileStore(recording) as store:
+        events = [event for _, event in store.events(-1, store.last) if event is not None]
+    whole, late = ScriptedSource(*events), ScriptedSource()
+    state = EngineState()
+    for event in events[:200]:
+        state.apply(event)
+    late.replace(state)
+    for source, answer in (
+        (whole, "preemptions"),
+        (late, "No prediction: the recording starts in the middle of a run"),
+    ):
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        with play(app, (120, 40)) as pilot:
+            pilot.press("I", *"num_gpu_blocks=64", "enter")
+            until(pilot, partial(_shows, app, answer))
+
+
+def _shows(app: SeqtopApp, text: str) -> bool:
+    return text in words(app)
+
+
+def words(app: SeqtopApp) -> str:
+    return " ".join(screen(app).split())

@@ -1,0 +1,68 @@
+"""A recorded and a predicted run side by side at one time."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from seqtop.state import EngineState
+from seqtop.state.fields import status_word
+from seqtop.text import format as fmt
+
+_MAX_LISTED = 20
+_NAME_WIDTH = 24
+_WIDTH = 14
+
+
+def side_by_side(recorded: EngineState, predicted: EngineState) -> list[str]:
+    """Returns lines with what differs between the states of two runs of one workload.
+
+    Args:
+        recorded: The state of the recorded run.
+        predicted: The state of the predicted run at the same time.
+    """
+    lines = [
+        f"at {fmt.clock(recorded.time)}, side by side:",
+        _line("", "A: recorded", "B: PREDICTION"),
+        *(_line(name, fmt.count(a), fmt.count(b)) for name, a, b in _figures(recorded, predicted)),
+    ]
+    others = [
+        _line(request_id, a, b)
+        for request_id in recorded.requests | predicted.requests
+        if (a := _status(recorded, request_id)) != (b := _status(predicted, request_id))
+    ]
+    if not others:
+        return [*lines, "  each request has the same status"]
+    lines += islice(others, _MAX_LISTED)
+    if (more := len(others) - _MAX_LISTED) > 0:
+        lines.append(f"  and {fmt.plural(more, 'other request')} of another status")
+    return lines
+
+
+def _figures(a: EngineState, b: EngineState) -> list[tuple[str, int | None, int | None]]:
+    stats = a.stats, b.stats
+    return [
+        ("steps", a.num_steps_seen, b.num_steps_seen),
+        ("requests finished", a.num_finished, b.num_finished),
+        ("output tokens", a.num_output_tokens, b.num_output_tokens),
+        *(
+            (title, *(getattr(own, name, None) for own in stats))
+            for title, name in (
+                ("running", "num_running"),
+                ("waiting", "num_waiting"),
+                ("used blocks", "num_used_blocks"),
+                ("preemptions", "num_preemptions"),
+            )
+        ),
+    ]
+
+
+def _status(state: EngineState, request_id: str) -> str:
+    request = state.requests.get(request_id)
+    if request is None or not request.seq_ids:
+        return "not there"
+    sequence = state.sequences.get(request.seq_ids[0])
+    return "not there" if sequence is None else status_word(request, sequence)
+
+
+def _line(name: str, a: str, b: str) -> str:
+    return f"  {name:<{_NAME_WIDTH}}{a:>{_WIDTH}}{b:>{_WIDTH}}"

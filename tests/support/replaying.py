@@ -1,0 +1,38 @@
+"""Replays recordings of the bundled engine in this process."""
+
+from pathlib import Path
+
+from engine_stub.entrypoints.whatif import BundledScheduler
+from seqtop.diff.comparison import Comparison, compare
+from seqtop.diff.run import Run
+from seqtop.history import FileStore, FileWriter
+from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
+from seqtop.whatif.workload import Workload
+from tests.support.random_runs import RandomRun
+
+
+def record_random(path: Path, seed: int, models: list[Path]) -> RandomRun:
+    """Records a random run, and returns it."""
+    run = RandomRun(seed, models)
+    with FileWriter(path, overwrite=True) as writer:
+        sink = RecordingSink(writer)
+        sink.publish(run.info())
+        for _ in run.steps(sink):
+            pass
+    return run
+
+
+def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
+    """Replays a recording into another one."""
+    with FileStore(source) as recording:
+        workload = Workload(recording)
+    clock = Clock()
+    with FileWriter(target, overwrite=True) as writer:
+        replay = Replay(workload, options, clock, RecordingSink(writer))
+        return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
+
+
+def compared(a: Path, b: Path) -> Comparison:
+    """Compares two recordings."""
+    with FileStore(a) as first, FileStore(b) as second:
+        return compare(Run(first), Run(second))
