@@ -39,20 +39,18 @@ def side_by_side(recorded: EngineState, predicted: EngineState) -> list[str]:
 
 
 def _figures(a: EngineState, b: EngineState) -> list[tuple[str, int | None, int | None]]:
-    stats = a.stats, b.stats
+
+    def stat(title: str, name: str) -> tuple[str, int | None, int | None]:
+        return title, getattr(a.stats, name, None), getattr(b.stats, name, None)
+
     return [
         ("steps", a.num_steps_seen, b.num_steps_seen),
         ("requests finished", a.num_finished, b.num_finished),
         ("output tokens", a.num_output_tokens, b.num_output_tokens),
-        *(
-            (title, *(getattr(own, name, None) for own in stats))
-            for title, name in (
-                ("running", "num_running"),
-                ("waiting", "num_waiting"),
-                ("used blocks", "num_used_blocks"),
-                ("preemptions", "num_preemptions"),
-            )
-        ),
+        stat("running", "num_running"),
+        stat("waiting", "num_waiting"),
+        stat("used blocks", "num_used_blocks"),
+        stat("preemptions", "num_preemptions"),
     ]
 
 

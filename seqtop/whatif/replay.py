@@ -193,6 +193,11 @@ class Replay:
         self._followers: dict[str, str] = {}
         """In a closed loop: the request that waits for the end of another one."""
 
+    @property
+    def is_recorded(self) -> bool:
+        """True if more than the figures of the run is wanted, such as its texts."""
+        return self._recording is not None
+
     def publish(self, event: Event) -> None:
         """Receives a message of the scheduler."""
         self._counter.count(event)

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from seqtop.wire.messages import PreemptionMode
-from tests.release import attacks, bombs, healing, injected_bugs, soak, stress
+from tests.release import attacks, bombs, healing, injected_bugs, soak, stress, whatif
 from tests.support.fault_proxy import Faults
 
 pytestmark = pytest.mark.release("takes minutes, and measures")
@@ -62,3 +62,16 @@ def test_injected_bugs_are_found(tmp_path: Path, is_injected: bool) -> None:
         assert (wanted <= rules) if wanted else not rules, (bug.name, rules)
         if not wanted:
             assert run.error is None, bug.name
+
+
+def test_random_runs_are_repeated_and_predictions_equal_real_runs(tmp_path: Path) -> None:
+    counts = whatif.repeat_random(200, tmp_path)
+    assert counts["different runs"] == 0
+    assert counts["equal steps"] == counts["steps"] > 5_000
+    pairs = [*whatif.predict_pairs(tmp_path, ("greedy", "seeded", "fixed"))]
+    assert all(pair.is_equal for pair in pairs)
+    assert sum(pair.has_effect for pair in pairs) > len(pairs) / 2
+
+
+def test_many_requests_are_predicted_with_eight_settings(tmp_path: Path) -> None:
+    assert whatif.measure_large(tmp_path, 1_000)["largest process, MiB"] > 0

@@ -82,7 +82,7 @@ def make_workload(seed: int, kind: str, count: int = 40) -> list[Request]:
     """
     rng = random.Random(seed)
     shared = [rng.randrange(1, 250) for _ in range(32)]
-    stops = {} if kind == "fixed" else {"stop_token_ids": [*range(2, 250, 24)]}
+    stop_token_ids = None if kind == "fixed" else [*range(2, 250, 24)]
     requests = []
     for number in range(count):
         own = [rng.randrange(1, 250) for _ in range(rng.randrange(4, 90))]
@@ -91,7 +91,7 @@ def make_workload(seed: int, kind: str, count: int = 40) -> list[Request]:
             seed=number if kind == "seeded" else None,
             max_tokens=rng.randrange(15, 70),
             ignore_eos=True,
-            **stops,
+            stop_token_ids=stop_token_ids,
         )
         prompt = shared + own if rng.randrange(3) == 0 else own
         requests.append(Request(prompt, params, rng.randrange(5), rng.expovariate(12.0)))
