@@ -25,8 +25,8 @@ from engine_stub.step_record import (
     TableChanges,
 )
 from seqtop import __version__
-from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
-from seqtop.publish.token_hashes import TokenHashes
+from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
+from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,

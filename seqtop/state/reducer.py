@@ -312,7 +312,7 @@ def _count_step(
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
     metrics, stats = request.metrics, step.stats
-    metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
+    metrics.scheduler_time = _add_known(metrics.scheduler_time, stats.scheduler_time)
     metrics.model_forward_time = _add_known(metrics.model_forward_time, stats.model_forward_time)
     metrics.model_execute_time = _add_known(metrics.model_execute_time, stats.model_execute_time)
     kind: SpanKind = "prefill" if is_prompt else "decode"

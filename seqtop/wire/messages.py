@@ -331,7 +331,7 @@ class StepStats(Message):
     """The part of `prefix_cache_queries` that was found."""
     num_preemptions: Public[int]
     """Preemptions since the engine started."""
-    scheduler_time: Public[float]
+    scheduler_time: Public[float | None]
     """The duration of scheduling."""
     model_forward_time: Public[float | None]
     """The duration of the forward pass."""

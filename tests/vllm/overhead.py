@@ -136,15 +136,15 @@ def serve(connection: Connection, kind: str, endpoint: str) -> None:
 
     from seqtop.adapters.vllm.dormant import DormantEngine
     from seqtop.adapters.vllm.hook import follow
-    from seqtop.adapters.vllm.settings import AdapterSettings
+    from seqtop.transport.publisher_settings import PublisherSettings
 
     token_executor.STEP_SECONDS = 0.0
     own = OwnTimes()
     engine, attachment = Engine(), None
     if kind == "followed":
-        attachment = follow(engine.core.scheduler, AdapterSettings(bind=endpoint))
+        attachment = follow(engine.core.scheduler, PublisherSettings(bind=endpoint))
     elif kind == "dormant":
-        DormantEngine(engine.core.scheduler, AdapterSettings(bind="dormant"))
+        DormantEngine(engine.core.scheduler, PublisherSettings(bind="dormant"))
     engine.fill()
     connection.send(None)
     while num_steps := connection.recv():

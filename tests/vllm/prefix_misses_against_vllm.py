@@ -14,7 +14,7 @@ import token_executor
 from cache_spy import CacheSpy, Cause
 from stepping import make_core, stepped
 
-from seqtop.publish.prefix_history import MAX_RUNS
+from seqtop.prefix_cache.prefix_history import MAX_RUNS
 from seqtop.state.listener import StateChange
 from seqtop.wire import parsing
 from seqtop.wire.messages import PrefixMiss, Step

@@ -17,8 +17,8 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.export import text
+from seqtop.transport.publisher_settings import PublisherSettings
 
 
 def rename(patch: pytest.MonkeyPatch, owner: Any, old: str) -> None:
@@ -85,5 +85,5 @@ def test_without_a_required_attribute_nothing_is_attached(
 ) -> None:
     core = make_core()
     rename(monkeypatch, Scheduler, "_free_request")
-    assert follow(core.scheduler, AdapterSettings(bind=f"ipc://{tmp_path}/e")) is None
+    assert follow(core.scheduler, PublisherSettings(bind=f"ipc://{tmp_path}/e")) is None
     core.shutdown()

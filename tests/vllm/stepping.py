@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
@@ -27,6 +26,7 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Step
@@ -479,7 +479,7 @@ class SteppedEngine:
         tables = tables + [[] for _ in range(num - len(tables))]
         from seqtop.adapters.vllm.engine_description import describe
 
-        main = describe(self.scheduler, AdapterSettings(bind=""))[1].main_group
+        main = describe(self.scheduler, PublisherSettings(bind=""))[1].main_group
         return [*tables[1 : main + 1], tables[0], *tables[main + 1 :]]
 
     def _compare_reasons(self) -> None:
@@ -569,7 +569,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
         spy = SchedulerSpy(core.scheduler)
-        attachment = follow(core.scheduler, AdapterSettings(bind=endpoint, tokenizer=""))
+        attachment = follow(core.scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
         watch = Watch()
         session = Session(endpoint)

@@ -33,7 +33,6 @@ from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import probe
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.adapters.vllm.whatif import InProcess, VllmScheduler
 from seqtop.adapters.vllm.wrapping import Wrapping
@@ -43,6 +42,7 @@ from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
 from seqtop.whatif.step_time import StepTime
 from seqtop.whatif.workload import Workload
@@ -234,7 +234,7 @@ def record(
     failures: list[Exception] = []
     wrapping = Wrapping(failures.append)
     not_available = probe(core.scheduler)
-    started, layout = describe(core.scheduler, AdapterSettings(bind="", tokenizer=""))
+    started, layout = describe(core.scheduler, PublisherSettings(bind="", tokenizer=""))
     if reason := why_not_observable(core.scheduler, layout):
         not_available.setdefault("prefix_misses", reason)
     started.not_available = not_available

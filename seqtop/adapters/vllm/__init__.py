@@ -9,9 +9,7 @@ It has two halves, so that it takes little time of the scheduler's thread:
   adds the text (`detokenizer`) and serves the viewers.
 """
 
-import os
-
-from seqtop.process import files, paths
+from seqtop.process import bind_setting
 
 
 def register() -> None:
@@ -20,13 +18,7 @@ def register() -> None:
     Does nothing unless `SEQTOP_BIND`, or the first line of the file `bind` beside the user's
     configuration, names an endpoint or is `dormant`. Never raises.
     """
-    bind = os.environ.get("SEQTOP_BIND")
-    if bind is None:
-        try:
-            first_line, *_ = files.read(paths.bind_file(), 4096).split(b"\n")
-            bind = first_line.decode().strip()
-        except (OSError, ValueError):
-            return
+    bind = bind_setting.read()
     if bind:
         from seqtop.adapters.vllm import hook
 

@@ -12,8 +12,8 @@ from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
 from seqtop.adapters.vllm.publisher_process import PublisherLostError, PublisherProcess
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of
 from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of
 
 # A child of vLLM's logger, so that it is formatted and shown.
 _log = logging.getLogger("vllm.seqtop")
@@ -33,7 +33,7 @@ class Attachment:
     """
 
     def __init__(
-        self, scheduler: Any, settings: AdapterSettings, endpoint: str | None = None
+        self, scheduler: Any, settings: PublisherSettings, endpoint: str | None = None
     ) -> None:
         self._not_available = probe(scheduler)
         started, self._layout = describe(scheduler, settings)

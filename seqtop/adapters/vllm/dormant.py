@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from seqtop.adapters.vllm.attachment import Attachment
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.live import local_engines
+from seqtop.transport.publisher_settings import PublisherSettings
 
 _log = logging.getLogger("vllm.seqtop")
 
@@ -38,7 +38,7 @@ class DormantEngine:
         OSError: The socket cannot be created.
     """
 
-    def __init__(self, scheduler: Any, settings: AdapterSettings) -> None:
+    def __init__(self, scheduler: Any, settings: PublisherSettings) -> None:
         self._scheduler = scheduler
         self._settings = settings
         self._attachment: Attachment | None = None

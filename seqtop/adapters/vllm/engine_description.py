@@ -9,7 +9,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from seqtop.adapters.vllm.observations import EngineStarted, Setting
-from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.transport.publisher_settings import PublisherSettings
 
 _APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
 """Kinds of KV cache whose block tables only grow."""
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
     """True if blocks within a table can be freed, so that whole tables have to be sent."""
 
 
-def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, Layout]:
+def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted, Layout]:
     """Returns the description of the engine of a V1 scheduler, and the layout of its tables."""
     import vllm
 
@@ -135,7 +135,7 @@ def _scheduler_settings(config: Any) -> dict[str, Setting]:
     return settings
 
 
-def _tokenizer(model: Any, settings: AdapterSettings) -> str | None:
+def _tokenizer(model: Any, settings: PublisherSettings) -> str | None:
     if settings.tokenizer is not None:
         return settings.tokenizer or None
     return None if model.skip_tokenizer_init else model.tokenizer

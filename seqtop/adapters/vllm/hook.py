@@ -11,9 +11,9 @@ import functools
 import logging
 from typing import Any
 
-from seqtop.adapters.vllm import settings as user_settings
 from seqtop.adapters.vllm.attachment import Attachment, in_one_line
-from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.transport import publisher_settings as user_settings
+from seqtop.transport.publisher_settings import PublisherSettings
 
 _log = logging.getLogger("vllm.seqtop")
 
@@ -26,7 +26,7 @@ def install(bind: str) -> None:
         _log.warning("seqtop is off: %s", in_one_line(error))
 
 
-def _replace_init(settings: AdapterSettings) -> None:
+def _replace_init(settings: PublisherSettings) -> None:
     from vllm.config import SchedulerConfig
 
     original = SchedulerConfig.get_scheduler_cls
@@ -43,7 +43,7 @@ def _replace_init(settings: AdapterSettings) -> None:
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls
 
 
-def _replace_init_of(scheduler_class: Any, settings: AdapterSettings) -> None:
+def _replace_init_of(scheduler_class: Any, settings: PublisherSettings) -> None:
     original = scheduler_class.__init__
 
     @functools.wraps(original)
@@ -60,7 +60,7 @@ def _replace_init_of(scheduler_class: Any, settings: AdapterSettings) -> None:
     scheduler_class.__init__ = init
 
 
-def follow(scheduler: Any, settings: AdapterSettings) -> Attachment | None:
+def follow(scheduler: Any, settings: PublisherSettings) -> Attachment | None:
     """Publishes the steps of a scheduler from now on. Returns `None` on failure; never raises."""
     try:
         attachment = Attachment(scheduler, settings)
@@ -71,7 +71,7 @@ def follow(scheduler: Any, settings: AdapterSettings) -> Attachment | None:
     return attachment if attachment.is_attached else None
 
 
-def _sleep(scheduler: Any, settings: AdapterSettings) -> None:
+def _sleep(scheduler: Any, settings: PublisherSettings) -> None:
     from seqtop.adapters.vllm.dormant import DormantEngine
 
     try:

@@ -27,7 +27,6 @@ from seqtop.adapters.vllm.observations import (
     EngineStarted,
     EngineStopping,
 )
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.flight_recorder import process as flight_recorder
 from seqtop.live import local_engines
@@ -36,6 +35,7 @@ from seqtop.state import EngineState, not_available
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher_settings import PublisherSettings
 
 _POLL_MS = 200
 _SECONDS_BETWEEN_REQUESTS = 1.0
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("endpoint", help="the endpoint to publish at")
     parser.add_argument("settings", help="settings as JSON")
     options = parser.parse_args(arguments)
-    settings = msgspec.json.decode(options.settings, type=AdapterSettings)
+    settings = msgspec.json.decode(options.settings, type=PublisherSettings)
     os.nice(_NICENESS)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(_directory_of(options.observations), ignore_errors=True)
 
 
-def _run(receiver: ObservationReceiver, endpoint: str, settings: AdapterSettings) -> int:
+def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettings) -> int:
     started = next(iter(receiver), None)
     if not isinstance(started, EngineStarted):
         return 0

@@ -15,8 +15,8 @@ import msgspec
 import zmq
 
 from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, EngineStopping
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.transport import sockets
+from seqtop.transport.publisher_settings import PublisherSettings
 
 MAX_BACKLOG = 10_000
 """Observations that may wait for the publisher. Each is a step or an arrival."""
@@ -59,7 +59,7 @@ class PublisherProcess:
         num_dropped: Observations that were dropped because the process was too slow.
     """
 
-    def __init__(self, endpoint: str, settings: AdapterSettings) -> None:
+    def __init__(self, endpoint: str, settings: PublisherSettings) -> None:
         self.num_dropped = 0
         self._directory = tempfile.mkdtemp(prefix="seqtop-")
         address = f"ipc://{Path(self._directory, 'observations')}"

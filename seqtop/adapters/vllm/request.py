@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from seqtop.adapters.vllm.observations import Arrived, CurrentRequest
-from seqtop.publish.token_hashes import TokenHashes
+from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
     RequestMetrics,
     SamplingParams,

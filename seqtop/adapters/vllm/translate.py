@@ -27,7 +27,7 @@ from seqtop.adapters.vllm.observations import (
 )
 from seqtop.adapters.vllm.request import Names, Request, end_status, sampling_params, shortened
 from seqtop.adapters.vllm.step_builder import StepBuilder
-from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
+from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (

@@ -28,9 +28,9 @@ from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import probe
 from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
 from seqtop.whatif.step_time import Size
@@ -132,7 +132,7 @@ class VllmScheduler:
         self._failure: Exception | None = None
         not_available = probe(self._scheduler)
         recorded = workload.info
-        settings = AdapterSettings(bind="", engine_id=recorded.engine_id, tokenizer="")
+        settings = PublisherSettings(bind="", engine_id=recorded.engine_id, tokenizer="")
         started, layout = describe(self._scheduler, settings)
         if reason := why_not_observable(self._scheduler, layout):
             not_available.setdefault("prefix_misses", reason)

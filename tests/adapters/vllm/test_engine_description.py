@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import BLOCK_SIZE, Scheduler
 
 
@@ -12,7 +12,7 @@ def group(kind: str, block_size: int) -> SimpleNamespace:
 
 
 def test_figures_are_those_of_the_scheduler(modules: SimpleNamespace) -> None:
-    started, layout = describe(Scheduler(num_gpu_blocks=17), AdapterSettings(bind="ipc:///e"))
+    started, layout = describe(Scheduler(num_gpu_blocks=17), PublisherSettings(bind="ipc:///e"))
     assert started.num_gpu_blocks == 17
     assert started.block_size == BLOCK_SIZE
     assert started.max_num_seqs == 4
@@ -26,7 +26,7 @@ def test_the_first_group_that_only_grows_is_the_main_one(modules: SimpleNamespac
         group("SlidingWindowSpec", 8),
         group("FullAttentionSpec", 32),
     ]
-    started, layout = describe(scheduler, AdapterSettings(bind="ipc:///e", engine_id="mine"))
+    started, layout = describe(scheduler, PublisherSettings(bind="ipc:///e", engine_id="mine"))
     assert layout.main_group == 1
     assert layout.whole_tables, "blocks outside the window are freed"
     assert started.block_size == 32
@@ -36,7 +36,7 @@ def test_the_first_group_that_only_grows_is_the_main_one(modules: SimpleNamespac
 
 def test_the_tokenizer_can_be_set_or_left_out(modules: SimpleNamespace) -> None:
     def of(tokenizer: str) -> str | None:
-        settings = AdapterSettings(bind="ipc:///e", tokenizer=tokenizer)
+        settings = PublisherSettings(bind="ipc:///e", tokenizer=tokenizer)
         return describe(Scheduler(), settings)[0].tokenizer
 
     assert of("other/tokenizer") == "other/tokenizer"

@@ -11,10 +11,10 @@ import pytest
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
-from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.transport.endpoints import EndpointError
+from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of
 from tests.support.fake_vllm import (
     BlockPool,
     FCFSRequestQueue,
@@ -108,7 +108,7 @@ def test_missing_attributes_are_named_in_one_line(
 ) -> None:
     scheduler = Scheduler()
     del scheduler.kv_cache_manager.block_pool, scheduler.running
-    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is None
+    assert hook.follow(scheduler, PublisherSettings(bind=endpoint)) is None
     assert wrapped(scheduler) == []
     (record,) = caplog.records
     assert "vLLM 0.33.0 cannot be observed" in record.message
@@ -141,7 +141,7 @@ def test_a_pipe_in_the_place_of_the_file_does_not_stop_the_engine(
 
 def test_other_machines_are_let_in_only_on_request(modules: SimpleNamespace) -> None:
     open_to_all = "tcp://0.0.0.0:5557"
-    assert hook.follow(Scheduler(), AdapterSettings(bind=open_to_all)) is None
+    assert hook.follow(Scheduler(), PublisherSettings(bind=open_to_all)) is None
     with pytest.raises(EndpointError, match="other machines"):
-        endpoint_of(AdapterSettings(bind=open_to_all), 0)
-    assert endpoint_of(AdapterSettings(bind=open_to_all, insecure=True), 0) == open_to_all
+        endpoint_of(PublisherSettings(bind=open_to_all), 0)
+    assert endpoint_of(PublisherSettings(bind=open_to_all, insecure=True), 0) == open_to_all

@@ -10,10 +10,10 @@ from seqtop.adapters.vllm.engine_description import Layout, describe
 from seqtop.adapters.vllm.observations import AnyObservation
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.state import EngineState
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step
 
 PROMPT = [*range(100, 112), 7]
@@ -29,7 +29,7 @@ class Followed:
         self.state = EngineState()
         self.wants_all_requests = False
         self.errors: list[Exception] = []
-        started, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
+        started, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
         self._translator = Translator(started)
         self._decoder = msgspec.msgpack.Decoder(AnyObservation)
         self._wrapping = Wrapping(self.errors.append)

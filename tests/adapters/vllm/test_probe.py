@@ -6,13 +6,13 @@ import pytest
 
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.export import text
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
 from tests.adapters.vllm.test_step_builder import catch_up
 from tests.support.fake_vllm import BlockPool, Request, Scheduler, step
@@ -78,7 +78,7 @@ def test_rows_are_true_without_a_reason_to_wait(endpoint: str) -> None:
         elif change.state.info is not None:
             checker.apply(change.state.info)
 
-    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    assert hook.follow(scheduler, PublisherSettings(bind=endpoint)) is not None
     session = Session(endpoint)
     session.add_listener(note)
     with session:
@@ -110,7 +110,7 @@ def test_free_blocks_include_the_cached_ones_that_are_not_counted(endpoint: str)
     del scheduler.pool.hash_block_size
     methods = {n: method for n, method in vars(BlockPool).items() if n != "reset_prefix_cache"}
     scheduler.pool.__class__ = type("BlockPool", (), methods)
-    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    assert hook.follow(scheduler, PublisherSettings(bind=endpoint)) is not None
     with Session(endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", list(range(12)), 3))

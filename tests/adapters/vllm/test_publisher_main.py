@@ -21,7 +21,6 @@ from seqtop.adapters.vllm.observations import (
 )
 from seqtop.adapters.vllm.publisher_main import ObservationReceiver, publish
 from seqtop.adapters.vllm.publisher_process import encode
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
@@ -30,6 +29,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
@@ -60,7 +60,7 @@ def test_holders_of_keys_are_let_in_alone(
 ) -> None:
     server, server_secret = create_pair(tmp_path / "server")
     client, client_secret = create_pair(tmp_path / "client")
-    settings = AdapterSettings(
+    settings = PublisherSettings(
         bind=endpoint, server_secret_key=str(server_secret), authorized_clients=str(client)
     )
     assert follow(scheduler, settings)
@@ -78,7 +78,7 @@ def test_holders_of_keys_are_let_in_alone(
 def test_texts_and_token_ids_stay_where_they_are(
     redact: bool, scheduler: Scheduler, endpoint: str
 ) -> None:
-    assert follow(scheduler, AdapterSettings(bind=endpoint, redact=redact))
+    assert follow(scheduler, PublisherSettings(bind=endpoint, redact=redact))
     collector = PayloadCollector()
     session = Session(endpoint)
     session.add_listener(collector.note)
@@ -103,7 +103,7 @@ def test_texts_and_token_ids_stay_where_they_are(
 def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
     endpoint: str,
 ) -> None:
-    started, _ = describe(Scheduler(), AdapterSettings(bind=endpoint))
+    started, _ = describe(Scheduler(), PublisherSettings(bind=endpoint))
     context = zmq.Context()
     engine = context.socket(zmq.PAIR)
     engine.rcvtimeo = int(1000 * SECONDS)
@@ -146,12 +146,12 @@ import sys
 from types import SimpleNamespace
 sys.modules["vllm"] = SimpleNamespace(__version__="0.33.0")
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import step
 from tests.support.fake_vllm import Request, Scheduler
 
 scheduler = Scheduler(num_gpu_blocks=17)
-follow(scheduler, AdapterSettings(bind={endpoint!r}, flight_recorder={str(tmp_path)!r}))
+follow(scheduler, PublisherSettings(bind={endpoint!r}, flight_recorder={str(tmp_path)!r}))
 sys.stdin.readline()
 scheduler.add_request(Request("one-00000000", [1, 2, 3], 9))
 step(scheduler)

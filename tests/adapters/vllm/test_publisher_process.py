@@ -11,9 +11,9 @@ import pytest
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.observations import Arrived
 from seqtop.adapters.vllm.publisher_process import encode
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 
@@ -24,7 +24,7 @@ def test_publisher_that_dies_is_noticed(
     monkeypatch.setattr("seqtop.adapters.vllm.publisher_process._CHECK_SECONDS", 0.0)
     scheduler = Scheduler()
     # A folder that is not there cannot be bound.
-    attachment = hook.follow(scheduler, AdapterSettings(bind="ipc:///nonexistent/socket"))
+    attachment = hook.follow(scheduler, PublisherSettings(bind="ipc:///nonexistent/socket"))
     assert attachment is not None
 
     def noticed() -> bool:
@@ -65,7 +65,7 @@ def test_a_publisher_that_stops_for_a_while_leaves_a_gap(
     monkeypatch.setattr("seqtop.adapters.vllm.publisher_process.MAX_BACKLOG", 50)
     scheduler = Scheduler()
     before = children()
-    attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
+    attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))
     assert attachment is not None
     (pid,) = children() - before
     with Session(endpoint) as session:

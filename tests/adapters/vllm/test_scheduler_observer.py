@@ -11,11 +11,11 @@ from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, Stepped
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import (
     AsyncScheduler,
     Request,
@@ -40,7 +40,7 @@ def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
     }
     create = vars(Request)["from_engine_core_request"]
     scheduler = Scheduler()
-    attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
+    attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))
     assert attachment is not None
     with Session(endpoint) as session:
         session.await_engine(SECONDS)
@@ -70,7 +70,7 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     sent: list[AnyObservation] = []
     sink = SimpleNamespace(wants_all_requests=False, send=sent.append)
     scheduler = Scheduler()
-    _, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
+    _, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
 
     def fail(error: BaseException) -> None:
         pytest.fail(str(error))
@@ -107,7 +107,7 @@ def sizes(*owners: object) -> dict[tuple[str, str], int]:
 @pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
 def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> None:
     scheduler = kind(max_loras=1)
-    started, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
+    started, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
     translator = Translator(started)
     sink = SimpleNamespace(
         wants_all_requests=False, send=lambda observation: [*translator.events(observation)]
@@ -158,7 +158,7 @@ def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> No
 @pytest.mark.parametrize("budget", [0, 16])
 def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint: str) -> None:
     scheduler = Scheduler(encoder_budget=budget)
-    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    assert hook.follow(scheduler, PublisherSettings(bind=endpoint)) is not None
     with Session(endpoint) as session:
         session.await_engine(SECONDS)
         request = Request("one-00000000", [1, 2, 3], 2)
@@ -211,7 +211,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     monkeypatch.setattr(SchedulerObserver, broken, fail)
     scheduler = Scheduler()
     caplog.set_level(logging.WARNING)
-    attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
+    attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))
     assert attachment is not None
     sent = SimpleNamespace(
         request_id="one-00000000", external_req_id="one", prompt_token_ids=[1, 2, 3]

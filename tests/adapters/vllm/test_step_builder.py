@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.live.connection import ConnectionState
@@ -15,6 +14,7 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import CudaGraph, Step
@@ -61,7 +61,7 @@ class Watch:
 @contextmanager
 def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
     """A viewer of a scheduler that had no viewer before."""
-    assert follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    assert follow(scheduler, PublisherSettings(bind=endpoint)) is not None
     watch = Watch()
     session = Session(endpoint)
     session.add_listener(watch.note)

@@ -5,13 +5,13 @@ from typing import Any
 
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.observations import Arrived
-from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
+from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Scheduler
 
 
 def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
-    started, _ = describe(Scheduler(num_gpu_blocks=17), AdapterSettings(bind="ipc:///e"))
+    started, _ = describe(Scheduler(num_gpu_blocks=17), PublisherSettings(bind="ipc:///e"))
     info = engine_info(started, redacted=True)
     assert info.engine == f"vLLM {modules.vllm.__version__}"
     assert (info.num_gpu_blocks, info.num_cpu_blocks) == (17, None)
@@ -28,7 +28,7 @@ def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
 
 
 def test_each_arrival_gets_a_sequence_of_its_own(modules: SimpleNamespace) -> None:
-    started, _ = describe(Scheduler(), AdapterSettings(bind="ipc:///e"))
+    started, _ = describe(Scheduler(), PublisherSettings(bind="ipc:///e"))
     translator = Translator(started)
     arrivals: list[Any] = []
     for name in ("one-0a1b2c3d", "two-0a1b2c3d"):

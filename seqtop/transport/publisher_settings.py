@@ -11,7 +11,7 @@ from seqtop.transport.endpoints import check_bind, rank_endpoint
 DORMANT = "dormant"
 
 
-class AdapterSettings(msgspec.Struct, frozen=True):
+class PublisherSettings(msgspec.Struct, frozen=True):
     """The settings of the adapter."""
 
     bind: str
@@ -55,7 +55,7 @@ class AdapterSettings(msgspec.Struct, frozen=True):
         return engine_keys(self.server_secret_key, self.authorized_clients)
 
 
-def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> AdapterSettings:
+def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> PublisherSettings:
     """Reads the settings other than `bind` from environment variables.
 
     Raises:
@@ -69,7 +69,7 @@ def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> Adap
     flight_recorder = environ.get("SEQTOP_FLIGHT_RECORDER", "")
     if flight_recorder and bind == DORMANT:
         raise ValueError("SEQTOP_FLIGHT_RECORDER needs an endpoint as SEQTOP_BIND, not 'dormant'")
-    return AdapterSettings(
+    return PublisherSettings(
         bind=bind,
         insecure=_is_set(environ, "SEQTOP_INSECURE"),
         engine_id=environ.get("SEQTOP_ENGINE_ID", ""),
@@ -86,7 +86,7 @@ def _is_set(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "") not in ("", "0")
 
 
-def endpoint_of(settings: AdapterSettings, rank: int) -> str:
+def endpoint_of(settings: PublisherSettings, rank: int) -> str:
     """Returns the endpoint at which the engine of a data-parallel rank publishes.
 
     Raises:

@@ -1,6 +1,6 @@
 """Token hashes of a sequence's blocks."""
 
-from seqtop.publish.token_hashes import TokenHashes
+from seqtop.prefix_cache.token_hashes import TokenHashes
 
 TOKENS = [7, 8, 9, 7, 8, 9, 1, 2]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.publish.prefix_history import PrefixHistory, PrefixLookup
+from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 
 SIZE = 4
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from seqtop.adapters import vllm as adapter
-from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
+from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of, from_environment
 
 
 def test_keys_open_the_way_to_other_machines() -> None:
@@ -31,8 +31,8 @@ def test_half_of_what_keys_need_opens_nothing(
 
 def test_each_rank_has_an_endpoint_of_its_own() -> None:
     tcp, ipc = (
-        AdapterSettings(bind="tcp://127.0.0.1:5557"),
-        AdapterSettings(bind="ipc:///tmp/seqtop"),
+        PublisherSettings(bind="tcp://127.0.0.1:5557"),
+        PublisherSettings(bind="ipc:///tmp/seqtop"),
     )
     assert [endpoint_of(tcp, rank) for rank in range(3)] == [
         "tcp://127.0.0.1:5557",
@@ -48,7 +48,7 @@ def test_each_rank_has_an_endpoint_of_its_own() -> None:
 def test_settings_come_from_the_environment() -> None:
     for off in ("0", ""):
         given = {"SEQTOP_REDACT": off, "SEQTOP_INSECURE": off}
-        assert from_environment("ipc:///tmp/e", given) == AdapterSettings(bind="ipc:///tmp/e")
+        assert from_environment("ipc:///tmp/e", given) == PublisherSettings(bind="ipc:///tmp/e")
     given = {
         "SEQTOP_REDACT": "1",
         "SEQTOP_INSECURE": "1",
@@ -59,7 +59,7 @@ def test_settings_come_from_the_environment() -> None:
         "SEQTOP_FLIGHT_RECORDER": "records",
         "SEQTOP_FLIGHT_RECORDER_OPTIONS": "--slo ttft=1",
     }
-    assert from_environment("ipc:///tmp/e", given) == AdapterSettings(
+    assert from_environment("ipc:///tmp/e", given) == PublisherSettings(
         bind="ipc:///tmp/e",
         insecure=True,
         engine_id="night-shift",

@@ -1,0 +1,1 @@
+"""Parts that the publishers of engines share, bundled or adapted. Viewers do not import them."""

@@ -1,0 +1,392 @@
+"""The difference between the requests of an engine before and after a step, as messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Generic, TypeGuard
+
+import msgspec
+from msgspec.structs import replace
+
+from seqtop.publish.adapter import Adapter, EngineDescription, R, RequestDescription
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    RequestMetrics,
+    SequenceDataDelta,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.wire.arrays import Ints
+from seqtop.wire.messages import (
+    Event,
+    Preemption,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    WaitReason,
+)
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+
+_RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
+
+
+class _Published(msgspec.Struct, Generic[R]):
+    """A request as viewers know it."""
+
+    request: R
+    arrival: RequestArrived
+    metrics: RequestMetrics
+    seq_id: int
+    num_tokens: int
+    status: SequenceStatus = _WAITING
+    num_computed_tokens: int = 0
+    block_table: list[int] = []
+    text: str = ""
+    is_prefill: bool = True
+    """True until it samples, and again after a preemption."""
+
+    def remember(self, description: RequestDescription) -> None:
+        """Notes that viewers know the described state."""
+        self.status = description.status
+        self.num_tokens = len(description.token_ids)
+        self.num_computed_tokens = description.num_computed_tokens
+        if self.block_table != description.block_table:
+            self.block_table = [*description.block_table]
+        if self.precedes(description.text):
+            self.text = description.text
+
+    def precedes(self, text: str | None) -> TypeGuard[str]:
+        """Returns whether a text continues the published one, of which nothing can be revoked."""
+        return text is not None and text.startswith(self.text)
+
+
+class _Step(msgspec.Struct):
+    """The contents of a step while the requests are compared."""
+
+    batch: list[SequenceGroupMetadata | SequenceGroupMetadataDelta] = []
+    updates: list[SequenceUpdate] = []
+    metrics: dict[str, RequestMetrics] = {}
+    preemptions: list[Preemption] = []
+    wait_reasons: list[WaitReason] = []
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+
+    def run(
+        self, published: _Published[R], num_before: int, num_after: int, *, samples: bool
+    ) -> None:
+        """Adds a request to the batch.
+
+        Args:
+            published: The request.
+            num_before: Its computed tokens before the step, with those found in the prefix cache.
+            num_after: Its computed tokens after the step.
+            samples: Says that the step sampled a token.
+        """
+        is_prompt, num_tokens = published.is_prefill, num_after - num_before
+        if is_prompt:
+            self.num_prefill_tokens += num_tokens
+        else:
+            self.num_decode_tokens += num_tokens
+        stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
+        self.batch.append(
+            SequenceGroupMetadataDelta(
+                seq_data_delta={published.seq_id: SequenceDataDelta([], 0.0, num_before, stage)},
+                request_id=published.arrival.request_id,
+                block_tables={},
+                is_prompt=is_prompt,
+                do_sample=samples,
+                token_chunk_size=num_tokens,
+            )
+        )
+
+
+class Comparison(Generic[R]):
+    """Compares what an engine has with what was published of it.
+
+    Args:
+        adapter: The engine.
+        description: Its description.
+    """
+
+    def __init__(self, adapter: Adapter[R], description: EngineDescription) -> None:
+        self._adapter = adapter
+        self._description = description
+        self._published: dict[str, _Published[R]] = {}
+        # Requests whose end is published, and that the engine still lists.
+        self._ended: dict[str, R] = {}
+        self._num_sequences = 0
+        self._num_steps = 0
+        self._stats: StepStats | None = None
+        self._num_preemptions = self._num_queries = self._num_hits = 0
+
+    def between_steps(self, time: float) -> Iterator[Event]:
+        """Yields the requests that ended or arrived since the last step.
+
+        Args:
+            time: The present time in seconds since the epoch.
+        """
+        requests = self._requests()
+        for request_id in [name for name in self._published if name not in requests]:
+            description = self._adapter.describe_request(self._published[request_id].request)
+            yield self._end(request_id, description.status, time)
+        for request_id, request in requests.items():
+            if request_id not in self._published:
+                description = self._adapter.describe_request(request)
+                yield self._add(request_id, request, description, time)
+
+    def after_step(self, start_time: float, time: float) -> Iterator[Event]:
+        """Yields what a step changed; nothing if there was no request.
+
+        Args:
+            start_time: The start of the step in seconds since the epoch.
+            time: Its end.
+        """
+        requests, describe = self._requests(), self._adapter.describe_request
+        descriptions = {name: describe(request) for name, request in requests.items()}
+        for request_id, description in descriptions.items():
+            if request_id not in self._published:
+                # Nobody knows when it arrived. If the step ran it, then before the step.
+                arrival_time = start_time if description.num_computed_tokens else time
+                yield self._add(request_id, requests[request_id], description, arrival_time)
+        for request_id, published in self._published.items():
+            if request_id in requests:
+                published.request = requests[request_id]
+            else:
+                gone = describe(published.request)
+                descriptions[request_id] = dataclasses.replace(gone, status=_final(gone.status))
+        if not descriptions:
+            return
+        step, num_running, num_waiting = _Step(), 0, 0
+        ended: list[tuple[str, SequenceStatus]] = []
+        for request_id, description in descriptions.items():
+            if request_id not in requests or SequenceStatus.is_finished(description.status):
+                ended.append((request_id, description.status))
+            elif description.status == _RUNNING:
+                num_running += 1
+            else:
+                num_waiting += 1
+            self._compare(request_id, description, step, start_time, time)
+        self._num_steps += 1
+        self._stats = self._new_stats(step, num_running, num_waiting)
+        yield Step(
+            step=self._num_steps - 1,
+            start_time=start_time,
+            time=time,
+            execute=ExecuteModelRequest([*step.batch]),
+            sequences=step.updates,
+            stats=self._stats,
+            metrics=step.metrics,
+            preemptions=step.preemptions,
+            wait_reasons=step.wait_reasons,
+        )
+        for request_id, status in ended:
+            if request_id in requests:
+                self._ended[request_id] = requests[request_id]
+            yield self._end(request_id, status, time)
+
+    def restore(self, time: float) -> Snapshot:
+        """Returns the present state of all requests, after messages were lost.
+
+        Args:
+            time: The present time in seconds since the epoch.
+        """
+        before, self._published = self._published, {}
+        snapshots: list[RequestSnapshot] = []
+        for request_id, request in self._requests().items():
+            description = self._adapter.describe_request(request)
+            if SequenceStatus.is_finished(description.status):
+                continue
+            old = before.get(request_id)
+            if old is not None and _mistake(old, description) is None:
+                self._published[request_id] = old
+            else:
+                self._add(request_id, request, description, time)
+            published = self._published[request_id]
+            published.remember(description)
+            snapshots.append(_snapshot(published, description))
+        step = self._num_steps - 1
+        return Snapshot(time=time, step=step, stats=self._stats, requests=snapshots)
+
+    def _requests(self) -> Mapping[str, R]:
+        """Returns the requests of the engine without those whose end is published."""
+        requests = self._adapter.requests()
+        if not self._ended:
+            return requests
+        self._ended = {
+            name: request for name, request in self._ended.items() if requests.get(name) is request
+        }
+        return {name: request for name, request in requests.items() if name not in self._ended}
+
+    def _add(
+        self, request_id: str, request: R, description: RequestDescription, time: float
+    ) -> RequestArrived:
+        """Announces a request, and returns its announcement."""
+        arrival_time = time if description.arrival_time is None else description.arrival_time
+        prompt_ids = description.token_ids[: description.num_prompt_tokens]
+        arrival = RequestArrived(
+            request_id=request_id,
+            arrival_time=arrival_time,
+            seq_ids=[self._num_sequences],
+            num_prompt_tokens=description.num_prompt_tokens,
+            prompt=description.prompt,
+            prompt_token_ids=Ints.of(prompt_ids),
+            sampling_params=description.sampling_params,
+            priority=description.priority,
+        )
+        self._published[request_id] = _Published(
+            request,
+            arrival,
+            RequestMetrics(arrival_time, arrival_time, None, None, None),
+            self._num_sequences,
+            description.num_prompt_tokens,
+        )
+        self._num_sequences += 1
+        return arrival
+
+    def _end(self, request_id: str, status: SequenceStatus, time: float) -> RequestFinished:
+        """Removes a request, and returns its end."""
+        metrics = self._published.pop(request_id).metrics
+        metrics.finished_time = time
+        return RequestFinished(
+            request_id=request_id, time=time, status=_final(status), metrics=metrics
+        )
+
+    def _compare(
+        self,
+        request_id: str,
+        description: RequestDescription,
+        step: _Step,
+        start_time: float,
+        time: float,
+    ) -> None:
+        """Adds to a step what it changed of a request.
+
+        Raises:
+            ValueError: The request has fewer tokens than before, or a status that is not supported.
+        """
+        published, status = self._published[request_id], description.status
+        if mistake := _mistake(published, description):
+            raise ValueError(f"request {request_id!r} {mistake}")
+        is_finished = SequenceStatus.is_finished(status)
+        new_ids = [*description.token_ids[published.num_tokens :]]
+        computed, before = description.num_computed_tokens, published.num_computed_tokens
+        if is_finished and computed < before:
+            # The engine has reset it. A sampled token says that those before it are computed.
+            computed = max(before, len(description.token_ids) - 1) if new_ids else before
+        update = SequenceUpdate(seq_id=published.seq_id)
+        table: Sequence[int] = [] if is_finished else description.block_table
+        was_preempted = computed < before or (published.status == _RUNNING and status == _WAITING)
+        if was_preempted:
+            num_lost = before if status == _RUNNING else before - computed
+            step.preemptions.append(
+                Preemption(request_id=request_id, mode="recompute", num_lost_tokens=num_lost)
+            )
+            self._num_preemptions += 1
+            published.status, published.block_table, before = _WAITING, [], before - num_lost
+            published.is_prefill = True
+            update.block_table = [*table]
+        elif table != published.block_table:
+            num_known = len(published.block_table)
+            if table[:num_known] == published.block_table:
+                update.new_blocks = [*table[num_known:]]
+            else:
+                update.block_table = [*table]
+        ran = computed > before and (status == _RUNNING or is_finished)
+        if ran:
+            if published.status == _WAITING and description.num_cached_tokens is not None:
+                cached = min(description.num_cached_tokens, computed)
+                update.num_cached_tokens, before = cached, max(before, cached)
+                if self._description.enable_prefix_caching:
+                    self._num_queries += published.num_tokens
+                    self._num_hits += cached
+            step.run(published, before, computed, samples=bool(new_ids))
+            if _note_times(published.metrics, start_time, time, samples=bool(new_ids)):
+                step.metrics[request_id] = published.metrics
+        elif computed != before or was_preempted:
+            update.num_computed_tokens = computed
+        if status != (_RUNNING if ran else published.status) or (was_preempted and not ran):
+            update.status = status
+        if is_finished:
+            update.block_table = []
+        if published.precedes(description.text):
+            update.text_delta = description.text[len(published.text) :]
+        update.new_token_ids = new_ids
+        if new_ids:
+            published.is_prefill = False
+        if update != SequenceUpdate(seq_id=published.seq_id):
+            step.updates.append(update)
+        if status == _WAITING and description.wait_cause is not None:
+            step.wait_reasons.append(
+                WaitReason(request_id=request_id, cause=description.wait_cause)
+            )
+        published.remember(description)
+
+    def _new_stats(self, step: _Step, num_running: int, num_waiting: int) -> StepStats:
+        description, num_free = self._description, self._adapter.num_free_blocks()
+        num_usable = description.num_gpu_blocks - description.num_reserved_blocks
+        return StepStats(
+            num_running=num_running,
+            num_waiting=num_waiting,
+            num_used_blocks=num_usable - num_free,
+            num_free_blocks=num_free,
+            num_cached_blocks=None,
+            num_prefill_tokens=step.num_prefill_tokens,
+            num_decode_tokens=step.num_decode_tokens,
+            prefix_cache_queries=self._num_queries,
+            prefix_cache_hits=self._num_hits,
+            num_preemptions=self._num_preemptions,
+            scheduler_time=None,
+            model_forward_time=None,
+            model_execute_time=None,
+        )
+
+
+def _final(status: SequenceStatus) -> SequenceStatus:
+    """Returns the final status of a request that has left the engine with `status`."""
+    if SequenceStatus.is_finished(status):
+        return status
+    return SequenceStatus.FINISHED_ABORTED
+
+
+def _mistake(published: _Published[R], description: RequestDescription) -> str | None:
+    """Returns what an adapter says of a request that cannot be; `None` if it can."""
+    if description.status == SequenceStatus.SWAPPED:
+        return "is SWAPPED, which seqtop.publish does not support"
+    num_prompt_tokens = published.arrival.num_prompt_tokens
+    if description.num_prompt_tokens != num_prompt_tokens:
+        return f"has {description.num_prompt_tokens} prompt tokens, and had {num_prompt_tokens}"
+    if len(description.token_ids) < published.num_tokens:
+        return f"has {len(description.token_ids)} tokens, and had {published.num_tokens}"
+    return None
+
+
+def _note_times(metrics: RequestMetrics, start_time: float, time: float, *, samples: bool) -> bool:
+    """Notes a step in the metrics; returns whether viewers cannot derive the change."""
+    is_new = metrics.first_scheduled_time is None
+    if is_new:
+        metrics.first_scheduled_time = start_time
+        metrics.time_in_queue = start_time - metrics.arrival_time
+    if samples:
+        metrics.last_token_time = time
+        if metrics.first_token_time is None:
+            metrics.first_token_time, is_new = time, True
+    return is_new
+
+
+def _snapshot(published: _Published[R], description: RequestDescription) -> RequestSnapshot:
+    arrival = replace(published.arrival, metrics=published.metrics)
+    update = SequenceUpdate(
+        seq_id=published.seq_id,
+        status=description.status,
+        num_computed_tokens=description.num_computed_tokens,
+        num_cached_tokens=description.num_cached_tokens or 0,
+        block_table=[*description.block_table],
+    )
+    output_ids = Ints.of(description.token_ids[description.num_prompt_tokens :])
+    sequence = SequenceSnapshot(update=update, output_token_ids=output_ids, text=published.text)
+    return RequestSnapshot(arrival=arrival, sequences=[sequence])
