@@ -6,6 +6,7 @@ down the thread that receives, and gives each finding its position on the timeli
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ class BackgroundChecker(StreamChecker):
         timeline: The timeline to check.
         stored: The findings of a rule to store where there are too many, as in `StreamChecker`.
         thresholds: The thresholds of the rules.
+        max_position: The last position to check; by default all that there are.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class BackgroundChecker(StreamChecker):
         *,
         stored: Stored = "newest",
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        max_position: float = math.inf,
     ) -> None:
         super().__init__(stored=stored, thresholds=thresholds)
         self.errors: list[str] = []
         """A sentence for each part that could not be read."""
         self._timeline = timeline
+        self._max_position = max_position
         self._unreadable_end = -1
         """The end of the timeline when its last part could not be read; -1 otherwise."""
         self._events: Iterator[tuple[int, Event | None]] = iter(())
@@ -57,7 +61,7 @@ class BackgroundChecker(StreamChecker):
         """True if there are events on the timeline that have not been checked."""
         if not self.has_started:
             return self._timeline.last > self._unreadable_end
-        return self._position < self._timeline.last
+        return self._position < min(self._timeline.last, self._max_position)
 
     def advance(self, seconds: float) -> bool:
         """Checks for about this many seconds; returns whether there is more to check."""

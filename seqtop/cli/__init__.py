@@ -12,6 +12,7 @@ COMMANDS = (
     "replay",
     "show",
     "export",
+    "report",
     "check",
     "diff",
     "explain",

@@ -21,6 +21,7 @@ examples:
   seqtop run.seqtop                        show the recording, as seqtop replay does
   seqtop show --json | jq .stats           print the engine's state once, for a script
   seqtop export run.seqtop --perfetto -o run.json    write a trace for https://ui.perfetto.dev
+  seqtop report run.seqtop -o report.html  write a report as an HTML page
   eval "$(seqtop completion bash)"         complete commands and options in bash
   seqtop keygen -o me                      create keys to attach to engines on other machines
   seqtop serve -- replay run.seqtop        show the app in a browser

@@ -7,6 +7,7 @@ reads a whole timeline and drops nothing.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.step_summary import limiting_cause
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
@@ -30,6 +32,8 @@ class RecordedStep(msgspec.Struct):
     num_scheduled: int
     """Requests in the batch."""
     num_preempted: int
+    limited_by: WaitCause | None
+    """The cause that limited the batch; `None` if nothing waits."""
 
 
 class StepObservations(msgspec.Struct):
@@ -72,6 +76,10 @@ class EngineRun(msgspec.Struct):
     requests: dict[str, RequestLifecycle] = {}
     """By request id, in order of arrival."""
     steps: list[RecordedStep] = []
+    token_gaps: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    """Seconds between two tokens of a sequence, in all recorded steps.
+
+    Several tokens of one step count with their mean."""
 
     @property
     def incarnation(self) -> str:
@@ -97,8 +105,10 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
     run = EngineRun(state.info)
     runs = [run]
     observations: defaultdict[str, StepObservations] = defaultdict(StepObservations)
+    token_times: dict[int, float] = {}
     for position, event in timeline.events(first, last):
         if event is None:
+            token_times.clear()  # it is not known when the tokens of the gap came
             _add_requests(run, state, observations)
             state = _state_without_limit(timeline, position)
             if timeline.index[position].kind & EventKind.RESTART:
@@ -107,8 +117,9 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
             continue
         state.apply(event)
         if isinstance(event, Step):
-            run.steps.append(_recorded_step(event))
+            run.steps.append(_recorded_step(event, state.info))
             _observe(event, observations)
+            _measure_gaps(event, token_times, run.token_gaps)
     _add_requests(run, state, observations)
     return runs
 
@@ -128,6 +139,25 @@ def _observe(step: Step, observations: defaultdict[str, StepObservations]) -> No
         preemptions[step.start_time] = (step.step, preemption)
 
 
+def _measure_gaps(step: Step, times: dict[int, float], gaps: array[float]) -> None:
+    """Adds the seconds between the tokens of `step` and those before them to `gaps`.
+
+    Args:
+        step: The step.
+        times: The time of the last token of each sequence, epoch seconds, which is updated.
+        gaps: The gaps so far.
+    """
+    for update in step.sequences:
+        if not (count := len(update.new_token_ids)):
+            continue
+        last = times.get(update.seq_id)
+        if last is not None:
+            gaps.extend([(step.time - last) / count] * count)
+        times[update.seq_id] = step.time
+        if update.is_removed:
+            del times[update.seq_id]
+
+
 def _add_requests(
     run: EngineRun, state: EngineState, observations: defaultdict[str, StepObservations]
 ) -> None:
@@ -139,12 +169,14 @@ def _add_requests(
         run.requests[request_id] = lifecycle
 
 
-def _recorded_step(step: Step) -> RecordedStep:
+def _recorded_step(step: Step, info: EngineInfo | None) -> RecordedStep:
+    num_preempted = len(step.preemptions)
     return RecordedStep(
         step=step.step,
         start_time=step.start_time,
         time=step.time,
         stats=step.stats,
         num_scheduled=sum(1 for _ in scheduled_requests(step)),
-        num_preempted=len(step.preemptions),
+        num_preempted=num_preempted,
+        limited_by=limiting_cause(step.stats, step.wait_reasons, num_preempted, info),
     )

@@ -21,7 +21,7 @@ from seqtop.wire.messages import StepStats
 from seqtop.wire.parsing import StepOutline, step_outline
 
 MAX_ROWS = 50_000
-"""The largest number of rows: 6 MB."""
+"""The largest number of rows by default: 6 MB."""
 MAX_EVENTS = 500
 """The most events that one `update` reads."""
 MAX_BYTES = 4 * 2**20
@@ -56,10 +56,16 @@ class Interval(NamedTuple):
 
 
 class StepSeries:
-    """The steps of a timeline, which may grow. Used by one thread at a time."""
+    """The steps of a timeline, which may grow. Used by one thread at a time.
 
-    def __init__(self, timeline: Timeline) -> None:
+    Args:
+        timeline: The timeline.
+        max_rows: The largest number of rows.
+    """
+
+    def __init__(self, timeline: Timeline, *, max_rows: int = MAX_ROWS) -> None:
         self._timeline = timeline
+        self._max_rows = max_rows
         self._position = -1
         """The last position that has been read."""
         self._first = 0
@@ -225,7 +231,7 @@ class StepSeries:
             column.append((column[-1] if column else 0.0) + more.get(name, 0.0))
         for number, column in enumerate(self._gauges.values()):
             column.append(column[-1] if gauges is None else gauges[number])
-        if len(self._times) > MAX_ROWS:
+        if len(self._times) > self._max_rows:
             self._halve()
 
     def _halve(self) -> None:

@@ -5,6 +5,7 @@ blocks or sequences.
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,6 +17,7 @@ from seqtop.wire.messages import (
     Preemption,
     Step,
     StepStats,
+    WaitCause,
     WaitReason,
 )
 
@@ -144,20 +146,44 @@ def summarize(step: Step, *, gap: float | None = None, was_idle: bool = False) -
 
 
 def limited_by(step: StepSummary, info: EngineInfo | None) -> str:
-    """Describes the limit of the batch's size in a few words.
-
-    It is the wait reason of the head of the queue, because the others wait behind it. Without a
-    wait reason, it is an empty queue or a token budget that is used up.
-    """
+    """Describes the limit of the batch's size in a few words, with its figures."""
     if step.waits:
         return describe_limit(head_reason(step.waits) or step.waits[0], info)
-    if info is not None and step.num_tokens >= info.max_num_batched_tokens:
-        return CAUSES["token_budget"].label
-    if step.num_preemptions:
-        return f"{CAUSES['no_blocks'].label}: preempted"  # the next column has their number
-    if not step.stats.num_waiting:
-        return "nothing waits"
-    return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
+    cause = limiting_cause(step.stats, (), step.num_preemptions, info)
+    if cause == "no_blocks":
+        return f"{describe_cause(cause)}: preempted"  # the next column has their number
+    if cause == "unknown":
+        return f"{fmt.count(step.stats.num_waiting)} wait, {describe_cause(cause)}"
+    return describe_cause(cause)
+
+
+def limiting_cause(
+    stats: StepStats, waits: Sequence[WaitReason], num_preemptions: int, info: EngineInfo | None
+) -> WaitCause | None:
+    """Returns the cause that limited the batch of a step; `None` if nothing waits.
+
+    It is the wait reason of the head of the queue, because the others wait behind it. Without a
+    wait reason, it is a token budget that is used up, or blocks for which a request was preempted.
+
+    Args:
+        stats: The figures of the step.
+        waits: Its wait reasons, in the order of the queue.
+        num_preemptions: Its preemptions.
+        info: The engine, whose budget is compared, if it is known.
+    """
+    if waits:
+        return (head_reason(waits) or waits[0]).cause
+    num_tokens = stats.num_prefill_tokens + stats.num_decode_tokens
+    if info is not None and num_tokens >= info.max_num_batched_tokens:
+        return "token_budget"
+    if num_preemptions:
+        return "no_blocks"
+    return "unknown" if stats.num_waiting else None
+
+
+def describe_cause(cause: WaitCause | None) -> str:
+    """Describes the result of `limiting_cause` in a few words, without figures."""
+    return CAUSES[cause].label if cause is not None else "nothing waits"
 
 
 def preemption_cause(request_id: str, other: str | None) -> str:

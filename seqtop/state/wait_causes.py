@@ -4,6 +4,7 @@ Screens, filters, `seqtop explain`, `seqtop diff` and the exports take their wor
 compare the documents with it.
 """
 
+from collections.abc import Sequence
 from typing import assert_never, get_args
 
 import msgspec
@@ -157,7 +158,7 @@ def cause_in_words(cause: str) -> Cause:
     return _declare_status(cause, cause, "the engine gave a reason of its own")
 
 
-def head_reason(reasons: list[WaitReason] | tuple[WaitReason, ...]) -> WaitReason | None:
+def head_reason(reasons: Sequence[WaitReason]) -> WaitReason | None:
     """Returns the reason of the head of the queue, for which all behind it wait, if one is given.
 
     Args:

@@ -37,8 +37,8 @@ def stored(*events: Step | EngineInfo, **limits: int) -> MemoryStore:
     return store
 
 
-def read(store: MemoryStore) -> StepSeries:
-    series = StepSeries(store)
+def read(store: MemoryStore, **options: int) -> StepSeries:
+    series = StepSeries(store, **options)
     while not series.update():
         pass
     return series
@@ -100,8 +100,7 @@ def test_fewer_rows_have_the_same_totals_and_peaks() -> None:
     ]
     store = stored(*steps)
     fine = read(store)
-    with mock.patch.object(step_series, "MAX_ROWS", 200):
-        coarse = read(store)
+    coarse = read(store, max_rows=200)
     assert len(coarse) <= 200 < len(fine) == 1_000
     assert coarse.between(0.0, coarse.end).sums == fine.between(0.0, fine.end).sums
     assert coarse.between(0.0, coarse.end).gauges == fine.between(0.0, fine.end).gauges

@@ -1,0 +1,65 @@
+"""`seqtop report`: writes a report of one or two recordings as an HTML page."""
+
+from __future__ import annotations
+
+import argparse
+
+from seqtop.cli.messages import fail, warn
+from seqtop.cli.options import Commands, parse_slo
+
+
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
+    report = commands.add_parser(
+        "report",
+        help="write a report of a recording as an HTML page",
+        description="Write a report of a recording as one HTML page that needs no network and no"
+        " script: figures, charts over time, distributions, what limited the batches, the slowest"
+        " requests and the preemptions in sentences, and what the checks find. Two recordings are"
+        " shown side by side. The page has no text of prompts and outputs unless --with-text is"
+        " given.",
+        epilog="example: seqtop report run.seqtop -o report.html",
+    )
+    report.add_argument("source", metavar="FILE", help="the recording")
+    report.add_argument("other", nargs="?", metavar="FILE", help="a recording to show beside it")
+    report.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
+    report.add_argument("--force", action="store_true", help="replace the file if it exists")
+    report.add_argument(
+        "--slo",
+        type=parse_slo,
+        metavar="FIGURE=TIME,…",
+        help="objectives, such as ttft=0.5,itl=50ms, for the goodput: the requests per second that"
+        " met all of them",
+    )
+    report.add_argument(
+        "--with-text",
+        action="store_true",
+        help="show the prompts and outputs of the slowest requests",
+    )
+    report.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    from seqtop.cli.recordings import open_recording
+    from seqtop.export.report import contents, page
+    from seqtop.history import RecordingError
+    from seqtop.process import files
+    from seqtop.state.slo import Slo
+
+    recordings = []
+    try:
+        for path in filter(None, (options.source, options.other)):
+            with open_recording(path) as recording:
+                recordings.append(contents.read(recording, options.slo or Slo()))
+        with files.writing(options.output, overwrite=options.force) as file:
+            for text in page.write(recordings, with_text=options.with_text):
+                file.write(text.encode(errors="replace"))
+    except RecordingError as error:
+        return fail(str(error))
+    except FileExistsError:
+        return fail(f"{options.output} exists already; --force replaces it")
+    except OSError as error:
+        return fail(f"{options.output} cannot be written: {error.strerror}")
+    warn(f"wrote {options.output}")
+    return 0

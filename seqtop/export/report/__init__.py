@@ -1,0 +1,1 @@
+"""The report of one or two recordings as an HTML page that needs nothing else."""
