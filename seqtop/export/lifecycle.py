@@ -6,10 +6,11 @@ reads a whole timeline and drops nothing.
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -85,6 +86,20 @@ class EngineRun(msgspec.Struct):
     def incarnation(self) -> str:
         """The id of the engine's start; empty if unknown."""
         return self.info.incarnation if self.info else ""
+
+
+def start_time(runs: Iterable[EngineRun]) -> float:
+    """Returns the time of the first arrival or step, epoch seconds; 0 without any."""
+    times = [
+        time
+        for run in runs
+        for time in (
+            *(lifecycle.request.metrics.arrival_time for lifecycle in run.requests.values()),
+            *(step.start_time for step in run.steps[:1]),
+        )
+        if math.isfinite(time)
+    ]
+    return min(times, default=0.0)
 
 
 def lifecycles(state: EngineState) -> Iterator[RequestLifecycle]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle
+from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, start_time
 from seqtop.state import SequenceState, Span
 from seqtop.text.sanitize import safe_text
 
@@ -65,16 +65,7 @@ class Clock:
     """Converts epoch seconds to the time of a trace, which starts with its first event."""
 
     def __init__(self, runs: list[EngineRun]) -> None:
-        times = [
-            time
-            for run in runs
-            for time in (
-                *(lifecycle.request.metrics.arrival_time for lifecycle in run.requests.values()),
-                *(step.start_time for step in run.steps[:1]),
-            )
-            if math.isfinite(time)
-        ]
-        self.origin = min(times, default=0.0)
+        self.origin = start_time(runs)
         """The start of the trace, epoch seconds."""
 
     def nanoseconds(self, time: float | None, *, unknown: int) -> int:

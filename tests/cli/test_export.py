@@ -31,7 +31,7 @@ def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -
     path.chmod(0o644)
     assert run(*SEQTOP, "export", recording, "--csv", "-o", str(path), "--force").returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().startswith("incarnation,request,seq,")
+    assert path.read_text().startswith("incarnation,start_epoch,request_id,")
 
 
 def test_a_link_is_replaced_and_not_followed(recording: str, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_link_is_replaced_and_not_followed(recording: str, tmp_path: Path) -> 
     target.chmod(0o644)
     path.symlink_to(target)
     assert main(["export", recording, "--csv", "-o", str(path), "--force"]) == 0
-    assert path.read_text().startswith("incarnation,request,seq,")
+    assert path.read_text().startswith("incarnation,start_epoch,request_id,")
     assert not path.is_symlink()
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("years of work", 0o644)
 
@@ -64,7 +64,7 @@ def test_csv_goes_to_standard_output(recording: str) -> None:
     done = run(*SEQTOP, "export", recording, "--csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout), strict=True))
-    assert {"req-1", "req-2"} <= {row["id"] for row in rows}
+    assert {"req-1", "req-2"} <= {row["request_id"] for row in rows}
     steps = run(*SEQTOP, "export", recording, "--csv", "--steps")
     assert len(steps.stdout.splitlines()) == 1 + 80
 
@@ -79,7 +79,7 @@ def test_a_running_engine_s_requests(endpoint: str) -> None:
         answering.join()
     assert done.returncode == 0, done.stderr
     (row,) = csv.DictReader(io.StringIO(done.stdout))
-    assert (row["request"], row["status"]) == ("req-1", "waiting")
+    assert (row["request_id"], row["status"]) == ("req-1", "waiting")
 
 
 def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> None:

@@ -206,7 +206,9 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
     trace = json.loads(run("export", recording, "--perfetto"))
     assert any("preempt" in event["name"] for event in trace["traceEvents"])
     rows = list(csv.DictReader(io.StringIO(run("export", recording, "--csv")), strict=True))
-    assert {row["id"] for row in rows if int(row["preempt"])} >= {name for name, _ in described}
+    assert {row["request_id"] for row in rows if int(row["num_preemptions"])} >= {
+        name for name, _ in described
+    }
 
 
 def _step(app: Terminal) -> int:
