@@ -130,7 +130,7 @@ def play_block(commands: list[str], folder: Path) -> str:
             engine.wait_until(lambda engine=engine: "published at" in engine.text)  # type: ignore[misc]
             engine.wait_until(lambda engine=engine: "to watch it" in engine.text)  # type: ignore[misc]
         script = ("sh", "-e", "-c", "\n".join(others))
-        if not re.match(r"seqtop (attach|replay)", others[-1]):
+        if not re.match(r'seqtop (attach|replay|")', others[-1]):
             done = run(*script, cwd=folder)
             assert done.returncode == 0, done.stderr
             return done.stdout
@@ -170,4 +170,5 @@ def test_the_commands_of_the_readme(
     assert {path.name for path in tmp_path.glob("*.seqtop.*")} == {
         "seqtop-new.seqtop.json",
         "seqtop-new.seqtop.csv",
+        "seqtop-new.seqtop.html",
     }

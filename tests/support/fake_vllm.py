@@ -77,7 +77,7 @@ class Request:
         self.drop_stale_output = False
 
     @classmethod
-    def from_engine_core_request(cls, request: Any, block_hasher: Any = None) -> Request:
+    def from_engine_core_request(cls, request: Any, block_hasher: Any) -> Request:
         return cls(request.request_id, request.prompt_token_ids, max_tokens=3)
 
     def get_num_encoder_embeds(self, input_id: int) -> int:
@@ -512,7 +512,8 @@ class Scheduler:
             self.finished_recving_kv_req_ids.remove(request.request_id)
         return not request.status.name.startswith("WAITING_FOR_")
 
-    def _holds_kv_blocks(self, request: Request) -> bool:
+    @staticmethod
+    def _holds_kv_blocks(request: Request) -> bool:
         return request.num_computed_tokens > 0
 
     def _enqueue_waiting_request(self, request: Request) -> None:

@@ -48,7 +48,7 @@ def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
             sent = SimpleNamespace(
                 request_id=request_id, external_req_id=external, prompt_token_ids=[1, 2, 3]
             )
-            scheduler.add_request(Request.from_engine_core_request(sent))
+            scheduler.add_request(Request.from_engine_core_request(sent, None))
         wait_until(lambda: len(session.state.requests) == len(ids))
         with session.lock:
             parents = [request.parent_request_id for request in session.state.requests.values()]
@@ -123,7 +123,7 @@ def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> No
             external_req_id="req",
             prompt_token_ids=[number] * 9,
         )
-        request = Request.from_engine_core_request(sent)
+        request = Request.from_engine_core_request(sent, None)
         request.lora_request = SimpleNamespace(lora_int_id=number % 2, lora_name="poems")
         scheduler.add_request(request)
         return request
@@ -216,7 +216,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     sent = SimpleNamespace(
         request_id="one-00000000", external_req_id="one", prompt_token_ids=[1, 2, 3]
     )
-    scheduler.add_request(Request.from_engine_core_request(sent))
+    scheduler.add_request(Request.from_engine_core_request(sent, None))
     tokens: list[Any] = []
     while scheduler.requests:
         tokens += step(scheduler)
