@@ -254,9 +254,10 @@ def test_kv_connector(kind: str, connector: str, policy: str, is_async: bool) ->
             work(number)
             if number == 9:
                 kv_connector.UNDECIDED.clear()
-            if number in (25, 27) and connector == "LoadingConnector":
-                # The first one loads, and holds what the second one finds in the prefix cache.
-                engine.add(f"again-{number}", prompt(10, 60 if number == 25 else 20), max_tokens=5)
+            if number in (15, 25, 27) and connector == "LoadingConnector":
+                # The second one loads, and alone holds what the third one finds in the cache.
+                tokens = [700] * (60 if number == 25 else 20)
+                engine.add(f"again-{number}", tokens, max_tokens=2)
             if number == 2 and limits:  # requests that hold no blocks wait with those that do
                 for late in range(3):
                     engine.add(f"late-{late}", prompt(10 + late, 20), max_tokens=5)

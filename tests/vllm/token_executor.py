@@ -49,6 +49,9 @@ class TokenExecutor(Executor):
         """By request: its tokens, those made up here included."""
         self._results: list[ModelRunnerOutput] = []
         self._drafts: DraftTokenIds | None = None
+        # Once: vLLM's CPU platform changes it again when EngineCore has been created.
+        is_async = self.vllm_config.scheduler_config.async_scheduling
+        self._num_concurrent_batches = 2 if is_async else 1
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:
@@ -56,7 +59,7 @@ class TokenExecutor(Executor):
 
     @property
     def max_concurrent_batches(self) -> int:
-        return 2 if self.vllm_config.scheduler_config.async_scheduling else 1
+        return self._num_concurrent_batches
 
     @property
     def supported_tasks(self) -> tuple[str, ...]:
