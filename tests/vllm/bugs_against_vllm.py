@@ -65,7 +65,7 @@ def report(engine: Any, title: str) -> None:
 
 def test_admission_stops_while_the_cache_is_free(is_patched: bool) -> None:
     """vllm#53130: as many requests are counted as active as may be, and none of them exists."""
-    with stepped(make_core(), {"no-progress"} if is_patched else ()) as engine:
+    with stepped(make_core(), {"no-progress", "wait-reason"} if is_patched else ()) as engine:
         for number in range(20):
             engine.add(f"req-{number}", prompt(number))
         engine.step()
@@ -83,7 +83,8 @@ def test_loads_hold_the_blocks_that_the_head_needs(
     if is_patched:
         monkeypatch.setattr(Scheduler, "_update_from_kv_xfer_finished", lambda *_: None)
     with stepped(
-        loading_core(num_gpu_blocks_override=20), {"no-progress"} if is_patched else ()
+        loading_core(num_gpu_blocks_override=20),
+        {"no-progress", "wait-reason"} if is_patched else (),
     ) as engine:
         for number in range(9):
             engine.add(f"req-{number}", [400 + number] * 60)

@@ -24,12 +24,12 @@ from seqtop.transport.publisher_settings import PublisherSettings
 def rename(patch: pytest.MonkeyPatch, owner: Any, old: str) -> None:
     """Gives a method another name, also where vLLM calls it."""
     new = f"renamed_{old}"
-    for owner in (BlockPool, KVCacheManager, Scheduler):
-        for name, function in list(vars(owner).items()):
+    for caller in (BlockPool, KVCacheManager, Scheduler):
+        for name, function in list(vars(caller).items()):
             if isinstance(function, FunctionType):
                 code = renamed(function.__code__, old, new)
                 patch.setattr(function, "__code__", code)
-                assert vars(owner)[name] is function
+                assert vars(caller)[name] is function
     patch.setattr(owner, new, vars(owner)[old], raising=False)
     patch.delattr(owner, old)
 
