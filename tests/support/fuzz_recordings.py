@@ -21,9 +21,11 @@ import zstandard
 from seqtop.checks.report import check_recording
 from seqtop.export import csv_rows, perfetto
 from seqtop.export.lifecycle import read_runs
+from seqtop.export.report import contents, page
 from seqtop.history import FileStore, FileWriter, RecordingError, file_format, segments
 from seqtop.history.file_format import AnyHeader, EventsHeader, FinishedHeader, FrameLocation
 from seqtop.state import EngineState
+from seqtop.state.slo import Slo
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
@@ -95,6 +97,8 @@ class _Recordings:
                 pass
             with Path(self._path.parent, "rows.csv").open("w") as file:
                 csv_rows.write_sequences(runs, file)
+            for text in page.write([contents.read(recording, Slo(e2e=1.0))], with_text=True):
+                text.encode()
 
     def _changed_frames(self) -> list[Frame]:
         choose, frames = self._choose, self._frames.copy()
