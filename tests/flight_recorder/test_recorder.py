@@ -34,7 +34,7 @@ from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import Event, SequenceUpdate
+from seqtop.wire.messages import EngineStopped, Event, SequenceUpdate
 from tests.support import faulty_engine
 from tests.support.events import arrival, engine_info, stats, step
 from tests.support.scripted import ScriptedSource
@@ -169,12 +169,13 @@ def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
                 wait_until(
                     lambda: session.state.step == large.step and is_asleep(recorder.pid)  # noqa: B023
                 )
-        publisher.publish(arrival(1))  # announced again: a cause that has no record yet
-        wait_until(lambda: [*tmp_path.glob("*-unknown.json")])
+        # A failure is recorded whatever has been recorded before.
+        publisher.publish(EngineStopped(large.time, "the device is lost", failed=True))
+        wait_until(lambda: [*tmp_path.glob("*-failed.seqtop")])
         status = Path(f"/proc/{recorder.pid}/status").read_text()
         recorder.terminate()
         recorder.wait(SECONDS)
-    (record,) = tmp_path.glob("*-unknown.seqtop")
+    (record,) = tmp_path.glob("*-failed.seqtop")
     assert record.stat().st_size > MAX_BYTES / 2, "the ring was meant to be full"
     assert publisher.num_dropped == 0
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
