@@ -138,7 +138,8 @@ def test_hang_leaves_one_record_with_the_right_verdict(
     with FileStore(path) as recording:
         state = recording.at(recording.last)
     assert recording.damage is None
-    assert (state.step, [*state.requests]) == (verdict["step"], ["req-1", "req-2"])
+    assert state.step >= verdict["step"], "the verdict is written first, while the engine goes on"
+    assert [*state.requests] == ["req-1", "req-2"]
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in (record, path))
 
 
