@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from msgspec.structs import replace
-
 from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
@@ -28,18 +26,16 @@ from seqtop import __version__
 from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
-    ExecuteModelRequest,
     RequestMetrics,
     SampleLogprobs,
     Sequence,
     SequenceGroup,
-    SequenceGroupMetadataDelta,
-    SequenceGroupMetadataLike,
     SequenceStatus,
 )
 from seqtop.sequence.parallel import parent_request_id
 from seqtop.wire import messages
 from seqtop.wire.arrays import Floats, Ints
+from seqtop.wire.batch import ScheduledSequence, scheduled_sequences, without_tables
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
@@ -177,7 +173,7 @@ class StepPublisher:
         for update in record.updates:
             if update.parent_seq_id is not None:
                 self._add(update.request_id, update.seq)
-        misses, batch = self._prefix_misses(record), _batch(record)
+        misses, batch = self._prefix_misses(record), scheduled_sequences(record.execute_model_req)
         preempted = (
             update for preemption in record.preemptions for update in self._preempted(preemption)
         )
@@ -186,7 +182,7 @@ class StepPublisher:
                 step=record.step,
                 start_time=record.start_time,
                 time=record.time,
-                execute=_execute(record),
+                execute=without_tables(record.execute_model_req),  # updates have them
                 sequences=[
                     *preempted,
                     *(
@@ -265,7 +261,7 @@ class StepPublisher:
         self,
         update: SequenceRecord,
         changes: TableChanges,
-        in_batch: _InBatch | None,
+        in_batch: ScheduledSequence | None,
         prefix_misses: list[PrefixMiss] | None,
     ) -> messages.SequenceUpdate:
         """Returns what changed of a sequence beside what its batch says."""
@@ -408,42 +404,6 @@ def _wants_candidates(group: SequenceGroup) -> bool:
 
 def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[float]:
     return [top[token_id].logprob for token_id, top in zip(token_ids, candidates, strict=True)]
-
-
-class _InBatch(NamedTuple):
-    """The part of a step's batch that one sequence is."""
-
-    is_full: bool
-    """True if the batch has its full metadata."""
-    num_computed_tokens: int
-    """The computed tokens after the step, if it advanced by its chunk."""
-
-
-def _batch(record: StepRecord) -> dict[int, _InBatch]:
-    """Returns what the batch of a step says about each sequence, by its id."""
-    batch: dict[int, _InBatch] = {}
-    for group in record.execute_model_req.seq_group_metadata_list:
-        chunk = group.token_chunk_size or 1
-        if isinstance(group, SequenceGroupMetadataDelta):
-            for seq_id, delta in group.seq_data_delta.items():
-                batch[seq_id] = _InBatch(False, delta.new_num_computed_tokens + chunk)
-        else:
-            for seq_id, data in group.seq_data.items():
-                batch[seq_id] = _InBatch(True, data.get_num_computed_tokens() + chunk)
-    return batch
-
-
-def _execute(record: StepRecord) -> ExecuteModelRequest:
-    """Returns the worker's request without the tables of deltas, which updates contain."""
-    request = record.execute_model_req
-    groups = [_without_tables(group) for group in request.seq_group_metadata_list]
-    return replace(request, seq_group_metadata_list=groups)
-
-
-def _without_tables(group: SequenceGroupMetadataLike) -> SequenceGroupMetadataLike:
-    if isinstance(group, SequenceGroupMetadataDelta):
-        return replace(group, block_tables={}, computed_block_nums=None)
-    return group
 
 
 def _preemption(preemption: PreemptionRecord) -> messages.Preemption:

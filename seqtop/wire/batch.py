@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from seqtop.sequence import (
+    ExecuteModelRequest,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
@@ -173,6 +175,42 @@ def scheduled_requests(step: Step) -> Iterator[str]:
     else:
         for group in step.execute.seq_group_metadata_list:
             yield group.request_id
+
+
+class ScheduledSequence(NamedTuple):
+    """A sequence in an `ExecuteModelRequest`."""
+
+    is_full: bool
+    """True if it is in full metadata, and false if it is in a delta."""
+    num_computed_tokens: int
+    """The computed tokens after the step, if it advances by its chunk."""
+
+
+def scheduled_sequences(execute: ExecuteModelRequest) -> dict[int, ScheduledSequence]:
+    """Returns the sequences in a request to a worker, by their ids."""
+    sequences: dict[int, ScheduledSequence] = {}
+    for group in execute.seq_group_metadata_list:
+        chunk = group.token_chunk_size or 1
+        if isinstance(group, SequenceGroupMetadataDelta):
+            for seq_id, delta in group.seq_data_delta.items():
+                num_tokens = delta.new_num_computed_tokens + chunk
+                sequences[seq_id] = ScheduledSequence(False, num_tokens)
+        else:
+            for seq_id, data in group.seq_data.items():
+                num_tokens = data.get_num_computed_tokens() + chunk
+                sequences[seq_id] = ScheduledSequence(True, num_tokens)
+    return sequences
+
+
+def without_tables(execute: ExecuteModelRequest) -> ExecuteModelRequest:
+    """Returns a request to a worker without the block tables of its deltas."""
+    groups = [
+        replace(group, block_tables={}, computed_block_nums=None)
+        if isinstance(group, SequenceGroupMetadataDelta)
+        else group
+        for group in execute.seq_group_metadata_list
+    ]
+    return replace(execute, seq_group_metadata_list=groups)
 
 
 def metadata_of(step: Step, request_id: str) -> SequenceGroupMetadataLike | None:
