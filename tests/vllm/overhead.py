@@ -134,17 +134,16 @@ def serve(connection: Connection, kind: str, endpoint: str) -> None:
     """Runs an engine in this process: steps it on request, and sends back the times."""
     import token_executor
 
-    from seqtop.adapters.vllm.dormant import DormantEngine
-    from seqtop.adapters.vllm.hook import follow
+    from seqtop.adapters.vllm import hook
     from seqtop.transport.publisher_settings import PublisherSettings
 
     token_executor.STEP_SECONDS = 0.0
     own = OwnTimes()
     engine, attachment = Engine(), None
     if kind == "followed":
-        attachment = follow(engine.core.scheduler, PublisherSettings(bind=endpoint))
+        attachment = hook.follow(engine.core.scheduler, PublisherSettings(bind=endpoint))
     elif kind == "dormant":
-        DormantEngine(engine.core.scheduler, PublisherSettings(bind="dormant"))
+        hook.sleep(engine.core.scheduler, PublisherSettings(bind="dormant"))
     engine.fill()
     connection.send(None)
     while num_steps := connection.recv():

@@ -40,7 +40,7 @@ def publisher_of(endpoint: str) -> int:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             arguments = path.read_bytes().decode(errors="replace").split("\0")
-            if "seqtop.adapters.vllm.publisher_main" in arguments and endpoint in arguments:
+            if "seqtop.adapters.publisher_main" in arguments and endpoint in arguments:
                 return int(path.parent.name)
     raise AssertionError("it has no process")
 

@@ -29,13 +29,13 @@ from vllm.v1.core.sched import interface
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import core as engine_core
 
+from seqtop.adapters.translate import Translator, engine_info
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import probe
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.adapters.vllm.whatif import InProcess, VllmScheduler
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history import FileStore, FileWriter

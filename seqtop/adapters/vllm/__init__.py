@@ -3,10 +3,10 @@
 It has two halves, so that it takes little time of the scheduler's thread:
 
 - In vLLM's EngineCore process, `hook` wraps the methods of a scheduler, `scheduler_observer`
-  records their calls as plain `observations`, and `publisher_process` sends these to the other
-  half without ever waiting.
-- In a process of its own, `publisher_main` converts the observations to messages (`translate`),
-  adds the text (`detokenizer`) and serves the viewers.
+  records their calls as plain observations, and these are sent to the other half without ever
+  waiting.
+- In a process of its own, `seqtop.adapters.publisher_main` converts the observations to messages,
+  adds the text and serves the viewers.
 """
 
 from seqtop.process import bind_setting

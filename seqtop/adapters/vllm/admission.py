@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any, Final
 
-from seqtop.adapters.vllm.wrapping import Wrap
+from seqtop.adapters.wrapping import Wrap
 
 QUEUES: Final = ("kv_holding_waiting", "skipped_waiting", "waiting")
 """The scheduler's queues of waiting requests in the order in which it examines them. Older versions

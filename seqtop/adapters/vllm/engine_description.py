@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any, Final, NamedTuple
 
-from seqtop.adapters.vllm.observations import EngineStarted, Setting
+from seqtop.adapters.observations import EngineStarted, Setting
 from seqtop.transport.publisher_settings import PublisherSettings
 
 _APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
@@ -76,7 +76,7 @@ def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted
     rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
     lora = getattr(config, "lora_config", None)
     started = EngineStarted(
-        vllm_version=vllm.__version__,
+        engine=f"vLLM {vllm.__version__}",
         engine_id=settings.engine_id or (f"{name} dp{rank}" if rank else name),
         model=name,
         dtype=str(model.dtype).removeprefix("torch."),

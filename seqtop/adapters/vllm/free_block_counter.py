@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from seqtop.adapters.vllm.wrapping import Wrap
+from seqtop.adapters.wrapping import Wrap
 
 
 class FreeBlockCounter:

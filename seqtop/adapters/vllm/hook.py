@@ -8,14 +8,12 @@ instance are wrapped, and the class method that creates requests.
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
-from seqtop.adapters.vllm.attachment import Attachment, in_one_line
+from seqtop.adapters.attachment import Attachment, in_one_line
+from seqtop.adapters.vllm.attach import VLLM, attachment_of
 from seqtop.transport import publisher_settings as user_settings
 from seqtop.transport.publisher_settings import PublisherSettings
-
-_log = logging.getLogger("vllm.seqtop")
 
 
 def install(bind: str) -> None:
@@ -23,7 +21,7 @@ def install(bind: str) -> None:
     try:
         _replace_init(user_settings.from_environment(bind))
     except Exception as error:  # noqa: BLE001 - a plugin that raises would stop vLLM
-        _log.warning("seqtop is off: %s", in_one_line(error))
+        VLLM.log.warning("seqtop is off: %s", in_one_line(error))
 
 
 def _replace_init(settings: PublisherSettings) -> None:
@@ -53,7 +51,7 @@ def _replace_init_of(scheduler_class: Any, settings: PublisherSettings) -> None:
         if type(self) is not scheduler_class:
             return
         if settings.is_dormant:
-            _sleep(self, settings)
+            sleep(self, settings)
         else:
             follow(self, settings)
 
@@ -63,18 +61,23 @@ def _replace_init_of(scheduler_class: Any, settings: PublisherSettings) -> None:
 def follow(scheduler: Any, settings: PublisherSettings) -> Attachment | None:
     """Publishes the steps of a scheduler from now on. Returns `None` on failure; never raises."""
     try:
-        attachment = Attachment(scheduler, settings)
+        attachment = attachment_of(scheduler, settings)
     except Exception as error:  # noqa: BLE001
-        _log.warning("seqtop is off, and vLLM continues: %s", in_one_line(error))
+        VLLM.log.warning("seqtop is off, and vLLM continues: %s", in_one_line(error))
         return None
     attachment.attach()
     return attachment if attachment.is_attached else None
 
 
-def _sleep(scheduler: Any, settings: PublisherSettings) -> None:
-    from seqtop.adapters.vllm.dormant import DormantEngine
+def sleep(scheduler: Any, settings: PublisherSettings) -> None:
+    """Waits for clients that wake the engine of a scheduler. Never raises."""
+    from seqtop.adapters.dormant import DormantEngine, before_next_call
 
     try:
-        DormantEngine(scheduler, settings)
+        DormantEngine(
+            VLLM,
+            lambda endpoint: attachment_of(scheduler, settings, endpoint),
+            lambda action: before_next_call(scheduler, "schedule", action),
+        )
     except OSError as error:
-        _log.warning("seqtop cannot be woken: %s", error)
+        VLLM.log.warning("seqtop cannot be woken: %s", error)

@@ -10,15 +10,15 @@ import inspect
 import sys
 from typing import Any, Final
 
-from seqtop.adapters.vllm.engine_description import Layout
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.observations import (
     AnyCacheEvent,
     BlocksEvicted,
     BlocksStored,
     CacheReset,
     LookedUp,
 )
-from seqtop.adapters.vllm.wrapping import Wrap
+from seqtop.adapters.vllm.engine_description import Layout
+from seqtop.adapters.wrapping import Wrap
 
 MAX_HASHES: Final = 8192
 """The largest number of hashes sent for one admission."""

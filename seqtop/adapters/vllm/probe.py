@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from seqtop.adapters.attachment import UnsupportedEngineError
+
 _POOL: Final = "kv_cache_manager.block_pool"
 
 _REQUIRED: Final = (
@@ -73,22 +75,18 @@ _OF_REQUESTS: Final = {
 """The method of vLLM's `Request` that a column or figure needs."""
 
 
-class UnsupportedVllmError(Exception):
-    """This version of vLLM differs too much. The message is a sentence for the log."""
-
-
 def probe(scheduler: Any) -> dict[str, str]:
     """Returns the columns and figures that a V1 scheduler cannot give, with the reasons.
 
     The keys are those of `EngineInfo.not_available`.
 
     Raises:
-        UnsupportedVllmError: It lacks required attributes, which the message names.
+        UnsupportedEngineError: It lacks required attributes, which the message names.
     """
     if missing := _missing(scheduler, _REQUIRED):
         import vllm
 
-        raise UnsupportedVllmError(
+        raise UnsupportedEngineError(
             f"vLLM {vllm.__version__} cannot be observed, as its scheduler has no"
             f" {', '.join(missing)}"
         )

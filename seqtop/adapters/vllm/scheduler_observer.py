@@ -12,18 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from seqtop.adapters.vllm.admission import Admission, waiting_requests
-from seqtop.adapters.vllm.engine_description import Layout
-from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.observations import (
     Admitted,
     AllRequests,
-    AnyObservation,
     Arrived,
     Controlled,
     CurrentRequest,
+    ObservationSink,
     Preempted,
     RequestEnded,
     Scheduled,
@@ -32,9 +29,12 @@ from seqtop.adapters.vllm.observations import (
     Tables,
     WaitingRequest,
 )
+from seqtop.adapters.vllm.admission import Admission, waiting_requests
+from seqtop.adapters.vllm.engine_description import Layout
+from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
 from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
 from seqtop.adapters.vllm.probe import request_class
-from seqtop.adapters.vllm.wrapping import Wrap
+from seqtop.adapters.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
     "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed"
@@ -43,17 +43,6 @@ _SAMPLING_FIELDS: Final = (
 ).split()
 
 _WAITING_FOR_INPUT: Final = "WAITING_FOR_STREAMING_REQ"
-
-
-class ObservationSink(Protocol):
-    """The destination of observations."""
-
-    @property
-    def wants_all_requests(self) -> bool:
-        """True once after observations were lost: then `AllRequests` is needed."""
-
-    def send(self, observation: AnyObservation) -> None:
-        """Sends an observation without waiting."""
 
 
 class SchedulerObserver:

@@ -21,15 +21,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from seqtop.adapters.vllm.detokenizer import load_detokenizer
+from seqtop.adapters.detokenizer import load_detokenizer
+from seqtop.adapters.observations import AnyObservation
+from seqtop.adapters.publisher_process import encode
+from seqtop.adapters.translate import Translator, engine_info
 from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.observations import AnyObservation
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import probe
-from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.translate import Translator, engine_info
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions

@@ -3,7 +3,7 @@
 import random
 
 from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 from tests.support.fake_vllm import BlockPool
 
 

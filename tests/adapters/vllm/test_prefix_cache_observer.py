@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from seqtop.adapters.observations import AnyObservation
+from seqtop.adapters.translate import Translator
 from seqtop.adapters.vllm.engine_description import Layout, describe
-from seqtop.adapters.vllm.observations import AnyObservation
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.translate import Translator
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 from seqtop.state import EngineState
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step

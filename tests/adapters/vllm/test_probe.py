@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from seqtop.adapters.attachment import UnsupportedEngineError
 from seqtop.adapters.vllm import hook
-from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
+from seqtop.adapters.vllm.probe import probe
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.export import text
@@ -14,7 +15,7 @@ from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
-from tests.adapters.vllm.test_step_builder import catch_up
+from tests.adapters.test_step_builder import catch_up
 from tests.support.fake_vllm import BlockPool, Request, Scheduler, step
 from tests.support.waiting import SECONDS
 
@@ -62,7 +63,7 @@ def test_what_is_missing_takes_its_columns_alone(
 def test_a_required_attribute_is_named() -> None:
     scheduler = Scheduler()
     del scheduler.requests
-    with pytest.raises(UnsupportedVllmError, match=r"^vLLM 0\.33\.0 .* no requests$"):
+    with pytest.raises(UnsupportedEngineError, match=r"^vLLM 0\.33\.0 .* no requests$"):
         probe(scheduler)
 
 

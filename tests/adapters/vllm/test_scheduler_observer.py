@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from seqtop.adapters.observations import AllRequests, AnyObservation, Stepped
+from seqtop.adapters.translate import Translator
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, Stepped
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.translate import Translator
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.transport.publisher_settings import PublisherSettings

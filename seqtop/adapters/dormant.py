@@ -8,7 +8,6 @@ the last viewer has left, the publisher's process ends, and the next step restor
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -17,11 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from seqtop.adapters.vllm.attachment import Attachment
+from seqtop.adapters.attachment import Attachment, Host
 from seqtop.live import local_engines
-from seqtop.transport.publisher_settings import PublisherSettings
-
-_log = logging.getLogger("vllm.seqtop")
 
 _BIND_SECONDS: Final = 25.0
 _POLL_SECONDS: Final = 0.02
@@ -31,16 +27,23 @@ class DormantEngine:
     """Waits for clients that wake the engine of one scheduler.
 
     Args:
-        scheduler: vLLM's V1 scheduler.
-        settings: The user's settings.
+        host: The software with the scheduler.
+        attachment_of: Starts the publisher of the scheduler at an endpoint.
+        before_next_step: Calls a function on the scheduler's thread, before its next step.
 
     Raises:
         OSError: The socket cannot be created.
     """
 
-    def __init__(self, scheduler: Any, settings: PublisherSettings) -> None:
-        self._scheduler = scheduler
-        self._settings = settings
+    def __init__(
+        self,
+        host: Host,
+        attachment_of: Callable[[str], Attachment],
+        before_next_step: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._host = host
+        self._attachment_of = attachment_of
+        self._before_next_step = before_next_step
         self._attachment: Attachment | None = None
         path = local_engines.wake_socket_path(os.getpid())
         path.unlink(missing_ok=True)
@@ -65,13 +68,13 @@ class DormantEngine:
         before = self._attachment
         if before is not None and before.is_published:
             return before.endpoint
-        endpoint = f"ipc://{local_engines.directory() / f'{os.getpid()}.vllm'}"
-        attachment = Attachment(self._scheduler, self._settings, endpoint)
+        endpoint = f"ipc://{local_engines.directory() / f'{os.getpid()}.engine'}"
+        attachment = self._attachment_of(endpoint)
         deadline = time.monotonic() + _BIND_SECONDS
         while not Path(endpoint.removeprefix("ipc://")).exists():
             if not attachment.is_published or time.monotonic() > deadline:
                 attachment.close("the publisher cannot start")
-                raise RuntimeError("its publisher did not start; see vLLM's log")
+                raise RuntimeError(f"its publisher did not start; see {self._host.name}'s log")
             time.sleep(_POLL_SECONDS)
         self._attachment = attachment
 
@@ -80,22 +83,22 @@ class DormantEngine:
                 before.detach()
             attachment.attach()
 
-        _before_next_schedule(self._scheduler, attach)
-        _log.info("seqtop: awake, publishing at %s", endpoint)
+        self._before_next_step(attach)
+        self._host.log.info("seqtop: awake, publishing at %s", endpoint)
         return endpoint
 
 
-def _before_next_schedule(scheduler: Any, action: Callable[[], None]) -> None:
-    """Runs `action` on the scheduler's thread, before its next call of `schedule`."""
-    original = scheduler.schedule
-    is_own = getattr(original, "__func__", None) is not type(scheduler).schedule
+def before_next_call(owner: Any, name: str, action: Callable[[], None]) -> None:
+    """Calls `action` before the next call of a method of `owner`, on the thread of that call."""
+    original = getattr(owner, name)
+    is_own = getattr(original, "__func__", None) is not getattr(type(owner), name)
 
-    def schedule(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_own:
-            scheduler.schedule = original
+            setattr(owner, name, original)
         else:
-            del scheduler.schedule
+            delattr(owner, name)
         action()
-        return scheduler.schedule(*args, **kwargs)
+        return getattr(owner, name)(*args, **kwargs)
 
-    scheduler.schedule = schedule
+    setattr(owner, name, wrapper)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.observations import (
     Admitted,
     AllRequests,
     AnyObservation,

@@ -59,7 +59,7 @@ class Wrapping:
             if before is not None and self.active:
                 try:
                     args = before(*args, **kwargs) or args
-                except Exception as error:  # noqa: BLE001 - no error may stop vLLM
+                except Exception as error:  # noqa: BLE001 - no error may stop the engine
                     self._fail(error)
             result = original(*args, **kwargs)
             if after is not None and self.active:
@@ -70,7 +70,7 @@ class Wrapping:
             return result
 
         # Another plugin may have wrapped the method before. `vars(owner)` would tell, but CPython
-        # then stores the attributes of `owner` in a dictionary, and vLLM reads them more slowly.
+        # then stores the attributes of `owner` in a dictionary, which is slower to read.
         is_own = isinstance(owner, type) or getattr(original, "__func__", None) is not getattr(
             type(owner), name, None
         )
@@ -95,7 +95,7 @@ class Wrapping:
             self._switches.pop()(False)
 
     def _fail(self, error: Exception) -> None:
-        # This runs inside vLLM's step, so not even the report of an error may raise.
+        # This runs inside the engine's step, so not even the report of an error may raise.
         with contextlib.suppress(Exception):
             self.undo()
             self._failed(error)

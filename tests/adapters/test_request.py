@@ -1,6 +1,6 @@
 """Names, statuses and sampling parameters of V1's requests."""
 
-from seqtop.adapters.vllm.request import (
+from seqtop.adapters.request import (
     Names,
     end_status,
     engine_status,

@@ -4,7 +4,7 @@ import pytest
 
 from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
-from seqtop.adapters.vllm.detokenizer import (
+from seqtop.adapters.detokenizer import (
     StreamDetokenizer,
     load_detokenizer,
 )

@@ -1,12 +1,12 @@
-"""Messages from the adapter's half inside vLLM to its half outside: plain data, cheap to create.
+"""Messages from an adapter's half inside an engine to its half outside: cheap plain data.
 
-Request ids are vLLM's internal ones. Statuses are the names of vLLM's `RequestStatus`. Times are
-seconds since the epoch, durations are seconds.
+Request ids are the engine's internal ones. Statuses are the names of vLLM's `RequestStatus`, or the
+engine's own. Times are seconds since the epoch, durations are seconds.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,7 @@ Tables: TypeAlias = tuple[list[int], ...]
 """Block ids, one list for each KV-cache group."""
 
 Setting: TypeAlias = bool | int | float | str | None
-"""The value of a setting of vLLM, as in `seqtop.wire.messages`, which is not imported into vLLM."""
+"""The value of a setting, as in `seqtop.wire.messages`, which is not imported into the engine."""
 
 
 class Observation(msgspec.Struct, array_like=True, gc=False):
@@ -24,7 +24,8 @@ class Observation(msgspec.Struct, array_like=True, gc=False):
 class EngineStarted(Observation, tag="EngineStarted"):
     """The description of an engine whose scheduler has been created."""
 
-    vllm_version: str
+    engine: str
+    """Software and version, such as `vLLM 0.33.0`."""
     engine_id: str
     model: str
     dtype: str
@@ -53,7 +54,7 @@ class EngineStarted(Observation, tag="EngineStarted"):
     kv_cache_specs: list[dict[str, Setting]] = []
     """`EngineInfo.kv_cache_specs`."""
     scheduler_settings: dict[str, Setting] = {}
-    """Further settings that the scheduler's decisions depend on, by vLLM's names."""
+    """Further settings that the scheduler's decisions depend on, by the engine's names."""
 
 
 class RequestEnded(Observation):
@@ -111,6 +112,7 @@ class Preempted(Observation):
     request_id: str
     num_lost_tokens: int
     for_request_id: str | None
+    status: str = "PREEMPTED"
 
 
 class Admitted(Observation):
@@ -229,7 +231,7 @@ class Stepped(Observation, tag="Stepped"):
     num_cached_blocks: int | None
     """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
     num_prefix_queries: int
-    """Tokens looked up in the prefix cache since the observer exists, as vLLM counts them."""
+    """Tokens looked up in the prefix cache since the observer exists, as the engine counts them."""
     num_prefix_hits: int
     """The part of `num_prefix_queries` that was found."""
     cache_events: list[AnyCacheEvent] = []
@@ -282,3 +284,14 @@ class EngineStopping(Observation, tag="EngineStopping"):
 AnyObservation: TypeAlias = (
     EngineStarted | Arrived | StreamingInput | Stepped | AllRequests | EngineStopping
 )
+
+
+class ObservationSink(Protocol):
+    """The destination of observations."""
+
+    @property
+    def wants_all_requests(self) -> bool:
+        """True once after observations were lost: then `AllRequests` is needed."""
+
+    def send(self, observation: AnyObservation) -> None:
+        """Sends an observation without waiting."""

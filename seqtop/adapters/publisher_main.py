@@ -1,6 +1,6 @@
-"""The publisher's process: `python -m seqtop.adapters.vllm.publisher_main`.
+"""The publisher's process: `python -m seqtop.adapters.publisher_main`.
 
-`publisher_process` starts it. It ends with the EngineCore process that started it.
+`publisher_process` starts it. It ends with the engine's process that started it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import cast
 import msgspec
 import zmq
 
-from seqtop.adapters.vllm.detokenizer import load_detokenizer
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.detokenizer import load_detokenizer
+from seqtop.adapters.observations import (
     AllRequests,
     AnyObservation,
     EngineStarted,
     EngineStopping,
 )
-from seqtop.adapters.vllm.translate import Translator, engine_info
+from seqtop.adapters.translate import Translator, engine_info
 from seqtop.flight_recorder import process as flight_recorder
 from seqtop.live import local_engines
 from seqtop.process.signals import when_stdin_closes
@@ -42,14 +42,14 @@ _SECONDS_BETWEEN_REQUESTS = 1.0
 _SECONDS_FOR_FIRST_VIEWER = 30.0
 _SECONDS_WITHOUT_VIEWER = 3.0
 _NICENESS = 10
-"""vLLM's processes have priority."""
+"""The engine's processes have priority."""
 
 EXIT_CANNOT_PUBLISH = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Publishes observations until there are no more; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="seqtop.adapters.vllm.publisher_main")
+    parser = argparse.ArgumentParser(prog="seqtop.adapters.publisher_main")
     parser.add_argument("observations", help="the endpoint to receive observations from")
     parser.add_argument("endpoint", help="the endpoint to publish at")
     parser.add_argument("settings", help="settings as JSON")
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.nice(_NICENESS)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C stops vLLM, and this process ends after it
+    )  # Ctrl-C stops the engine, and this process ends after it
     try:
         with ObservationReceiver(options.observations, when_stdin_closes()) as receiver:
             return _run(receiver, options.endpoint, settings)
@@ -84,7 +84,7 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
         return EXIT_CANNOT_PUBLISH
     if started.not_available:
         missing = not_available.describe(started.not_available)
-        _log(f"seqtop: vLLM {started.vllm_version}: {missing}")
+        _log(f"seqtop: {started.engine}: {missing}")
     _log(f"seqtop: to view this engine, run: seqtop attach {endpoint}")
     detokenizer = None
     if not settings.redact:
@@ -129,9 +129,9 @@ def publish(
         receiver: Receives observations.
         announces_end: False if nobody can say whether the engine failed or was shut down.
     """
-    reason, failed = "vLLM's EngineCore process has ended, for an unknown cause", False
+    reason, failed = "the engine's process has ended, for an unknown cause", False
     if announces_end:
-        reason, failed = "vLLM's EngineCore process has ended without announcing it", True
+        reason, failed = "the engine's process has ended without announcing it", True
     for observation in receiver:
         if isinstance(observation, EngineStopping):
             reason, failed = observation.reason, False
@@ -147,7 +147,7 @@ def publish(
                     publisher.publish(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine has its state
             if not translator.is_incomplete:
-                _log(f"seqtop: a gap, as an observation of vLLM cannot be used: {error!r}")
+                _log(f"seqtop: a gap, as an observation cannot be used: {error!r}")
             translator.is_incomplete = True
             publisher.count_lost(1, str(error))
         if translator.is_incomplete or publisher.needs_snapshot():
@@ -200,7 +200,7 @@ class ObservationReceiver:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.linger = 0
-        # Otherwise vLLM has ended, and its directory is removed.
+        # Otherwise the engine has ended, and its directory is removed.
         with contextlib.suppress(zmq.ZMQError):
             self._socket.bind(self._address)
         return self
@@ -236,7 +236,7 @@ def _directory_of(address: str) -> Path:
 
 
 def _log(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201 - goes to vLLM's log
+    print(line, file=sys.stderr)  # noqa: T201 - goes to the engine's log
 
 
 if __name__ == "__main__":

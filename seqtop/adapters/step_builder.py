@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.detokenizer import StreamDetokenizer
+from seqtop.adapters.observations import (
     RequestEnded,
     Scheduled,
     Stepped,
     Tables,
     WaitingRequest,
 )
-from seqtop.adapters.vllm.request import Request, end_status, engine_status
+from seqtop.adapters.request import Request, end_status, engine_status
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -170,7 +170,7 @@ class StepBuilder:
             request = self._requests.get(observation.request_id)
             if request is None:
                 continue
-            request.status, request.engine_status = _WAITING, "PREEMPTED"
+            request.status, request.engine_status = _WAITING, observation.status
             request.num_computed_tokens = 0
             request.is_prefill = True
             _replace(self._update(observation.request_id), ())
@@ -241,7 +241,7 @@ class StepBuilder:
                 update.num_accepted_tokens = len(token_ids) - 1
 
     def _apply_computed_tokens(self) -> None:
-        """Takes over computed tokens, which rejected drafts reduce in vLLM."""
+        """Takes over computed tokens, which rejected drafts reduce."""
         observation = self._observation
         for request_id, computed in zip(
             self._running, observation.num_computed_tokens, strict=True
@@ -273,7 +273,7 @@ class StepBuilder:
             self.metrics[request.name] = request.metrics
         request.status = end_status(observation.status)
         request.engine_status = engine_status(observation.status)
-        # vLLM counts scheduled tokens as computed, also those of a step without outputs.
+        # Engines count scheduled tokens as computed, also those of a step without outputs.
         request.num_computed_tokens = request.without_drafts(observation.num_computed_tokens)
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from seqtop.adapters.observations import Arrived
+from seqtop.adapters.publisher_process import encode
 from seqtop.adapters.vllm import hook
-from seqtop.adapters.vllm.observations import Arrived
-from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.transport.publisher_settings import PublisherSettings
@@ -21,7 +21,7 @@ from tests.support.waiting import SECONDS, wait_until
 def test_publisher_that_dies_is_noticed(
     modules: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqtop.adapters.vllm.publisher_process._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("seqtop.adapters.publisher_process._CHECK_SECONDS", 0.0)
     scheduler = Scheduler()
     # A folder that is not there cannot be bound.
     attachment = hook.follow(scheduler, PublisherSettings(bind="ipc:///nonexistent/socket"))
@@ -61,8 +61,8 @@ def children() -> set[int]:
 def test_a_publisher_that_stops_for_a_while_leaves_a_gap(
     monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    monkeypatch.setattr("seqtop.adapters.vllm.publisher_process._CHECK_SECONDS", 0.0)
-    monkeypatch.setattr("seqtop.adapters.vllm.publisher_process.MAX_BACKLOG", 50)
+    monkeypatch.setattr("seqtop.adapters.publisher_process._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("seqtop.adapters.publisher_process.MAX_BACKLOG", 50)
     scheduler = Scheduler()
     before = children()
     attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.observations import (
     AllRequests,
     Arrived,
     CurrentRequest,
     EngineStopping,
 )
-from seqtop.adapters.vllm.publisher_main import ObservationReceiver, publish
-from seqtop.adapters.vllm.publisher_process import encode
-from seqtop.adapters.vllm.translate import Translator, engine_info
+from seqtop.adapters.publisher_main import ObservationReceiver, publish
+from seqtop.adapters.publisher_process import encode
+from seqtop.adapters.translate import Translator, engine_info
+from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.hook import follow
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
@@ -175,6 +175,6 @@ sys.stdin.readline()
     (path,) = tmp_path.glob("*.json")
     verdict = json.loads(path.read_text())
     assert (verdict["cause"], verdict["request_ids"]) == ("failed", ["one"])
-    ended = "vLLM's EngineCore process has ended without announcing it; 1 request unfinished"
+    ended = "the engine's process has ended without announcing it; 1 request unfinished"
     assert verdict["message"].startswith(ended)
     assert f"seqtop: failed: {verdict['message']}; recorded in" in log

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
+from seqtop.adapters.observations import Arrived
+from seqtop.adapters.translate import Translator, engine_info
 from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.observations import Arrived
-from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Scheduler
 

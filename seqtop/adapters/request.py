@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from seqtop.adapters.vllm.observations import Arrived, CurrentRequest
+from seqtop.adapters.observations import Arrived, CurrentRequest
 from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
     RequestMetrics,
@@ -88,7 +88,7 @@ class Request:
         return SequenceDataDelta(new_ids, 0.0, self.num_computed_tokens, stage)
 
     def without_drafts(self, num_computed_tokens: int) -> int:
-        """Returns computed tokens without drafts that are in flight, which vLLM counts as well."""
+        """Returns computed tokens without drafts that are in flight, which engines count, too."""
         return min(num_computed_tokens, self.num_prompt_tokens + self.num_output_tokens)
 
     def set_prompt(self, token_ids: list[int]) -> None:
@@ -145,7 +145,7 @@ class Names:
     """Assigns the user's id to each request, unless it has been used before.
 
     Args:
-        has_random_suffix: True if vLLM has appended random characters to ids.
+        has_random_suffix: True if ids end with characters that the user has not given.
     """
 
     def __init__(self, *, has_random_suffix: bool) -> None:
@@ -154,7 +154,7 @@ class Names:
         """By name, the requests that have asked for it."""
 
     def of(self, request_id: str) -> str:
-        """Returns the name for vLLM's internal request id: another one for each request."""
+        """Returns the name for an internal request id: another one for each request."""
         name = shortened(request_id)
         if self._has_random_suffix:
             name = shortened(_RANDOM_SUFFIX.sub("", request_id))

@@ -4,44 +4,59 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from seqtop.adapters.vllm.engine_description import describe
-from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
-from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
-from seqtop.adapters.vllm.publisher_process import PublisherLostError, PublisherProcess
-from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.observations import EngineStarted, ObservationSink
+from seqtop.adapters.publisher_process import PublisherLostError, PublisherProcess
+from seqtop.adapters.wrapping import Wrap, Wrapping
 from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of
 
-# A child of vLLM's logger, so that it is formatted and shown.
-_log = logging.getLogger("vllm.seqtop")
+Observe: TypeAlias = Callable[[Wrap, ObservationSink], None]
+"""Wraps the methods of a scheduler with observers that send to a publisher."""
+
+
+class UnsupportedEngineError(Exception):
+    """This version of an engine differs too much. The message is a sentence for the log."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The software that an adapter runs in."""
+
+    name: str
+    """Such as `vLLM`."""
+    log: logging.Logger
+    """A child of its own logger, so that it is formatted and shown."""
 
 
 class Attachment:
     """Starts the publisher of one scheduler, and wraps the scheduler's methods.
 
     Args:
-        scheduler: vLLM's V1 scheduler.
+        host: The software with the scheduler.
+        started: The description of the engine.
+        observe: Wraps the scheduler's methods.
         settings: The user's settings.
         endpoint: The endpoint to publish at; by default that of the settings.
 
     Raises:
-        UnsupportedVllmError: The scheduler lacks attributes that are needed.
         EndpointError: The endpoint cannot be used.
     """
 
     def __init__(
-        self, scheduler: Any, settings: PublisherSettings, endpoint: str | None = None
+        self,
+        host: Host,
+        started: EngineStarted,
+        observe: Observe,
+        settings: PublisherSettings,
+        endpoint: str | None = None,
     ) -> None:
-        self._not_available = probe(scheduler)
-        started, self._layout = describe(scheduler, settings)
-        if reason := why_not_observable(scheduler, self._layout):
-            self._not_available.setdefault("prefix_misses", reason)
-        started.not_available = self._not_available
         self.endpoint = endpoint or endpoint_of(settings, started.data_parallel_rank)
-        self._scheduler = scheduler
+        self._host = host
+        self._observe = observe
         self._wrapping = Wrapping(self._failed)
         self._publisher = PublisherProcess(self.endpoint, settings)
         self._publisher.send(started)
@@ -49,18 +64,14 @@ class Attachment:
     def attach(self) -> None:
         """Wraps the methods, on the scheduler's thread. Never raises."""
         try:
-            SchedulerObserver(
-                self._scheduler,
-                self._wrapping.wrap,
-                self._publisher,
-                self._layout,
-                self._not_available,
-            )
-            if "end" not in self._not_available:
-                self._wrapping.wrap(self._scheduler, "shutdown", before=self._before_shutdown)
-        except Exception as error:  # noqa: BLE001 - no error may stop vLLM
+            self._observe(self._wrapping.wrap, self._publisher)
+        except Exception as error:  # noqa: BLE001 - no error may stop the engine
             self.detach()
             self._failed(error)
+
+    def close_before(self, owner: Any, name: str) -> None:
+        """Ends the publication before a call of the method that shuts the engine down."""
+        self._wrapping.wrap(owner, name, before=self._before_shutdown)
 
     def detach(self) -> None:
         """Restores all methods, on the scheduler's thread."""
@@ -87,20 +98,21 @@ class Attachment:
         self._publisher.close(reason)
 
     def _before_shutdown(self, *_: Any, **__: Any) -> None:
-        self.close("vLLM has shut down")
+        self.close(f"{self._host.name} has shut down")
 
     def _failed(self, error: Exception) -> None:
+        name, log = self._host.name, self._host.log
         if isinstance(error, PublisherLostError) and error.is_orderly:
-            _log.info("seqtop: dormant again, as the last viewer has left")
+            log.info("seqtop: dormant again, as the last viewer has left")
         else:
-            _log.warning("seqtop is off, and vLLM continues: %s", in_one_line(error))
-        self._publisher.close("the adapter has failed; see vLLM's log")
+            log.warning("seqtop is off, and %s continues: %s", name, in_one_line(error))
+        self._publisher.close(f"the adapter has failed; see {name}'s log")
 
 
 def in_one_line(error: Exception) -> str:
     """Returns an error as a line for the log."""
     message = " ".join(str(error).split())
-    if isinstance(error, PublisherLostError | UnsupportedVllmError):
+    if isinstance(error, PublisherLostError | UnsupportedEngineError):
         return message
     frames = traceback.extract_tb(error.__traceback__)
     where = f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

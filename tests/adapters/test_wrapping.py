@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.adapters.vllm.wrapping import Wrapping
+from seqtop.adapters.wrapping import Wrapping
 
 
 class Adder:

@@ -11,7 +11,7 @@ from seqtop.live import local_engines
 from seqtop.live.connection import ConnectionState
 from seqtop.live.local_engines import LocalEngine
 from seqtop.live.session import Session
-from tests.adapters.vllm.test_step_builder import SHARED, step_and_assert_shows
+from tests.adapters.test_step_builder import SHARED, step_and_assert_shows
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 

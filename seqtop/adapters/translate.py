@@ -9,8 +9,8 @@ from typing import Final, cast
 
 import msgspec
 
-from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
-from seqtop.adapters.vllm.observations import (
+from seqtop.adapters.detokenizer import StreamDetokenizer
+from seqtop.adapters.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
@@ -25,8 +25,8 @@ from seqtop.adapters.vllm.observations import (
     Stepped,
     StreamingInput,
 )
-from seqtop.adapters.vllm.request import Names, Request, end_status, sampling_params, shortened
-from seqtop.adapters.vllm.step_builder import StepBuilder
+from seqtop.adapters.request import Names, Request, end_status, sampling_params, shortened
+from seqtop.adapters.step_builder import StepBuilder
 from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.wire.arrays import Ints
@@ -51,11 +51,11 @@ _NUM_NULL_BLOCKS: Final = 1
 
 
 def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
-    """Returns the description of the engine for viewers. Data that V1 does not have is None."""
+    """Returns the description of the engine for viewers. Data that it does not have is None."""
     return EngineInfo(
         engine_id=started.engine_id,
         incarnation=uuid.uuid4().hex,
-        engine=f"vLLM {started.vllm_version}",
+        engine=started.engine,
         model=started.model,
         dtype=started.dtype,
         device=started.device,
@@ -94,13 +94,13 @@ class Translator:
         self._detokenizer = detokenizer
         self._names = Names(has_random_suffix=started.has_random_suffix)
         self._requests: dict[str, Request] = {}
-        """Unfinished requests by vLLM's internal id."""
+        """Unfinished requests by the engine's internal id."""
         self._running: list[str] = []
         self._ran: list[str] = []
         """The requests of the last step."""
         self._ended_in_flight: list[tuple[str, Request]] = []
-        """Ended requests that may be in the batches of steps in flight, with vLLM's internal ids,
-        in the order of their ends."""
+        """Ended requests that may be in the batches of steps in flight, with the engine's internal
+        ids, in the order of their ends."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._history = PrefixHistory()
         self.is_incomplete = False
@@ -143,7 +143,7 @@ class Translator:
         return event
 
     def _record_in_flight(self, request: Request, ended: RequestEnded) -> None:
-        # The tokens of steps in flight are included in vLLM's number.
+        # The tokens of steps in flight are included in the engine's number.
         in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
         self._ended_in_flight.append((ended.request_id, in_flight))
 

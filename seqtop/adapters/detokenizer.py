@@ -1,4 +1,4 @@
-"""Detokenization of requests, in the publisher's process and never in vLLM's."""
+"""Detokenization of requests, in the publisher's process and never in the engine's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StreamDetokenizer:
 
     Args:
         tokenizer: A `tokenizer.json`, a directory with one, or an id of the Hugging Face hub.
-            Nothing is downloaded: vLLM has stored the files of a hub id on this machine.
+            Nothing is downloaded: the engine has stored the files of a hub id on this machine.
         revision: The revision of a hub id; by default the main one.
 
     Raises:
@@ -55,7 +55,7 @@ def load_detokenizer(tokenizer: str | None, revision: str | None) -> StreamDetok
     try:
         return StreamDetokenizer(tokenizer, revision)
     except TokenizerError as error:
-        print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - vLLM's log
+        print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - the engine's log
         return None
 
 

@@ -1,4 +1,4 @@
-"""Starts the publisher's process and sends it observations from vLLM's EngineCore process."""
+"""Starts the publisher's process and sends it observations from an engine's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, EngineStopping
+from seqtop.adapters.observations import AllRequests, AnyObservation, EngineStopping
 from seqtop.transport import sockets
 from seqtop.transport.publisher_settings import PublisherSettings
 
@@ -22,7 +22,7 @@ MAX_BACKLOG = 10_000
 """Observations that may wait for the publisher. Each is a step or an arrival."""
 
 _LINGER_MS = 200
-"""The longest delay of vLLM's shutdown by observations that are still to be sent."""
+"""The longest delay of the engine's shutdown by observations that are still to be sent."""
 
 _CHECK_SECONDS = 1.0
 """The interval at which the publisher's process is checked."""
@@ -71,9 +71,9 @@ class PublisherProcess:
         settings_json = msgspec.json.encode(settings).decode()
         command = [
             sys.executable,
-            "-P",  # vLLM's working directory may contain a `zmq.py`
+            "-P",  # the working directory may contain a `zmq.py`
             "-m",
-            "seqtop.adapters.vllm.publisher_main",
+            "seqtop.adapters.publisher_main",
             address,
             endpoint,
             settings_json,
