@@ -20,6 +20,8 @@ from seqtop.state.model import RequestState
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import Event, Step
 
+__all__ = ["Checker", "Finding"]
+
 
 class Checker:
     """Checks a stream of events without gaps; `apply` replaces `EngineState.apply`.

@@ -26,6 +26,8 @@ from seqtop.live.session import Session
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.transport.curve_keys import ViewerKeys
 
+__all__ = ["Report", "check_live", "check_recording"]
+
 
 class Report(msgspec.Struct):
     """The result of checking an engine or a recording."""

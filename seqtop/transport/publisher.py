@@ -49,6 +49,8 @@ MAX_QUEUED_MESSAGES = 10_000
 MAX_QUEUED_BYTES = 256 * 2**20
 """The total size of these messages."""
 
+__all__ = ["PendingCommand", "PublishError", "Publisher"]
+
 MAX_VIEWER_BACKLOG = 1_000
 """Messages that may wait for one slow viewer (`ZMQ_SNDHWM`). Beyond, it misses some and resyncs."""
 

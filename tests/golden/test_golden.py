@@ -15,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.wire import codec, parsing
 from tests.golden.conftest import Compare
-from tests.support import layouts, trace_format
+from tests.support import layouts, public_names, trace_format
 from tests.support.recordings import assert_same
 from tests.support.stored_run import FORMULA, MISSED
 
@@ -42,6 +42,10 @@ def test_layouts_and_bytes_of_what_is_sent_and_recorded(compare: Compare) -> Non
 @pytest.mark.parametrize("example", layouts.examples(), ids=lambda value: type(value).__name__)
 def test_every_field_comes_back_from_its_bytes(example: Any) -> None:
     assert codec.decode(codec.encode(example), type(example)) == example
+
+
+def test_public_names(compare: Compare) -> None:
+    compare("public_names.txt", "\n".join(public_names.lines()))
 
 
 def test_recording_of_this_version_is_read_as_it_was_written(recording: FileStore) -> None:

@@ -1,0 +1,91 @@
+"""The public API for programs that read recordings (`docs/api.md`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seqtop.history.file_store import FileStore
+from seqtop.history.segments import Gap
+from seqtop.state import EngineState
+from seqtop.wire.messages import Event, Step
+
+
+class Recording:
+    """A recording, open until `close`; a context manager closes it. Iterating yields its steps.
+
+    It is read from the file while it is iterated, so that it may be larger than the memory. Each
+    iteration begins at its start.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RecordingError: The file is not a recording of this version, or nothing in it can be read.
+            All methods raise it at a part that cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._store = FileStore(path)
+        try:
+            self._store.require()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._store.path
+
+    @property
+    def damage(self) -> str | None:
+        """One sentence on what a damaged file has lost; `None` if it is complete."""
+        return self._store.damage
+
+    @property
+    def gaps(self) -> Sequence[Gap]:
+        """The gaps, where messages are missing or the engine was started again."""
+        return tuple(self._store.gaps)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yields the steps in order."""
+        for event in self.events():
+            if isinstance(event, Step):
+                yield event
+
+    def events(self) -> Iterator[Event | Gap]:
+        """Yields all messages in order, and each gap where it is.
+
+        What was before the first message is only in `states`.
+        """
+        store = self._store
+        gaps = {gap.position: gap for gap in store.gaps}
+        for position, event in store.events(store.first, store.last):
+            yield gaps[position] if event is None else event
+
+    def states(self) -> Iterator[tuple[Step, EngineState]]:
+        """Yields each step with the state after it.
+
+        The next step changes the state: copy what you need for longer, and do not change it.
+        """
+        store = self._store
+        state = store.at(store.first)
+        for position, event in store.events(store.first, store.last):
+            if event is None:
+                state = store.at(position)
+                continue
+            state.apply(event)
+            if isinstance(event, Step):
+                yield event, state
+
+    def close(self) -> None:
+        """Closes the file; nothing can be read afterwards."""
+        self._store.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
