@@ -7,8 +7,8 @@ import pytest
 
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
-from tests.support.events import arrival, engine_info, stats, step
+from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate
+from tests.support.events import arrival, engine_info, preemption, stats, step
 from tests.support.mutants import (
     LIVENESS_MUTANTS,
     Run,
@@ -65,9 +65,7 @@ def test_a_request_that_is_preempted_and_admitted_again_is_not_stalled(
 ) -> None:
     run = mutated(payloads, "stalled")
     preempts, admits = steps_of(run)[75:77]
-    preempts.preemptions = [
-        Preemption(request_id="req-1", mode="recompute", num_lost_tokens=1, for_request_id="req-2")
-    ]
+    preempts.preemptions = [preemption("req-1", lost=1, by="req-2")]
     preempts.sequences.append(
         SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
     )
@@ -95,9 +93,9 @@ def test_an_idle_engine_is_not_stuck() -> None:
 def test_preempted_request_that_is_overtaken() -> None:
     """Later requests are admitted while a preempted one waits."""
     run: Run = [engine_info(), *map(arrival, range(1, 14)), _scheduled(0, 1)]
-    preemption = Preemption(request_id="req-1", mode="recompute", num_lost_tokens=3)
+    lost = preemption("req-1", lost=3)
     waits = SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
-    run.append(step(1, sequences=[waits], preemptions=[preemption], stats=stats(num_running=1)))
+    run.append(step(1, sequences=[waits], preemptions=[lost], stats=stats(num_running=1)))
     run += [_scheduled(number, number) for number in range(2, 14)]
     (finding,) = [finding for finding in check(run) if finding.rule == "overtaken"]
     assert (finding.request_id, finding.step) == ("req-1", 11)

@@ -19,12 +19,12 @@ from seqtop.wire.messages import (
     StreamingUpdate,
     WaitReason,
 )
-from tests.support.events import step
+from tests.support.events import step, wait_reason
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
 
 def no_blocks(name: str) -> list[WaitReason]:
-    return [WaitReason(request_id=name, cause="no_blocks", num_missing=3)]
+    return [wait_reason(name, "no_blocks", 3)]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_an_engine_does_not_count_is_not_missing(script: Script) -> None:
     script.arrive("head")
     script.arrive("behind")
     for missing in (0, -5):
-        reason = WaitReason(request_id="head", cause="seq_limit", num_missing=missing)
+        reason = wait_reason("head", "seq_limit", missing)
         script.step(waits=[reason])
     for name in ("head", "behind"):
         assert [part.num_missing for part in parts_of(script, name)] == [0, 0]
@@ -335,7 +335,7 @@ def test_tokens_of_a_chunk_whose_past_is_not_recorded(script: Script) -> None:
 
 def test_an_event_that_cannot_be_read_is_an_error(script: Script) -> None:
     script.arrive("a")
-    script.step(waits=[WaitReason(request_id="a", cause="no cause")])  # type: ignore[arg-type]
+    script.step(waits=[wait_reason("a", "no cause")])  # type: ignore[arg-type]
     with pytest.raises(RecordingError, match=r"^The history cannot be read: event 3 "):
         parts_of(script, "a")
 

@@ -10,7 +10,8 @@ from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, slo
-from seqtop.wire.messages import RequestArrived, RequestFinished, WaitReason
+from seqtop.wire.messages import RequestArrived, RequestFinished
+from tests.support.events import wait_reason
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -24,9 +25,7 @@ def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
         name = f"{kind}-{number}"
         script.arrive(name, num_prompt=rng.randrange(20, 60))
         for _ in range(rng.randrange(4, 9) if kind == "slow" else 0):
-            script.step(
-                decode=[], waits=[WaitReason(request_id=name, cause="no_blocks", num_missing=1)]
-            )
+            script.step(decode=[], waits=[wait_reason(name, "no_blocks", 1)])
         script.step(prefill={name: 60})
         script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
     return script.source.history

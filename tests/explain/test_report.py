@@ -19,7 +19,7 @@ from seqtop.explain.report import (
 )
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import Preemption, WaitReason
+from tests.support.events import preemption, wait_reason
 from tests.support.latency_run import latency_run
 from tests.support.scripted import Script, ScriptedSource
 
@@ -103,9 +103,7 @@ def test_text() -> None:
             part(
                 "preempted",
                 "",
-                preemption=Preemption(
-                    request_id="a", mode="swap", num_lost_tokens=0, for_request_id="b"
-                ),
+                preemption=preemption("a", mode="swap", by="b"),
             ),
         ),
         (
@@ -152,9 +150,7 @@ def test_text_is_safe() -> None:
     script = Script(ScriptedSource())
     script.arrive("head\x1b[2J")
     script.arrive("b")
-    script.step(
-        decode=[], waits=[WaitReason(request_id="head\x1b[2J", cause="no_blocks", num_missing=0)]
-    )
+    script.step(decode=[], waits=[wait_reason("head\x1b[2J", "no_blocks", 0)])
     history, state = script.source.history, script.source.state
     explanation = explain(history, state.requests["b"], history.last)
     assert "\x1b" not in as_text(explanation)

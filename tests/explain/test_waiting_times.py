@@ -18,7 +18,8 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.waits import wait_until
 from seqtop.wire import parsing
-from seqtop.wire.messages import Event, Preemption, RequestFinished, Step, WaitCause, WaitReason
+from seqtop.wire.messages import Event, RequestFinished, Step, WaitCause
+from tests.support.events import preemption, wait_reason
 from tests.support.recordings import encoded
 from tests.support.reducer_events import arrived, delta, full, metrics, step, update
 
@@ -87,7 +88,7 @@ def steps(draw: st.DrawFn) -> list[Event]:
                     update(REQUESTS[name], SequenceStatus.WAITING, 0, engine_status=status)
                 )
         reasons = [
-            WaitReason(request_id=name, cause=draw(st.sampled_from(get_args(WaitCause))))
+            wait_reason(name, draw(st.sampled_from(get_args(WaitCause))))
             for name in waiting
             if draw(st.booleans())
         ]
@@ -96,10 +97,7 @@ def steps(draw: st.DrawFn) -> list[Event]:
             *groups,
             sequences=updates,
             wait_reasons=reasons,
-            preemptions=[
-                Preemption(request_id=name, mode="recompute", num_lost_tokens=0)
-                for name in sorted(preempted)
-            ],
+            preemptions=[preemption(name) for name in sorted(preempted)],
         )
         events.append(replace(event, start_time=start, time=now))
         running = running - preempted | admitted

@@ -38,12 +38,10 @@ from seqtop.wire.messages import (
     Chunk,
     Event,
     Heartbeat,
-    Preemption,
     RequestFinished,
     Step,
-    WaitReason,
 )
-from tests.support.events import arrival, engine_info, step, update
+from tests.support.events import arrival, engine_info, preemption, step, update, wait_reason
 from tests.support.kv_publisher import KvPublisher, batch, removed, stored
 from tests.support.terminal import Terminal
 from tests.support.waiting import SECONDS
@@ -89,7 +87,7 @@ def _parents(count: int) -> Iterator[Event]:
 def _wait_reasons(num_sequences: int, num_reasons: int) -> Iterator[Event]:
     """Reasons that name the same request with many sequences."""
     yield from _sequences(num_sequences)
-    reason = WaitReason("req-1", "no_blocks")
+    reason = wait_reason("req-1", "no_blocks")
     yield step(0, wait_reasons=[reason] * num_reasons)
 
 
@@ -135,7 +133,7 @@ def _candidates(count: int) -> Iterator[Event]:
 
 def _preemptions(count: int) -> Iterator[Event]:
     yield arrival(1)
-    yield step(0, preemptions=[Preemption("req-1", "recompute", 1)] * count)
+    yield step(0, preemptions=[preemption("req-1", lost=1)] * count)
 
 
 def _requests(count: int) -> Iterator[Event]:

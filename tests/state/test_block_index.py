@@ -16,7 +16,6 @@ from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
     Event,
-    Preemption,
     RequestArrived,
     SequenceUpdate,
     Step,
@@ -286,7 +285,7 @@ def step(
     number: int, update: SequenceUpdate, swapped_out: list[tuple[int, int]] | None = None
 ) -> Step:
     stats = next(event for event in run(1) if isinstance(event, Step)).stats
-    preemptions = [Preemption(request_id="req", mode="swap", num_lost_tokens=0)]
+    preemptions = [events.preemption("req", mode="swap")]
     return events.step(
         number,
         start_time=2.0 + number,

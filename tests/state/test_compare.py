@@ -5,7 +5,8 @@ from seqtop.state import EngineState
 from seqtop.state.compare import compare, describe
 from seqtop.state.freeze import freeze
 from seqtop.text import format as fmt
-from seqtop.wire.messages import MissCause, Preemption, PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import MissCause, PrefixMiss, SequenceUpdate
+from tests.support.events import preemption
 from tests.support.reducer_events import step
 from tests.support.scripted import Script, ScriptedSource, engine_info
 from tests.support.simulated_engine import START
@@ -85,7 +86,7 @@ def test_sequences_that_were_preempted_or_computed_have_changed() -> None:
     script.arrive("pair", n=2)
     script.arrive("long", num_prompt=2000)
     script.step(prefill={"pair": 40, "long": 100})
-    lost = Preemption(request_id="pair", mode="recompute", num_lost_tokens=0, for_request_id="pair")
+    lost = preemption("pair", by="pair")
 
     def changed(number: int) -> list[str]:
         before = freeze(source.state)

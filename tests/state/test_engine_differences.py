@@ -7,8 +7,8 @@ from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
-from seqtop.wire.messages import Preemption, SequenceUpdate
-from tests.support.events import arrival, engine_info, stats, step
+from seqtop.wire.messages import SequenceUpdate
+from tests.support.events import arrival, engine_info, preemption, stats, step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
@@ -31,7 +31,7 @@ def two_preempted(queue_order: str) -> EngineState:
         state.apply(arrival(number))
     state.apply(step(0, sequences=[update(1), update(2), update(3)]))
     for number, victim in ((1, 2), (2, 3)):
-        lost = Preemption(request_id=f"req-{victim}", mode="recompute", num_lost_tokens=0)
+        lost = preemption(f"req-{victim}")
         updates = [update(victim, WAITING, engine_status="PREEMPTED")]
         state.apply(step(number, sequences=updates, preemptions=[lost]))
     return state

@@ -22,8 +22,8 @@ from seqtop.state.fields import (
 )
 from seqtop.state.wait_causes import BEHIND
 from seqtop.wire.arrays import Ints
-from seqtop.wire.messages import WaitReason
 from seqtop.wire.snapshot import WaitTimes
+from tests.support.events import wait_reason
 
 ARRIVAL = 100.0
 
@@ -95,9 +95,9 @@ def test_a_sequence_that_waits_again_was_preempted() -> None:
 def test_a_wait_has_a_word_for_its_cause() -> None:
     waits, sequence = request(), SequenceState(1, "req-1")
     assert wait_word(waits, sequence) == BEHIND
-    waits.wait_reason = WaitReason(request_id="req-1", cause="no_blocks", num_missing=2)
+    waits.wait_reason = wait_reason("req-1", "no_blocks", 2)
     assert wait_word(waits, sequence) == "blocks"
-    waits.wait_reason = WaitReason(request_id="req-1", cause="unknown")
+    waits.wait_reason = wait_reason("req-1", "unknown")
     assert wait_word(waits, sequence) is None
     sequence.engine_status = "PREEMPTED"
     assert wait_word(waits, sequence) is None

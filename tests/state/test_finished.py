@@ -7,11 +7,9 @@ from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import (
-    Preemption,
     RequestFinished,
     SequenceUpdate,
     Step,
-    WaitReason,
 )
 from tests.support import events
 from tests.support.recordings import encoded, fed
@@ -71,8 +69,8 @@ def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
         step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text_delta="late")]),
         step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent_seq_id=1)]),
         step(9, metrics={"a": metrics(time_in_queue=7.0)}),
-        step(9, preemptions=[Preemption(request_id="a", mode="recompute", num_lost_tokens=3)]),
-        step(9, wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=1)]),
+        step(9, preemptions=[events.preemption("a", lost=3)]),
+        step(9, wait_reasons=[events.wait_reason("a", "no_blocks", 1)]),
     ],
 )
 def test_a_late_event_changes_a_copy(late: Step) -> None:
@@ -114,7 +112,7 @@ def test_a_batch_does_not_change_finished_sequences(late: Step) -> None:
 def test_unfinished_requests_are_not_copied_and_unknown_ones_not_added() -> None:
     state = prefilled()
     request, sequence = state.requests["a"], state.sequences[1]
-    reasons = [WaitReason(request_id=name, cause="no_blocks") for name in ("a", "unknown")]
+    reasons = [events.wait_reason(name, "no_blocks") for name in ("a", "unknown")]
     state.apply(step(1, metrics={"a": metrics(), "unknown": metrics()}, wait_reasons=reasons))
     assert (state.requests, state.sequences) == ({"a": request}, {1: sequence})
     assert state.requests["a"] is request

@@ -18,12 +18,10 @@ from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
     Heartbeat,
-    Preemption,
     PrefixMiss,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
-    WaitReason,
 )
 from tests.support import events
 from tests.support.reducer_events import RUNNING, STATS, delta, prefilled, step, update
@@ -58,7 +56,7 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
     groups: list[Any] = [
         SequenceGroupMetadataDelta({}, name, {}, False, token_chunk_size=1) for name in live
     ]
-    preempted = [Preemption(request_id=name, mode="recompute", num_lost_tokens=1) for name in live]
+    preempted = [events.preemption(name, lost=1) for name in live]
     state.apply(
         events.step(
             number,
@@ -108,7 +106,7 @@ def test_a_still_is_what_the_state_was_and_stays_so(
 
 def test_later_forks_drafts_and_reasons_are_not_in_a_still() -> None:
     state = prefilled()
-    reason = WaitReason(request_id="a", cause="no_blocks")
+    reason = events.wait_reason("a", "no_blocks")
     state.apply(step(1, wait_reasons=[reason]))
     taken, encoded = freeze(state), codec.encode(state)
     misses = [PrefixMiss(cause="new_tokens", num_tokens=2)]

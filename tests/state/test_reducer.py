@@ -20,12 +20,12 @@ from seqtop.wire.messages import (
     EngineStopped,
     Event,
     Heartbeat,
-    Preemption,
     RequestArrived,
     RequestFinished,
     StreamingUpdate,
-    WaitReason,
 )
+from tests.support import events
+from tests.support.events import wait_reason
 from tests.support.reducer_events import (
     STATS,
     arrived,
@@ -148,10 +148,8 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
         step(
             1,
             sequences=[update(1, WAITING, 0, block_table=[])],
-            preemptions=[
-                Preemption(request_id="a", mode="recompute", num_lost_tokens=3, for_request_id="b")
-            ],
-            wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=2)],
+            preemptions=[events.preemption("a", lost=3, by="b")],
+            wait_reasons=[wait_reason("a", "no_blocks", 2)],
         )
     )
     request, sequence = state.requests["a"], state.sequences[1]
@@ -176,7 +174,7 @@ def test_a_preemption_ends_the_wait_before_it() -> None:
     state = EngineState()
     state.apply(arrived("a", 1))
     state.apply(step(0, sequences=[update(1, RUNNING, 3)]))
-    preemption = Preemption(request_id="a", mode="swap", num_lost_tokens=0)
+    preemption = events.preemption("a", mode="swap")
     swapped = update(1, SequenceStatus.SWAPPED, 3)
     state.apply(step(1, sequences=[swapped], preemptions=[preemption]))
     request = state.requests["a"]
@@ -196,9 +194,7 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     fork = update(3, RUNNING, 3, request_id="b", parent_seq_id=2, block_table=[7])
     state.apply(step(3, sequences=[fork]))
     updates = [update(seq_id, SequenceStatus.SWAPPED, 3, block_table=[]) for seq_id in (1, 2, 3)]
-    preemptions = [
-        Preemption(request_id=request_id, mode="swap", num_lost_tokens=0) for request_id in "ba"
-    ]
+    preemptions = [events.preemption(request_id, mode="swap") for request_id in "ba"]
     swap = step(4, sequences=updates, preemptions=preemptions)
     swap.execute.blocks_to_swap_out += [(7, 0), (4, 1), (7, 2), (3, 5)]
     state.apply(swap)
@@ -219,7 +215,7 @@ def test_time_to_wait_adds_up_by_reason() -> None:
     state.apply(arrival)
     state.apply(step(0, sequences=[update(1, WAITING, 0)]))
     for number in (1, 2):
-        state.apply(step(number, wait_reasons=[WaitReason(request_id="a", cause="lora_slots")]))
+        state.apply(step(number, wait_reasons=[wait_reason("a", "lora_slots")]))
     wait = wait_until(state, state.requests["a"], state.time)
     assert wait.by_cause == {
         "WAITING_FOR_REMOTE_KVS": 11.0,
@@ -232,7 +228,7 @@ def test_time_to_wait_adds_up_by_reason() -> None:
 def test_a_reason_to_wait_that_is_not_repeated_is_cleared() -> None:
     state = EngineState()
     state.apply(arrived("a", 1))
-    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=2)
+    reason = wait_reason("a", "no_blocks", 2)
     assert list(state.apply(step(0, wait_reasons=[reason]))) == [1]
     assert state.requests["a"].wait_reason == reason
     assert list(state.apply(step(1))) == [1]
@@ -326,7 +322,7 @@ def test_abort_of_a_waiting_request(given: float | None) -> None:
     """It ends at the event's time, whether its metrics tell that, too, or not."""
     state = EngineState()
     state.apply(arrived("a", 1))
-    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=2)
+    reason = wait_reason("a", "no_blocks", 2)
     state.apply(step(0, wait_reasons=[reason]))
     state.apply(
         RequestFinished(
@@ -353,7 +349,7 @@ def test_the_end_frees_all_blocks_of_what_has_not_ended_before() -> None:
     swap = step(
         2,
         sequences=[update(2, SequenceStatus.SWAPPED, 3)],
-        preemptions=[Preemption(request_id="a", mode="swap", num_lost_tokens=0)],
+        preemptions=[events.preemption("a", mode="swap")],
     )
     swap.execute.blocks_to_swap_out.append((7, 1))
     state.apply(swap)
@@ -445,7 +441,7 @@ def test_full_metadata_correct_a_prompt_and_its_hits() -> None:
     assert list(request.prompt_token_ids) == [0, 1, 2]
     assert request.sampling_params == SamplingParams(max_tokens=5)
     assert sequence.last_step == 0
-    preemption = Preemption(request_id="a", mode="recompute", num_lost_tokens=3)
+    preemption = events.preemption("a", lost=3)
     state.apply(step(1, sequences=[update(1, WAITING, 0)], preemptions=[preemption]))
     group = full("a", 1, [7], chunk=3)
     group.seq_data[1].update_num_cached_tokens(1)
@@ -532,7 +528,7 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
         step(1, sequences=[update(99, RUNNING, 3)]),
         step(
             1,
-            preemptions=[Preemption(request_id="nobody", mode="recompute", num_lost_tokens=1)],
+            preemptions=[events.preemption("nobody", lost=1)],
         ),
         RequestFinished(
             request_id="nobody",

@@ -10,7 +10,8 @@ from seqtop.state import EngineState, reducer, sequence_updates
 from seqtop.state.model import MAX_SEQUENCES_OF_REQUEST
 from seqtop.state.snapshot import take
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import CachedBlocks, Preemption, PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import CachedBlocks, PrefixMiss, SequenceUpdate
+from tests.support import events
 from tests.support.reducer_events import arrived, delta, full, prefilled, step, update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
@@ -51,7 +52,7 @@ def test_hits_of_the_prompt_are_those_of_the_first_admission() -> None:
     for number, hits in enumerate((1, 9)):
         state.apply(step(number, sequences=[update(1, RUNNING, 3, num_cached_tokens=hits)]))
         assert sequence.num_prompt_hits == min(hits, 3)
-    preemption = Preemption(request_id="a", mode="recompute", num_lost_tokens=3)
+    preemption = events.preemption("a", lost=3)
     state.apply(step(2, sequences=[update(1, WAITING, 0)], preemptions=[preemption]))
     state.apply(step(3, sequences=[update(1, RUNNING, 3, num_cached_tokens=2)]))
     assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (3, 2)

@@ -22,7 +22,6 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     StreamingUpdate,
-    WaitReason,
 )
 from seqtop.wire.snapshot import (
     BlockedTimes,
@@ -35,7 +34,7 @@ from seqtop.wire.snapshot import (
     Span,
     WaitTimes,
 )
-from tests.support.events import engine_info
+from tests.support.events import engine_info, wait_reason
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import (
@@ -179,7 +178,7 @@ def unusual() -> EngineState:
         num_lost_tokens=3,
         last_preemption_mode="swap",
         preempted_for="s",
-        wait_reason=WaitReason(request_id="r", cause="no_blocks", num_missing=2),
+        wait_reason=wait_reason("r", "no_blocks", 2),
         wait=WaitTimes(total=2.0, by_cause={"no_blocks": 1.0}, named=0.5),
         finish_reason="stop",
         preemption_steps=[3],
@@ -437,7 +436,7 @@ def test_a_sequence_is_replaced_as_a_whole() -> None:
         top_logprobs={1: {6: Logprob(-1.0, 1, "!")}},
         text="Hi!",
     )
-    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=1)
+    reason = wait_reason("a", "no_blocks", 1)
     state.apply(step(1, wait_reasons=[reason]))
     arrival = msgspec.structs.replace(arrived("a", 1), metrics=metrics(time_in_queue=3.0))
     repaired(state, request_of(arrival, whole))
@@ -587,8 +586,8 @@ def test_the_first_sequence_determines_the_phase() -> None:
 def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
     state = EngineState()
     state.apply(arrived("a", 1, time=20.0))
-    state.apply(step(0, wait_reasons=[WaitReason(request_id="a", cause="no_blocks")]))
-    state.apply(step(1, wait_reasons=[WaitReason(request_id="a", cause="no_blocks")]))
+    state.apply(step(0, wait_reasons=[wait_reason("a", "no_blocks")]))
+    state.apply(step(1, wait_reasons=[wait_reason("a", "no_blocks")]))
     repaired(state, request_of(arrived("a", 1), now(1, WAITING, 0)))
     wait = wait_until(state, state.requests["a"], 40.0)
     seconds = {"no_blocks": 1.0, "between_steps": 0.5, "in_progress": 10.0}

@@ -9,9 +9,9 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.model import CachedBlock
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
-from seqtop.wire.messages import PrefixMiss, WaitCause, WaitReason
+from seqtop.wire.messages import PrefixMiss, WaitCause
 from seqtop.wire.snapshot import WaitTimes
-from tests.support.events import engine_info
+from tests.support.events import engine_info, wait_reason
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -43,7 +43,7 @@ def sentence(
 
 
 def reason(cause: WaitCause, missing: int = 0) -> dict[str, Any]:
-    return {"wait_reason": WaitReason(request_id="req-2", cause=cause, num_missing=missing)}
+    return {"wait_reason": wait_reason("req-2", cause, missing)}
 
 
 def misses(*runs: tuple[str, int, int | None, str | None]) -> dict[str, Any]:

@@ -15,10 +15,8 @@ from seqtop.sequence import (
 from seqtop.state import step_summary
 from seqtop.wire.messages import (
     EngineInfo,
-    Preemption,
     Step,
     StepStats,
-    WaitReason,
 )
 from tests.support import events
 from tests.support.random_engine import RandomEngine
@@ -159,31 +157,31 @@ def test_an_unfinished_request_is_work(name: str) -> None:
         (
             "no free blocks: preempted",
             {"num_waiting": 1},
-            {"preemptions": [Preemption(request_id="a", mode="recompute", num_lost_tokens=5)]},
+            {"preemptions": [events.preemption("a", lost=5)]},
         ),
         (
             "no free blocks: 3 missing",
             {"num_waiting": 1},
-            {"wait_reasons": [WaitReason(request_id="a", cause="no_blocks", num_missing=3)]},
+            {"wait_reasons": [events.wait_reason("a", "no_blocks", 3)]},
         ),
         (
             "token budget: 88 missing",
             {},
-            {"wait_reasons": [WaitReason(request_id="a", cause="token_budget", num_missing=88)]},
+            {"wait_reasons": [events.wait_reason("a", "token_budget", 88)]},
         ),
         (
             f"max_num_seqs: {info().max_num_seqs}",
             {},
-            {"wait_reasons": [WaitReason(request_id="a", cause="seq_limit")]},
+            {"wait_reasons": [events.wait_reason("a", "seq_limit")]},
         ),
         (
             "no free blocks",
             {},
-            {"wait_reasons": [WaitReason(request_id="a", cause="no_blocks", num_missing=-1)]},
+            {"wait_reasons": [events.wait_reason("a", "no_blocks", -1)]},
         ),
-        ("max_loras", {}, {"wait_reasons": [WaitReason(request_id="a", cause="lora_slots")]}),
-        ("paused", {}, {"wait_reasons": [WaitReason(request_id="a", cause="paused")]}),
-        ("no reason given", {}, {"wait_reasons": [WaitReason(request_id="a", cause="unknown")]}),
+        ("max_loras", {}, {"wait_reasons": [events.wait_reason("a", "lora_slots")]}),
+        ("paused", {}, {"wait_reasons": [events.wait_reason("a", "paused")]}),
+        ("no reason given", {}, {"wait_reasons": [events.wait_reason("a", "unknown")]}),
     ],
 )
 def test_why_a_step_ran_no_more(
@@ -194,7 +192,7 @@ def test_why_a_step_ran_no_more(
 
 
 def test_limits_of_an_engine_that_is_not_known_are_left_out() -> None:
-    reason = WaitReason(request_id="a", cause="seq_limit")
+    reason = events.wait_reason("a", "seq_limit")
     summary = step_summary.summarize(a_step(stats(), wait_reasons=[reason]))
     assert step_summary.limited_by(summary, None) == "max_num_seqs"
     assert step_summary.describe_wait(reason, None) == (
@@ -205,8 +203,8 @@ def test_limits_of_an_engine_that_is_not_known_are_left_out() -> None:
 
 
 def test_a_preemption_is_told_in_a_sentence() -> None:
-    lost = Preemption(request_id="a", mode="recompute", num_lost_tokens=1, for_request_id="b")
-    swapped = Preemption(request_id="a", mode="swap", num_lost_tokens=0)
+    lost = events.preemption("a", lost=1, by="b")
+    swapped = events.preemption("a", mode="swap")
     assert step_summary.describe_preemption(lost) == (
         "a was preempted to make room for b; 1 computed token will be recomputed."
     )
@@ -222,7 +220,7 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
 
 
 def test_a_wait_in_a_sentence() -> None:
-    reason = WaitReason(request_id="a", cause="seq_limit", num_missing=2)
+    reason = events.wait_reason("a", "seq_limit", 2)
     assert step_summary.describe_wait(reason, info()) == (
         f"a waits: max_num_seqs ({info().max_num_seqs}) sequences are running;"
         " 2 more sequence slots needed."

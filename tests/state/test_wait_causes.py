@@ -12,13 +12,13 @@ from seqtop.state.wait_causes import (
     head_reason,
 )
 from seqtop.wire.messages import EngineInfo, WaitCause, WaitReason
-from tests.support.events import engine_info
+from tests.support.events import engine_info, wait_reason
 
 INFO = engine_info(max_num_seqs=64, max_num_batched_tokens=2_048, max_loras=4)
 
 
 def reason(cause: WaitCause, num_missing: int = 0) -> WaitReason:
-    return WaitReason(request_id="a", cause=cause, num_missing=num_missing)
+    return wait_reason("a", cause, num_missing)
 
 
 @pytest.mark.parametrize("name", CAUSES)

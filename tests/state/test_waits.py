@@ -10,7 +10,7 @@ from seqtop.state.status_sentence import describe_waits, status_sentence
 from seqtop.state.wait_causes import OUTSIDE_STEPS
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import SequenceUpdate, WaitCause, WaitReason
+from seqtop.wire.messages import SequenceUpdate, WaitCause
 from seqtop.wire.snapshot import WaitTimes
 from tests.support import events
 from tests.support.questions import question_run
@@ -75,7 +75,7 @@ def test_a_wait_after_a_preemption_is_added() -> None:
     script.arrive("other")
     script.step(prefill={"victim": 40, "other": 40})
     first = script.source.state.requests["victim"].wait.total
-    blocks = [WaitReason(request_id="victim", cause="no_blocks", num_missing=2)]
+    blocks = [events.wait_reason("victim", "no_blocks", 2)]
     script.step(preempt={"victim": "other"}, waits=blocks)
     for _ in range(9):
         script.step(decode=["other"], waits=blocks)
@@ -160,8 +160,8 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
     for seq_id, name in enumerate(("passed", "head", "behind")):
         state.apply(arrived(name, seq_id, time=20.0))
     reasons = [
-        WaitReason(request_id="passed", cause=cause),
-        WaitReason(request_id="head", cause="no_blocks"),
+        events.wait_reason("passed", cause),
+        events.wait_reason("head", "no_blocks"),
     ]
     for number in range(2):  # a request that is named twice counts once
         state.apply(step(number, wait_reasons=reasons * 2))
@@ -180,7 +180,7 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
 def test_steps_without_a_length_add_no_causes() -> None:
     state = EngineState()
     state.apply(arrived("a", 1, time=20.0))
-    reason = WaitReason(request_id="a", cause="lora_slots")
+    reason = events.wait_reason("a", "lora_slots")
     for _ in range(2):
         state.apply(step(0, wait_reasons=[reason], time=20.0))
     assert wait_until(state, state.requests["a"], 20.0).by_cause == {}

@@ -19,7 +19,17 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.wire.arrays import Ints
-from seqtop.wire.messages import EngineInfo, RequestArrived, SequenceUpdate, Step, StepStats
+from seqtop.wire.messages import (
+    EngineInfo,
+    Preemption,
+    PreemptionMode,
+    RequestArrived,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    WaitCause,
+    WaitReason,
+)
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 
@@ -113,6 +123,18 @@ def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step
 def update(seq_id: int, **fields: Any) -> SequenceUpdate:
     """Returns the update of a sequence."""
     return SequenceUpdate(seq_id=seq_id, **fields)
+
+
+def preemption(
+    request_id: str, *, mode: PreemptionMode = "recompute", lost: int = 0, by: str | None = None
+) -> Preemption:
+    """Returns a preemption that loses `lost` computed tokens, for the blocks that `by` needs."""
+    return Preemption(request_id, mode, lost, by)
+
+
+def wait_reason(request_id: str, cause: WaitCause, missing: int = 0) -> WaitReason:
+    """Returns the reason why a request waits, with the blocks or tokens that are missing."""
+    return WaitReason(request_id, cause, missing)
 
 
 def delta(

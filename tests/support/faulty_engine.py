@@ -19,7 +19,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import frames, parsing
-from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
+from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate
 from tests.support import events
 
 PROMPT = "the quixotic xylophone"
@@ -93,12 +93,7 @@ class FaultyEngine:
         update = SequenceUpdate(
             seq_id=seq_id, status=WAITING, num_computed_tokens=0, block_table=[]
         )
-        preemption = Preemption(
-            request_id=f"req-{seq_id}",
-            mode="recompute",
-            num_lost_tokens=1,
-            for_request_id=f"req-{by}",
-        )
+        preemption = events.preemption(f"req-{seq_id}", lost=1, by=f"req-{by}")
         return self.step(update, preemptions=[preemption])
 
 

@@ -2,7 +2,7 @@
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import WaitReason
+from tests.support.events import wait_reason
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -13,7 +13,7 @@ def latency_run() -> tuple[ScriptedSource, MemoryStore]:
     script.arrive("long", num_prompt=100)
     script.step(prefill={"long": 100})
     script.arrive("short")
-    waits = [WaitReason(request_id="short", cause="no_blocks", num_missing=3)]
+    waits = [wait_reason("short", "no_blocks", 3)]
     script.step(decode=["long"], waits=waits)
     script.step(prefill={"short": 40}, decode=["long"])
     script.step(preempt={"short": "long"}, decode=["long"], waits=waits)

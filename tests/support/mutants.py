@@ -23,12 +23,10 @@ from seqtop.wire.batch import members, metadata_of
 from seqtop.wire.messages import (
     CachedBlocks,
     Event,
-    Preemption,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
     Step,
-    WaitReason,
 )
 from tests.support import events as builders
 from tests.support.events import engine_info, stats
@@ -338,9 +336,7 @@ def preempt_in_vain(run: Run) -> None:
     waiting = SequenceUpdate(
         seq_id=2, status=SequenceStatus.WAITING, num_computed_tokens=0, block_table=[]
     )
-    preemption = Preemption(
-        request_id="req-2", mode="recompute", num_lost_tokens=4, for_request_id="req-1"
-    )
+    preemption = builders.preemption("req-2", lost=4, by="req-1")
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_running=1)
     run.append(builders.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
 
@@ -388,7 +384,7 @@ def forget_a_host_block(run: Run) -> None:
         SequenceUpdate(seq_id=1, status=status, block_table=[])
         for status in (SequenceStatus.SWAPPED, SequenceStatus.FINISHED_ABORTED)
     )
-    preemption = Preemption(request_id="req-1", mode="swap", num_lost_tokens=0)
+    preemption = builders.preemption("req-1", mode="swap")
     figures = stats(num_free_blocks=8, num_free_cpu_blocks=7)
     out = builders.step(1, sequences=[swapped], stats=figures, preemptions=[preemption])
     out.execute.blocks_to_swap_out.append((0, 5))
@@ -447,7 +443,7 @@ def wait_for_free_blocks(run: Run) -> None:
         figures = stats(
             num_used_blocks=held, num_free_blocks=64 - held, num_decode_tokens=1, num_running=1
         )
-        reason = WaitReason(request_id="req-2", cause="no_blocks")
+        reason = builders.wait_reason("req-2", "no_blocks")
         run.append(builders.step(number, sequences=[decoded], stats=figures, wait_reasons=[reason]))
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from seqtop.history import FileWriter
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import StepStats, WaitReason
+from seqtop.wire.messages import StepStats
 from tests.support import events
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
@@ -39,7 +39,7 @@ def question_run() -> tuple[ScriptedSource, Script]:
         waits = []
         if number < 102:
             cause = "seq_limit" if number < 62 else "no_blocks"
-            waits = [WaitReason(request_id="late", cause=cause)]  # type: ignore[arg-type]
+            waits = [events.wait_reason("late", cause)]  # type: ignore[arg-type]
         if number == 102:
             script.step(prefill={"late": 40})
             continue

@@ -246,10 +246,10 @@ class RandomEngine:
         head = engine.waiting[0]
         is_full = len(engine.running) >= engine.info.max_num_seqs
         return [
-            WaitReason(
-                request_id=head.request_id,
-                cause="seq_limit" if is_full else "no_blocks",
-                num_missing=0 if is_full else max(1, head.blocks_for(head.total)),
+            events.wait_reason(
+                head.request_id,
+                "seq_limit" if is_full else "no_blocks",
+                0 if is_full else max(1, head.blocks_for(head.total)),
             )
         ]
 

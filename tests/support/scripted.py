@@ -314,9 +314,9 @@ def scene(
     script.arrive("req-10", "What does the river know?", num_prompt=25, priority=1)
     script.arrive("chat-b7f39a2c-11", "And then what happened?", num_prompt=33, priority=2)
     waits = [
-        WaitReason(request_id="req-7", cause="no_blocks", num_missing=3),
-        WaitReason(request_id="req-8", cause="token_budget", num_missing=88),
-        WaitReason(request_id="req-9", cause="seq_limit"),
+        events.wait_reason("req-7", "no_blocks", 3),
+        events.wait_reason("req-8", "token_budget", 88),
+        events.wait_reason("req-9", "seq_limit"),
     ]
     for _ in range(6):
         script.step(

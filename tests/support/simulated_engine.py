@@ -258,11 +258,7 @@ class SimulatedEngine:
         status = SequenceStatus.SWAPPED if request.is_swapped else SequenceStatus.WAITING
         for seq in request.seqs:
             self.update(request, seq, status, block_table=[])
-        self._preemptions.append(
-            Preemption(
-                request_id=request.request_id, mode=mode, num_lost_tokens=lost, for_request_id=by
-            )
-        )
+        self._preemptions.append(events.preemption(request.request_id, mode=mode, lost=lost, by=by))
 
     def share(self, request: SimulatedRequest, owner: SimulatedRequest, num_blocks: int) -> None:
         """Lets a request begin with the first blocks of another one, as prefix hits."""

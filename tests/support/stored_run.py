@@ -18,11 +18,9 @@ from seqtop.wire.messages import (
     CudaGraph,
     EngineStopped,
     Event,
-    Preemption,
     PrefixMiss,
     RequestFinished,
     StreamingUpdate,
-    WaitReason,
 )
 from tests.support import events
 from tests.support.random_engine import RandomEngine
@@ -89,7 +87,7 @@ def second_start() -> Iterator[Event]:
             num_encoder_tokens=12,
             num_used_encoder_slots=24,
         ),
-        wait_reasons=[WaitReason(request_id="one of two", cause="lora_slots")],
+        wait_reasons=[events.wait_reason("one of two", "lora_slots")],
         newly_cached_blocks=[CachedBlocks(request_id="session", seq_id=2, position=0, blocks=[2])],
     )
     yield step(
@@ -112,11 +110,7 @@ def second_start() -> Iterator[Event]:
             ),
         ],
         stats=events.stats(num_waiting=2, num_decode_tokens=3, num_preemptions=1),
-        preemptions=[
-            Preemption(
-                request_id="session", mode="recompute", num_lost_tokens=3, for_request_id=FORMULA
-            )
-        ],
+        preemptions=[events.preemption("session", lost=3, by=FORMULA)],
         uncached_blocks=[2],
     )
     yield RequestFinished(
