@@ -62,7 +62,7 @@ screenshots: $(VENV)/dev
 man: $(VENV)/dev
 	$(BIN)/python docs/make_man.py
 
-## Write the field tables of docs/protocol.md from the messages.
+## Write the field tables of docs/protocol.md, and the JSON Schema, from the messages.
 protocol: $(VENV)/dev
 	$(BIN)/python docs/make_protocol.py
 

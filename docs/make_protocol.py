@@ -1,9 +1,11 @@
-"""Writes the field tables of `docs/protocol.md` from the messages (`make protocol`)."""
+"""Writes what `make protocol` writes: field tables of `docs/protocol.md`, and a JSON Schema."""
 
 import ast
 import enum
 import inspect
+import json
 import re
+from array import array
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +21,7 @@ from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.redaction import privacy_of
 
 PATH: Final = Path(__file__).with_name("protocol.md")
+SCHEMA_PATH: Final = Path(__file__).with_name("protocol.schema.json")
 BEGIN: Final = "<!-- written by `make protocol`; do not edit -->\n"
 END: Final = "<!-- end -->\n"
 
@@ -66,6 +69,8 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
     ),
 }
 STRUCTS: Final = tuple(struct for group in _GROUPS.values() for struct in group)
+
+_NONE: Final = re.compile(r"`None`|\bNone\b(?! of)")
 
 _ENUMERATIONS: Final[dict[str, Any]] = {
     "PreemptionMode": messages.PreemptionMode,
@@ -193,13 +198,62 @@ def page(text: str) -> str:
     return before + BEGIN + "\n" + tables() + "\n" + END + rest.split(END)[1]
 
 
+def schema() -> str:
+    """Returns the JSON Schema of all messages, in the form that `docs/golden/README.md` defines."""
+    sent = [
+        *get_args(messages.Event),
+        *get_args(messages.Command),
+        *get_args(snapshot.Reply),
+    ]
+    references, definitions = msgspec.json.schema_components(
+        dict.fromkeys(sent), schema_hook=_schema_of, ref_template="#/$defs/{name}"
+    )
+    for struct in STRUCTS:
+        _name_fields(struct, definitions[struct.__name__])
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A message of the seqtop protocol, version {messages.PROTOCOL_VERSION}",
+        "anyOf": list(references),
+        "$defs": definitions,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    """Returns the schema of a type that msgspec does not know."""
+    if issubclass(kind, array):
+        item = "number" if kind is Floats else "integer"
+        return {"type": "array", "items": {"type": item}}
+    return {"description": f"{kind.__name__}; engines outside of vLLM send null"}
+
+
+def _name_fields(struct: type, definition: dict[str, Any]) -> None:
+    """Adds the names and meanings of the fields of a struct to its schema."""
+    definition["description"] = _in_json(_summary(struct))
+    documented, fields = _meanings(struct), fields_of(struct)
+    if "prefixItems" in definition:
+        schemas = definition["prefixItems"][-len(fields) :] if fields else []
+        for field, item in zip(fields, schemas, strict=True):
+            item["title"] = field.encode_name
+    else:
+        schemas = [definition["properties"][field.encode_name] for field in fields]
+    for field, item in zip(fields, schemas, strict=True):
+        if meaning := documented.get(field.name):
+            item["description"] = _in_json(meaning)
+
+
+def _summary(struct: type) -> str:
+    return (inspect.getdoc(struct) or "").split("\n\n")[0].replace("\n", " ")
+
+
 def _table(struct: type) -> str:
     info, documented = types.type_info(struct), _meanings(struct)
     is_array = isinstance(info, types.StructType) and info.array_like
     tag = info.tag if isinstance(info, types.StructType) else None
     form = f"An array that begins with `{tag!s}`." if tag else "An array."
-    summary = (inspect.getdoc(struct) or "").split("\n\n")[0].replace("\n", " ")
-    head = f"### {struct.__name__}\n\n{_linked(summary)} {form if is_array else 'A map.'}\n\n"
+    head = (
+        f"### {struct.__name__}\n\n{_linked(_summary(struct))} {form if is_array else 'A map.'}\n\n"
+    )
     fields = fields_of(struct)
     if not fields:
         return head
@@ -343,8 +397,14 @@ def _joined(text: str) -> str:
 
 def _linked(text: str) -> str:
     """Returns text as a cell of a table, in MessagePack's words."""
-    return re.sub(r"`None`|\bNone\b(?! of)", "nil", text).replace("|", "\\|")
+    return _NONE.sub("nil", text).replace("|", "\\|")
+
+
+def _in_json(text: str) -> str:
+    """Returns text in JSON's words."""
+    return _NONE.sub("null", text)
 
 
 if __name__ == "__main__":
+    SCHEMA_PATH.write_text(schema(), encoding="utf-8")
     PATH.write_text(page(PATH.read_text(encoding="utf-8")), encoding="utf-8")

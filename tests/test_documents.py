@@ -290,6 +290,7 @@ def test_the_fields_on_the_wire() -> None:
     now, wanted = (text.split("\n### ") for text in (page, make_protocol.page(page)))
     changed = {table.partition("\n")[0] for table in {*now} ^ {*wanted}}
     assert not changed, "run `make protocol`"
+    assert make_protocol.SCHEMA_PATH.read_text(encoding="utf-8") == make_protocol.schema()
 
 
 @pytest.mark.parametrize("name", ["docs/protocol.md", "docs/recording.md"])

@@ -15,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.wire import codec, parsing
 from tests.golden.conftest import Compare
-from tests.support import layouts, public_names, trace_format
+from tests.support import layouts, protocol_examples, public_names, trace_format
 from tests.support.recordings import assert_same
 from tests.support.stored_run import FORMULA, MISSED
 
@@ -46,6 +46,15 @@ def test_every_field_comes_back_from_its_bytes(example: Any) -> None:
 
 def test_public_names(compare: Compare) -> None:
     compare("public_names.txt", "\n".join(public_names.lines()))
+
+
+def test_the_folder_for_authors_of_viewers_and_publishers(updates: bool) -> None:
+    files = protocol_examples.files()
+    if updates:
+        protocol_examples.write(files)
+    stored = protocol_examples.stored()
+    changed = {name for name in {*files, *stored} if files.get(name) != stored.get(name)}
+    assert not changed, "if it is meant: pytest tests/golden --update"
 
 
 def test_recording_of_this_version_is_read_as_it_was_written(recording: FileStore) -> None:

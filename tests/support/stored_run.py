@@ -141,11 +141,16 @@ MISSED = 20
 """The number of the message of the first start that is missing, so that a snapshot replaces it."""
 
 
+def scripts() -> dict[str, list[Event]]:
+    """Returns the events of each start, by its incarnation."""
+    first = RandomEngine(96, 24, load=5, num_blocks=8, prompt=(4, 50), output=(2, 16))
+    return {"one": list(first), "two": list(second_start())}
+
+
 def write_run(path: Path) -> None:
     """Writes the recording of both starts."""
-    first = RandomEngine(96, 24, load=5, num_blocks=8, prompt=(4, 50), output=(2, 16))
     with FileWriter(path, overwrite=True) as writer:
-        for incarnation, script in (("one", first), ("two", second_start())):
+        for incarnation, script in scripts().items():
             state = EngineState(max_finished=3)
             if incarnation == "two":
                 writer.restore(incarnation, -1, state)
