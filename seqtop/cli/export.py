@@ -17,6 +17,7 @@ from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
+    from seqtop.export.torch_trace import TorchTrace
 
 
 def add_command(commands: Commands) -> None:
@@ -26,13 +27,24 @@ def add_command(commands: Commands) -> None:
         help="write a recording as a Perfetto trace or CSV",
         description="Write a recording as a trace for https://ui.perfetto.dev, or as CSV. Of a"
         " running engine, export the requests in its snapshot, without steps.",
-        epilog="example: seqtop export run.seqtop --perfetto -o run.json",
+        epilog="example: seqtop export run.seqtop --perfetto -o run.pftrace",
     )
     add_source(export)
     form = export.add_mutually_exclusive_group(required=True)
     form.add_argument("--perfetto", action="store_true", help="a trace with one track per sequence")
     form.add_argument("--csv", action="store_true", help="CSV with one row per sequence")
     export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
+    export.add_argument(
+        "--merge",
+        metavar="FILE",
+        help="with --perfetto: a trace of torch.profiler from the same machine, as JSON, to put"
+        " below on the same clock",
+    )
+    export.add_argument(
+        "--redact",
+        action="store_true",
+        help="leave texts and tokens out, of which lengths and numbers remain",
+    )
     export.add_argument(
         "-o", "--output", metavar="FILE", help="the file to write (default: standard output)"
     )
@@ -44,18 +56,23 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
+    from seqtop.export.torch_trace import TorchTrace, TorchTraceError
     from seqtop.history import RecordingError
 
-    if options.steps and not options.csv:
-        return fail("--steps needs --csv; a trace always contains the steps", status=2)
-    if options.steps and "://" in options.source:
-        return fail(
-            "a running engine does not publish past steps; use seqtop record first", status=2
-        )
+    if (conflict := _find_conflict(options)) is not None:
+        return fail(conflict, status=2)
+    merged = None
+    if options.merge is not None:
+        try:
+            merged = TorchTrace(options.merge)
+        except TorchTraceError as error:
+            return fail(f"{options.merge} cannot be merged: {error}", status=2)
+        except OSError as error:
+            return fail(f"{options.merge} cannot be read: {error.strerror}", status=2)
     try:
         runs = _read_source(options)
         with _output(options) as file:
-            _write(runs, options, file)
+            _write(runs, options, file, merged)
             file.flush()
     except RecordingError as error:
         return fail(str(error))
@@ -70,6 +87,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _find_conflict(options: argparse.Namespace) -> str | None:
+    """Returns a sentence about options that exclude each other, or `None`."""
+    if options.steps and not options.csv:
+        return "--steps needs --csv; a trace always contains the steps"
+    if options.steps and "://" in options.source:
+        return "a running engine does not publish past steps; use seqtop record first"
+    if options.perfetto and options.output is None and sys.stdout.isatty():
+        return "a trace is no text for a terminal: name a file with -o"
+    if options.merge is not None and not options.perfetto:
+        return "--merge needs --perfetto"
+    if options.merge is not None and options.redact:
+        return "--redact cannot know which names in a trace of --merge are texts"
+    return None
+
+
 def _written(runs: list[EngineRun], options: argparse.Namespace) -> str:
     """Returns a sentence on the file that was written."""
     num_steps = sum(len(run.steps) for run in runs)
@@ -80,6 +112,13 @@ def _written(runs: list[EngineRun], options: argparse.Namespace) -> str:
 
 
 def _read_source(options: argparse.Namespace) -> list[EngineRun]:
+    from seqtop.export.lifecycle import redacted
+
+    runs = _read_runs(options)
+    return redacted(runs) if options.redact else runs
+
+
+def _read_runs(options: argparse.Namespace) -> list[EngineRun]:
     from seqtop.export.lifecycle import read_runs
     from seqtop.live.session import Session
 
@@ -100,11 +139,16 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
         yield file
 
 
-def _write(runs: list[EngineRun], options: argparse.Namespace, file: BinaryIO) -> None:
+def _write(
+    runs: list[EngineRun],
+    options: argparse.Namespace,
+    file: BinaryIO,
+    merged: TorchTrace | None,
+) -> None:
     from seqtop.export import csv_rows, perfetto
 
     if options.perfetto:
-        file.writelines(perfetto.encode(runs))
+        file.writelines(perfetto.encode(runs, merged))
         return
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(runs, text)

@@ -20,7 +20,7 @@ examples:
   seqtop record -o run.seqtop              record an engine until Ctrl-C
   seqtop run.seqtop                        show the recording, as seqtop replay does
   seqtop show --json | jq .stats           print the engine's state once, for a script
-  seqtop export run.seqtop --perfetto -o run.json    write a trace for https://ui.perfetto.dev
+  seqtop export run.seqtop --perfetto -o run.pftrace  write a trace for https://ui.perfetto.dev
   seqtop report run.seqtop -o report.html  write a report as an HTML page
   eval "$(seqtop completion bash)"         complete commands and options in bash
   seqtop keygen -o me                      create keys to attach to engines on other machines

@@ -1,4 +1,4 @@
-"""The lifecycle of requests, as the JSON, CSV and Perfetto exports read it.
+"""The lifecycle of requests, as the exports read it.
 
 An `EngineState` drops finished requests beyond a limit, and every step but the last. `read_runs`
 reads a whole timeline and drops nothing.
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
@@ -21,6 +22,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.step_summary import limiting_cause
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
+from seqtop.wire.redaction import redact
 
 
 class RecordedStep(msgspec.Struct):
@@ -107,6 +109,25 @@ def lifecycles(state: EngineState) -> Iterator[RequestLifecycle]:
     for request in state.requests.values():
         sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
         yield RequestLifecycle(request, sequences, state.time, StepObservations())
+
+
+def redacted(runs: list[EngineRun]) -> list[EngineRun]:
+    """Returns copies of `runs` without text and tokens, of which the numbers remain."""
+    return [
+        replace(
+            run,
+            info=run.info and redact(run.info),
+            requests={
+                request_id: replace(
+                    lifecycle,
+                    request=redact(lifecycle.request),
+                    sequences=[redact(sequence) for sequence in lifecycle.sequences],
+                )
+                for request_id, lifecycle in run.requests.items()
+            },
+        )
+        for run in runs
+    ]
 
 
 def read_runs(timeline: Timeline) -> list[EngineRun]:

@@ -1,30 +1,37 @@
-"""Traces for Perfetto (https://ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
+"""Traces for Perfetto (https://ui.perfetto.dev), in its native format.
 
-Slices are pairs of begin and end events: neighbouring slices share one time, so rounding cannot
-make them overlap. Each request is a process and each of its sequences a thread; the engine is a
-process with its steps and counters. Texts are not exported; docs/export.md describes the rest.
+Each start of an engine is a process. Its threads are the steps and, in order of arrival, the
+sequences; viewers show the tracks of a trace at once if it has a single process. Neighbouring
+slices share one time, so they cannot overlap. Texts are not exported; docs/export.md describes the
+rest.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-import msgspec
-
-from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, start_time
+from seqtop.export import track_event
+from seqtop.export.clock import Clock, duration_nanoseconds
+from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle
+from seqtop.export.torch_trace import TorchTrace
+from seqtop.export.track_event import Argument, Arguments, EventType
 from seqtop.state import SequenceState, Span
-from seqtop.text.sanitize import safe_text
-
-TraceEvent: TypeAlias = dict[str, Any]
 
 BETWEEN_STEPS = "between steps"
 """The name of a slice in which a request neither waited nor was in a step."""
 
-_LONGEST_SECONDS = 4e9
+_PREEMPTIONS = {"preempted": "preemption", "swapped": "swap out"}
+"""The instant at the start of each slice without the request's blocks. Its name is not that of the
+slice, so that a query by name counts slices only."""
+_CATEGORIES = {
+    "queued": "waiting",
+    "prefill": "running",
+    "decode": "running",
+    BETWEEN_STEPS: "waiting",
+}
 
 
 class Slice(NamedTuple):
@@ -37,43 +44,22 @@ class Slice(NamedTuple):
     """The span it shows; `None` between two spans."""
 
 
-def encode(runs: list[EngineRun]) -> Iterator[bytes]:
-    """Yields the trace as UTF-8 JSON, one line per event."""
+def encode(runs: list[EngineRun], merged: TorchTrace | None = None) -> Iterator[bytes]:
+    """Yields the packets of the trace, those of each track in order of time.
+
+    Args:
+        runs: What was recorded.
+        merged: A trace of torch's profiler, whose threads follow in the last process.
+    """
     clock = Clock(runs)
-    info = next((run.info for run in runs if run.info), None)
-    other = {
-        "source": "seqtop",
-        "start_time": clock.origin,
-        "engine": info and safe_text(info.engine),
-        "model": info and safe_text(info.model),
-    }
-    yield b'{"displayTimeUnit":"ms","otherData":' + msgspec.json.encode(other)
-    yield b',"traceEvents":['
-    separator = b"\n"
-    for event in trace_events(runs, clock):
-        yield separator + msgspec.json.encode(event)
-        separator = b",\n"
-    yield b"\n]}\n"
-
-
-_PREEMPTIONS = {"preempted": "preemption", "swapped": "swap out"}
-"""The instant at the start of each slice without the request's blocks. Its name is not that of the
-slice, so that a query by name counts slices only."""
-
-
-class Clock:
-    """Converts epoch seconds to the time of a trace, which starts with its first event."""
-
-    def __init__(self, runs: list[EngineRun]) -> None:
-        self.origin = start_time(runs)
-        """The start of the trace, epoch seconds."""
-
-    def nanoseconds(self, time: float | None, *, unknown: int) -> int:
-        """Converts epoch seconds; returns `unknown` for `None` and non-finite numbers."""
-        if time is None or not math.isfinite(time):
-            return unknown
-        # Perfetto uses 64-bit times, which an untrusted clock may exceed.
-        return round(min(max(time - self.origin, 0.0), _LONGEST_SECONDS) * 1e9)
+    ids = itertools.count(1)
+    for run in runs:
+        tracks = _RunTracks(run, clock, ids)
+        yield from tracks.process()
+        yield from tracks.steps()
+        yield from tracks.requests()
+    if merged is not None:
+        yield from merged.packets(tracks.pid, ids)
 
 
 def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
@@ -102,95 +88,206 @@ def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
     return slices
 
 
-def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
-    """Yields every event of the trace, those of each track in order of time."""
-    # Processes and threads share one counter: viewers merge threads of equal ids, even those of
-    # different processes.
-    ids = itertools.count(1)
-    for run in runs:
-        yield from _engine(run, next(ids), next(ids), clock)
-        pid = next(ids)
-        yield _named("process_name", pid, pid, "requests")
-        # Perfetto sorts the threads of a process by their ids: here by arrival.
+class _PreemptionFor(NamedTuple):
+    """A preemption, as the request sees it that it made room for."""
+
+    request_id: str
+    time: int
+    """As in `Slice`."""
+    flow: int
+    arguments: Arguments
+
+
+class _RunTracks:
+    """The process of one start of an engine.
+
+    Processes, threads and flows share one counter: viewers merge threads of equal ids, even those
+    of different processes, and order those of a process by their ids.
+    """
+
+    def __init__(self, run: EngineRun, clock: Clock, ids: Iterator[int]) -> None:
+        self._run = run
+        self._clock = clock
+        self._ids = ids
+        self.pid = next(ids)
+        """The id of the process."""
+        self._tracks: dict[str, int] = {}
+        """The track of the first sequence of each request."""
+        self._preemptions: list[_PreemptionFor] = []
+
+    def process(self) -> Iterator[bytes]:
+        """Yields the packet that declares the process."""
+        info = self._run.info
+        name = f"requests of {info.engine_id}, {info.model}" if info else "requests"
+        if info and info.predicted_from:
+            name += f", PREDICTION from {info.predicted_from}"
+        yield track_event.process(self.pid, self.pid, name)
+
+    def steps(self) -> Iterator[bytes]:
+        """Yields the packets of the steps and the counters."""
+        tid = next(self._ids)
+        yield track_event.thread(tid, self.pid, tid, "steps")
+        counters: dict[str, int] = {}
+        now = 0
+        for step in self._run.steps:
+            start = max(self._clock.nanoseconds(step.start_time, unknown=now), now)
+            now = max(self._clock.nanoseconds(step.time, unknown=start), start)
+            if now > start:
+                yield self._begin(tid, start, "step", "step", _step_arguments(step))
+                yield from self._parts(step, tid, start, now)
+                yield self._end(tid, now)
+            for counter, (value, unit) in _counters(step).items():
+                if counter not in counters:
+                    counters[counter] = next(self._ids)
+                    yield track_event.counter(counters[counter], self.pid, counter, unit)
+                yield track_event.sample(counters[counter], self._clock.epoch + now, value)
+
+    def requests(self) -> Iterator[bytes]:
+        """Yields the packets of the requests, in order of arrival."""
         for lifecycle in sorted(
-            run.requests.values(), key=lambda lifecycle: lifecycle.request.metrics.arrival_time
+            self._run.requests.values(),
+            key=lambda lifecycle: lifecycle.request.metrics.arrival_time,
         ):
             for sequence in lifecycle.sequences:
-                tid = next(ids)
+                tid = next(self._ids)
+                is_first = self._tracks.setdefault(lifecycle.request.request_id, tid) == tid
                 name = lifecycle.request.request_id
                 if len(lifecycle.sequences) > 1:
                     name = f"{name} sequence {sequence.seq_id}"
-                yield _named("thread_name", pid, tid, name)
-                yield from _sequence(lifecycle, sequence, pid, tid, clock)
+                yield track_event.thread(tid, self.pid, tid, name)
+                yield from self._sequence(lifecycle, sequence, tid, is_first=is_first)
+        # An arrow starts at an event that is read before the one at which it ends.
+        for request_id, time, flow, arguments in self._preemptions:
+            if (track := self._tracks.get(request_id)) is not None:
+                yield track_event.event(
+                    EventType.INSTANT,
+                    track,
+                    self._clock.epoch + time,
+                    "preempts",
+                    "preemption",
+                    arguments,
+                    ended_flows=[flow],
+                )
+
+    def _parts(self, step: RecordedStep, tid: int, start: int, end: int) -> Iterator[bytes]:
+        """Yields the slices of scheduling and execution within a step."""
+        for name, seconds in (
+            ("schedule", step.stats.scheduler_time),
+            ("execute", step.stats.model_execute_time),
+        ):
+            until = min(start + (duration_nanoseconds(seconds) or 0), end)
+            if until > start:
+                yield self._begin(tid, start, name, "step", {"seconds": seconds})
+                yield self._end(tid, until)
+            start = until
+
+    def _sequence(
+        self, lifecycle: RequestLifecycle, sequence: SequenceState, tid: int, *, is_first: bool
+    ) -> Iterator[bytes]:
+        request = lifecycle.request
+        first_token = self._clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
+        resumed: list[int] = []
+        for slice_ in slices(lifecycle, self._clock):
+            arguments = _slice_arguments(lifecycle, slice_, self._clock)
+            flows, ended = [], []
+            if slice_.name in _PREEMPTIONS:
+                yield from self._preemption(lifecycle, slice_, tid, arguments, is_first=is_first)
+                flows = resumed = [next(self._ids)]
+            elif slice_.span is not None and slice_.span.num_steps:
+                ended, resumed = resumed, []
+            category = _CATEGORIES.get(slice_.name, "preemption")
+            yield self._begin(tid, slice_.start, slice_.name, category, arguments, flows, ended)
+            if slice_.start < first_token <= slice_.end:
+                ttft = {"ttft_seconds": lifecycle.latencies()["ttft"]}
+                yield self._instant(tid, first_token, "first token", "request", ttft)
+            yield self._end(tid, slice_.end)
+        if request.finish_reason is not None:
+            end = self._clock.nanoseconds(
+                request.metrics.finished_time or lifecycle.until, unknown=0
+            )
+            arguments = _end_arguments(lifecycle, sequence)
+            yield self._instant(tid, end, "finished", "request", arguments)
+
+    def _preemption(
+        self,
+        lifecycle: RequestLifecycle,
+        slice_: Slice,
+        tid: int,
+        arguments: Arguments,
+        *,
+        is_first: bool,
+    ) -> Iterator[bytes]:
+        """Yields the instant of a preemption, and keeps what its beneficiary shows of it."""
+        span, flows = slice_.span, []
+        found = lifecycle.observations.preemptions.get(span.start) if span is not None else None
+        preemption = None if found is None else found[1]
+        if is_first and preemption is not None and preemption.for_request_id is not None:
+            flows = [next(self._ids)]
+            shown = {
+                "victim": lifecycle.request.request_id,
+                "step": arguments.get("step"),
+                "num_lost_tokens": preemption.num_lost_tokens,
+            }
+            self._preemptions.append(
+                _PreemptionFor(preemption.for_request_id, slice_.start, flows[0], shown)
+            )
+        name = _PREEMPTIONS[slice_.name]
+        yield self._instant(tid, slice_.start, name, "preemption", arguments, flows)
+
+    def _begin(
+        self,
+        track: int,
+        time: int,
+        name: str,
+        category: str,
+        arguments: Arguments,
+        flows: Sequence[int] = (),
+        ended_flows: Sequence[int] = (),
+    ) -> bytes:
+        time += self._clock.epoch
+        return track_event.event(
+            EventType.SLICE_BEGIN, track, time, name, category, arguments, flows, ended_flows
+        )
+
+    def _end(self, track: int, time: int) -> bytes:
+        return track_event.event(EventType.SLICE_END, track, self._clock.epoch + time)
+
+    def _instant(
+        self,
+        track: int,
+        time: int,
+        name: str,
+        category: str,
+        arguments: Arguments,
+        flows: Sequence[int] = (),
+    ) -> bytes:
+        time += self._clock.epoch
+        return track_event.event(EventType.INSTANT, track, time, name, category, arguments, flows)
 
 
-def _engine(run: EngineRun, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
-    name = f"engine {run.info.engine_id}, {run.info.model}" if run.info else "engine"
-    if run.info and run.info.predicted_from:
-        name += f", PREDICTION from {run.info.predicted_from}"
-    yield _named("process_name", pid, pid, name)
-    yield _named("thread_name", pid, tid, "steps")
-    now = 0
-    for step in run.steps:
-        start = max(clock.nanoseconds(step.start_time, unknown=now), now)
-        now = max(clock.nanoseconds(step.time, unknown=start), start)
-        if now > start:
-            yield _event("B", "step", pid, tid, start, _step_args(step))
-            yield _event("E", "step", pid, tid, now)
-        for name, values in _counters(step).items():
-            yield _event("C", name, pid, tid, now, values)
-
-
-def _sequence(
-    lifecycle: RequestLifecycle, sequence: SequenceState, pid: int, tid: int, clock: Clock
-) -> Iterator[TraceEvent]:
-    request = lifecycle.request
-    first_token = clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
-    for slice_ in slices(lifecycle, clock):
-        args = _slice_args(lifecycle, slice_, clock)
-        if slice_.name in _PREEMPTIONS:
-            yield _instant(_PREEMPTIONS[slice_.name], pid, tid, slice_.start, args)
-        yield _event("B", slice_.name, pid, tid, slice_.start, args)
-        if slice_.start < first_token <= slice_.end:
-            args = {"ttft_seconds": lifecycle.latencies()["ttft"]}
-            yield _instant("first token", pid, tid, first_token, args)
-        yield _event("E", slice_.name, pid, tid, slice_.end)
-    if request.finish_reason is not None:
-        end = clock.nanoseconds(request.metrics.finished_time or lifecycle.until, unknown=0)
-        yield _instant("finished", pid, tid, end, _end_args(lifecycle, sequence))
-
-
-def _slice_args(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -> dict[str, Any]:
-    args: dict[str, Any] = {"request_id": safe_text(lifecycle.request.request_id)}
+def _slice_arguments(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -> Arguments:
+    arguments: dict[str, Argument | None] = {"request_id": lifecycle.request.request_id}
     span = slice_.span
     if span is None:
-        return args
+        return arguments
     if span.num_steps:
-        return {**args, "num_steps": span.num_steps, "num_tokens": span.num_tokens}
-    if slice_.name in _PREEMPTIONS:
-        args |= _preemption_args(lifecycle, span)
+        return {**arguments, "num_steps": span.num_steps, "num_tokens": span.num_tokens}
+    if slice_.name in _PREEMPTIONS and span.start in lifecycle.observations.preemptions:
+        step, preemption = lifecycle.observations.preemptions[span.start]
+        arguments |= {
+            "step": step,
+            "num_lost_tokens": preemption.num_lost_tokens,
+            "preempted_for": preemption.for_request_id,
+        }
     causes = Counter(
         cause
         for time, cause in lifecycle.observations.waits
         if slice_.start <= clock.nanoseconds(time, unknown=-1) < slice_.end
     )
-    return args | {f"num_steps_{cause}": count for cause, count in causes.items()}
+    return arguments | {f"num_steps_{cause}": count for cause, count in causes.items()}
 
 
-def _preemption_args(lifecycle: RequestLifecycle, span: Span) -> dict[str, Any]:
-    """Returns the details of a preemption if its step is recorded."""
-    if span.start not in lifecycle.observations.preemptions:
-        return {}
-    step, preemption = lifecycle.observations.preemptions[span.start]
-    preempting = preemption.for_request_id
-    return {
-        "step": step,
-        "num_lost_tokens": preemption.num_lost_tokens,
-        "preempted_for": None if preempting is None else safe_text(preempting),
-    }
-
-
-def _end_args(lifecycle: RequestLifecycle, sequence: SequenceState) -> dict[str, Any]:
+def _end_arguments(lifecycle: RequestLifecycle, sequence: SequenceState) -> Arguments:
     request = lifecycle.request
     metrics = request.metrics
     return {
@@ -205,7 +302,7 @@ def _end_args(lifecycle: RequestLifecycle, sequence: SequenceState) -> dict[str,
     }
 
 
-def _step_args(step: RecordedStep) -> dict[str, Any]:
+def _step_arguments(step: RecordedStep) -> Arguments:
     stats = step.stats
     return {
         "step": step.step,
@@ -213,39 +310,23 @@ def _step_args(step: RecordedStep) -> dict[str, Any]:
         "num_running": stats.num_running,
         "num_waiting": stats.num_waiting,
         "num_preempted": step.num_preempted,
+        "limited_by": step.limited_by,
         "scheduler_seconds": stats.scheduler_time,
         "model_forward_seconds": stats.model_forward_time,
         "model_execute_seconds": stats.model_execute_time,
     }
 
 
-def _counters(step: RecordedStep) -> dict[str, dict[str, int]]:
+def _counters(step: RecordedStep) -> dict[str, tuple[int, str]]:
+    """Returns the values of counters by name, with their units."""
     stats = step.stats
-    return {
-        "KV blocks": {
-            "used": stats.num_used_blocks,
-            **({} if stats.num_cached_blocks is None else {"cached": stats.num_cached_blocks}),
-        },
-        "batch": {"requests": step.num_scheduled},
-        "waiting": {"requests": stats.num_waiting},
-        "tokens per step": {
-            "prefill": stats.num_prefill_tokens,
-            "decode": stats.num_decode_tokens,
-        },
+    counters = {
+        "KV blocks used": (stats.num_used_blocks, "blocks"),
+        "batch": (step.num_scheduled, "requests"),
+        "waiting": (stats.num_waiting, "sequences"),
+        "prefill tokens per step": (stats.num_prefill_tokens, "tokens"),
+        "decode tokens per step": (stats.num_decode_tokens, "tokens"),
     }
-
-
-def _event(
-    phase: str, name: str, pid: int, tid: int, time: int, args: dict[str, Any] | None = None
-) -> TraceEvent:
-    """Returns an event at `time`, in nanoseconds; the format has microseconds."""
-    event = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": time / 1_000}
-    return event if args is None else {**event, "args": args}
-
-
-def _instant(name: str, pid: int, tid: int, time: int, args: dict[str, Any]) -> TraceEvent:
-    return {**_event("i", name, pid, tid, time, args), "s": "t"}
-
-
-def _named(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
-    return _event("M", kind, pid, tid, 0, {"name": safe_text(name)})
+    if stats.num_cached_blocks is not None:
+        counters["KV blocks cached"] = (stats.num_cached_blocks, "blocks")
+    return counters

@@ -72,8 +72,9 @@ def test_more_blocks_are_predicted_and_written_as_a_recording(
     for command in (["check"], ["show"], ["explain", "--slow"], ["export", "--csv"]):
         assert main([*command, str(output)]) == 0
         assert "more.seqtop is a PREDICTION from run.seqtop" in capsys.readouterr().err
-    assert main(["export", "--perfetto", str(output)]) == 0
-    assert "PREDICTION from run.seqtop" in capsys.readouterr().out
+    trace = tmp_path / "more.pftrace"
+    assert main(["export", "--perfetto", str(output), "-o", str(trace)]) == 0
+    assert b"PREDICTION from run.seqtop" in trace.read_bytes()
     assert main(["whatif", str(output)]) == 2
     assert "is a prediction from run.seqtop; use that one" in capsys.readouterr().err
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.installing import Environment
 from tests.support.terminal import Terminal
+from tests.support.trace_format import Trace
 from tests.support.waiting import SECONDS
 
 BLOCK = 17
@@ -203,8 +204,9 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         lost = [request(state, name)["num_lost_tokens"] for state in (ahead, after)]
         assert lost[1] - lost[0] == int(tokens)
 
-    trace = json.loads(run("export", recording, "--perfetto"))
-    assert any("preempt" in event["name"] for event in trace["traceEvents"])
+    run("export", recording, "--perfetto", "-o", str(tmp_path / "run.pftrace"))
+    trace = Trace((tmp_path / "run.pftrace").read_bytes())
+    assert any(instant.name == "preemption" for instant in trace.instants)
     rows = list(csv.DictReader(io.StringIO(run("export", recording, "--csv")), strict=True))
     assert {row["request_id"] for row in rows if int(row["num_preemptions"])} >= {
         name for name, _ in described

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from seqtop.export import perfetto
+from seqtop.export.clock import Clock
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle, read_runs
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
-from tests.support import trace_format
 from tests.support.random_engine import RandomEngine
-from tests.support.trace_format import Begin, CounterSample, End, Instant, Metadata, Trace
+from tests.support.trace_format import Instant, Trace
 
-NANOSECOND = 1e-9
+NANOSECONDS = 1e9
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +29,11 @@ def runs(recorded: Path) -> list[EngineRun]:
 
 @pytest.fixture(scope="module")
 def trace(runs: list[EngineRun]) -> Trace:
-    return trace_format.read(b"".join(perfetto.encode(runs)))
+    return written(runs)
 
 
-def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
-    """By thread name, its slices as (name, start, seconds); fails where they do not nest."""
-    names = {
-        event.tid: event.args.name
-        for event in trace.trace_events
-        if isinstance(event, Metadata) and event.name == "thread_name"
-    }
-    open_: dict[int, Begin] = {}
-    slices: defaultdict[str, list[tuple[str, float, float]]] = defaultdict(list)
-    for event in trace.trace_events:
-        if isinstance(event, Begin):
-            assert event.tid not in open_, "slices of a track overlap"
-            open_[event.tid] = event
-        elif isinstance(event, End):
-            begin = open_.pop(event.tid)
-            assert begin.name == event.name
-            assert begin.ts < event.ts
-            slices[names[event.tid]].append(
-                (event.name, begin.ts / 1e6, (event.ts - begin.ts) / 1e6)
-            )
-    assert not open_, "a slice does not end"
-    return slices
+def written(runs: list[EngineRun]) -> Trace:
+    return Trace(b"".join(perfetto.encode(runs)))
 
 
 def lives(runs: list[EngineRun]) -> dict[str, RequestLifecycle]:
@@ -62,76 +42,86 @@ def lives(runs: list[EngineRun]) -> dict[str, RequestLifecycle]:
 
 
 def test_slices_add_up_to_the_request_metrics(runs: list[EngineRun], trace: Trace) -> None:
-    of = tracks(trace)
-    assert any(name == "preempted" for track in of.values() for name, *_ in track)
+    assert any(slice_.name == "preempted" for of in trace.slices.values() for slice_ in of)
     for request_id, life in lives(runs).items():
-        slices, metrics = of[request_id], life.request.metrics
-        for (_, start, seconds), (_, following, _) in itertools.pairwise(slices):
-            assert math.isclose(start + seconds, following, abs_tol=NANOSECOND)
-        total = sum(seconds for *_, seconds in slices)
+        slices, metrics = trace.slices[request_id], life.request.metrics
+        for one, following in itertools.pairwise(slices):
+            assert one.end == following.start
+        total = sum(slice_.end - slice_.start for slice_ in slices)
         end = metrics.finished_time or life.until
-        assert math.isclose(total, end - metrics.arrival_time, abs_tol=NANOSECOND)
+        assert math.isclose(total, (end - metrics.arrival_time) * NANOSECONDS, abs_tol=1)
         if metrics.first_scheduled_time is None:
             continue
-        name, _, queued = slices[0]
-        assert name == "queued"
-        assert math.isclose(queued, metrics.time_in_queue, abs_tol=NANOSECOND)
+        queued = slices[0]
+        assert queued.name == "queued"
         assert math.isclose(
-            queued, metrics.first_scheduled_time - metrics.arrival_time, abs_tol=NANOSECOND
+            queued.end - queued.start, metrics.time_in_queue * NANOSECONDS, abs_tol=1
         )
-        assert slices[1][0] == "prefill"
+        assert slices[1].name == "prefill"
 
 
 def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[EngineRun]) -> None:
-    clock = perfetto.Clock(runs)
+    clock = Clock(runs)
     for life in lives(runs).values():
         spans = [piece.span for piece in perfetto.slices(life, clock) if piece.span]
         assert sum(span.num_steps for span in spans) == life.request.num_scheduled_steps
         assert [span.kind for span in spans].count("preempted") == life.request.num_preemptions
 
 
+def test_scheduling_and_execution_are_within_their_step(
+    runs: list[EngineRun], trace: Trace
+) -> None:
+    slices = trace.slices["steps"]
+    steps = [slice_ for slice_ in slices if slice_.depth == 0]
+    assert [slice_.args["step"] for slice_ in steps] == [step.step for step in runs[0].steps]
+    for name in ("schedule", "execute"):
+        assert sum(slice_.name == name and slice_.depth == 1 for slice_ in slices) == len(steps)
+    assert {slice_.name for slice_ in slices} == {"step", "schedule", "execute"}
+
+
 def test_instants_say_what_happened_when(runs: list[EngineRun], trace: Trace) -> None:
-    instants = [event for event in trace.trace_events if isinstance(event, Instant)]
     by_name: defaultdict[str, list[Instant]] = defaultdict(list)
-    for event in instants:
-        by_name[event.name].append(event)
+    for instant in trace.instants:
+        by_name[instant.name].append(instant)
     num_preemptions = sum(life.request.num_preemptions for life in lives(runs).values())
     assert len(by_name["preemption"]) == num_preemptions
-    for event in by_name["preemption"]:
-        assert event.args["preempted_for"] in lives(runs)
-        assert event.args["num_lost_tokens"] > 0
-    reasons = [event.args["reason"] for event in by_name["finished"]]
-    assert reasons.count("length") == 5
-    assert reasons.count("abort") == 1
-    with_tokens = [
-        life.request.metrics
+    for instant in by_name["preemption"]:
+        assert instant.args["preempted_for"] in lives(runs)
+        assert instant.args["num_lost_tokens"] > 0
+    reasons = [instant.args["reason"] for instant in by_name["finished"]]
+    assert (reasons.count("length"), reasons.count("abort")) == (5, 1)
+    assert sorted(instant.args["ttft_seconds"] for instant in by_name["first token"]) == sorted(
+        life.request.metrics.first_token_time - life.request.metrics.arrival_time
         for life in lives(runs).values()
         if life.request.metrics.first_token_time is not None
-    ]
-    assert sorted(event.args["ttft_seconds"] for event in by_name["first token"]) == sorted(
-        metrics.first_token_time - metrics.arrival_time for metrics in with_tokens
     )
 
 
+def test_arrows_lead_from_a_preemption_to_the_resumption_and_to_who_it_was_for(
+    runs: list[EngineRun], trace: Trace
+) -> None:
+    victims = [
+        (life.request.request_id, preemption.for_request_id)
+        for life in lives(runs).values()
+        for _, preemption in life.observations.preemptions.values()
+    ]
+    arrows = [tuple(arrow) for arrow in trace.flows.values()]
+    for victim, beneficiary in victims:
+        assert ((victim, "preemption"), (beneficiary, "preempts")) in arrows
+        assert ((victim, "preempted"), (victim, "prefill")) in arrows
+    assert len(arrows) == 2 * len(victims) > 0
+
+
 def test_counters_are_the_figures_of_each_step(runs: list[EngineRun], trace: Trace) -> None:
-    samples = [event for event in trace.trace_events if isinstance(event, CounterSample)]
-    of = {
-        name: [event.args for event in samples if event.name == name]
-        for name in {event.name for event in samples}
+    steps = runs[0].steps
+    assert trace.counters == {
+        "KV blocks used": [step.stats.num_used_blocks for step in steps],
+        "KV blocks cached": [step.stats.num_cached_blocks for step in steps],
+        "batch": [step.num_scheduled for step in steps],
+        "waiting": [step.stats.num_waiting for step in steps],
+        "prefill tokens per step": [step.stats.num_prefill_tokens for step in steps],
+        "decode tokens per step": [step.stats.num_decode_tokens for step in steps],
     }
-    stats = [step.stats for step in runs[0].steps]
-    assert of["KV blocks"] == [
-        {"used": step_stats.num_used_blocks, "cached": step_stats.num_cached_blocks}
-        for step_stats in stats
-    ]
-    assert of["waiting"] == [{"requests": step_stats.num_waiting} for step_stats in stats]
-    assert of["tokens per step"] == [
-        {"prefill": step_stats.num_prefill_tokens, "decode": step_stats.num_decode_tokens}
-        for step_stats in stats
-    ]
-    assert [counter["requests"] for counter in of["batch"]] == [
-        step.num_scheduled for step in runs[0].steps
-    ]
 
 
 def history_of(*scripts: list[Event]) -> MemoryStore:
@@ -156,19 +146,14 @@ def test_swaps_forks_and_a_restart() -> None:
     )
     runs = read_runs(history)
     assert [run.incarnation for run in runs] == ["one", "two"]
-    trace = trace_format.read(b"".join(perfetto.encode(runs)))
-    tracks(trace)
-    assert any(event.name == "swap out" for event in trace.trace_events)
-    threads = [event for event in trace.trace_events if event.name == "thread_name"]
-    assert len({event.tid for event in threads}) == len(threads)
+    trace = written(runs)
+    assert any(instant.name == "swap out" for instant in trace.instants)
     num_sequences = sum(len(life.sequences) for run in runs for life in run.requests.values())
-    assert len(threads) == num_sequences + len(runs)
-    processes = [event for event in trace.trace_events if event.name == "process_name"]
-    assert len(processes) == 2 * len(runs), "an engine and its requests"
+    assert len(trace.threads) == num_sequences + len(runs)
     assert num_sequences > sum(len(run.requests) for run in runs), "something was to fork"
 
 
-def test_times_that_make_no_sense_still_make_a_trace() -> None:
+def test_times_and_figures_that_make_no_sense_still_make_a_trace() -> None:
     script = list(RandomEngine(5, 60))
     for number, event in enumerate(script):
         if number % 5 == 0 and hasattr(event, "time"):
@@ -176,11 +161,13 @@ def test_times_that_make_no_sense_still_make_a_trace() -> None:
         if number % 7 == 0 and hasattr(event, "metrics") and hasattr(event.metrics, "arrival_time"):
             event.metrics.arrival_time = math.nan
             event.metrics.finished_time = -5.0
-    trace = trace_format.read(b"".join(perfetto.encode(read_runs(history_of(script)))))
-    tracks(trace)
-    assert all(event.ts < 1e16 for event in trace.trace_events)
+        if number % 3 == 0 and hasattr(event, "stats"):
+            event.stats.scheduler_time = [math.nan, -1.0, 1e300][number // 3 % 3]
+    trace = written(read_runs(history_of(script)))
+    assert all(slice_.end < 2**63 for of in trace.slices.values() for slice_ in of)
 
 
 def test_nothing_on_record_is_an_empty_trace() -> None:
-    trace = trace_format.read(b"".join(perfetto.encode(read_runs(MemoryStore()))))
-    assert len(trace.trace_events) == 3
+    trace = written(read_runs(MemoryStore()))
+    assert trace.processes.keys() == {"requests"}
+    assert not trace.slices
