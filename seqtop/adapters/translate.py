@@ -36,6 +36,7 @@ from seqtop.wire.messages import (
     EngineInfo,
     Event,
     PrefixMiss,
+    QueueOrder,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
@@ -48,6 +49,12 @@ from seqtop.wire.messages import (
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 _NUM_NULL_BLOCKS: Final = 1
+_QUEUE_ORDERS: Final[dict[str, QueueOrder]] = {
+    "priority": "priority",
+    "preempted_last": "preempted_last",
+    "unknown": "unknown",
+}
+"""The order of the queue by policy. That of all of vLLM's other policies is first come."""
 
 
 def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
@@ -71,7 +78,7 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         preemption_mode="recompute",
         redacted=redacted,
         num_reserved_blocks=_NUM_NULL_BLOCKS,
-        queue_order="priority" if started.policy == "priority" else "fcfs",
+        queue_order=_QUEUE_ORDERS.get(started.policy, "fcfs"),
         tokenizer=started.tokenizer,
         data_parallel_rank=started.data_parallel_rank,
         kv_cache_groups=started.groups,

@@ -241,7 +241,7 @@ class LifecycleRules(RuleGroup):
             allowed = new is old
         elif old is _RUNNING and new in (_WAITING, _SWAPPED):
             # A streaming session keeps its blocks while it waits for input.
-            allowed = is_preempted or sequence.engine_status not in ("", "PREEMPTED")
+            allowed = is_preempted or sequence.engine_status not in ("", "PREEMPTED", "RETRACTED")
         else:
             allowed = (old, new) != (_WAITING, _SWAPPED)
         if not allowed:

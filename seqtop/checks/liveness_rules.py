@@ -14,6 +14,7 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import CAUSES, OWN_TURN
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
@@ -309,7 +310,9 @@ class LivenessRules(RuleGroup):
         Those that have never been scheduled are represented by the first of each priority.
         """
         info = self.state.info
-        by_arrival = info is not None and info.queue_order == "fcfs"
+        if info is not None and info.queue_order == "unknown":
+            return
+        by_arrival = info is not None and not has_priorities(info)
         waiting = [next(iter(queue.items())) for queue in islice(self._new.values(), _MAX_COMPARED)]
         waiting += islice(self._preempted.items(), _MAX_COMPARED)
         for request_id, wait in waiting:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
+from seqtop.state.sort_key import has_priorities
 from seqtop.wire.batch import Member, members, num_lookahead_slots
 from seqtop.wire.messages import Event, Step
 
@@ -62,7 +63,7 @@ class SchedulingRules(RuleGroup):
     @rule("priority-inversion", "a request is preempted for one of lower priority")
     def _inversion(self, step: Step) -> Iterator[Finding]:
         info, requests = self.state.info, self.state.requests
-        if info is None or info.queue_order == "fcfs":  # which has no priorities
+        if info is None or not has_priorities(info):
             return
         for preemption in step.preemptions:
             preempted = requests.get(preemption.request_id)

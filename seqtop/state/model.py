@@ -137,9 +137,10 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
     preemption_steps: Public[list[int]] = []
     queue_turn: Public[int] = 0
-    """Sort key of the queue of an engine whose `queue_order` is `fcfs`.
+    """Sort key of the queue of an engine whose `queue_order` is `fcfs` or `preempted_last`.
 
-    Each arrival takes the next positive number, each preemption the next negative one.
+    Each arrival takes the next positive number. Each preemption does so, too, in
+    `preempted_last`, and otherwise takes the next negative one.
     """
     lora: Public[Name] = ""
     """The name of the LoRA adapter; empty without one."""

@@ -383,14 +383,21 @@ def _update_host_table(
         sequence.host_table = []
 
 
+def queue_preempted(state: EngineData, request: RequestState) -> None:
+    """Puts a preempted request into the queue."""
+    state.num_queued += 1
+    order = state.info.queue_order if state.info is not None else "fcfs"
+    is_last = order in ("preempted_last", "unknown")
+    request.queue_turn = state.num_queued if is_last else -state.num_queued
+
+
 def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> None:
     request = state.requests.get(preemption.request_id)
     if request is None:
         state.report_anomaly(f"preemption of unknown request {preemption.request_id}")
         return
     request.num_preemptions += 1
-    state.num_queued += 1
-    request.queue_turn = -state.num_queued
+    queue_preempted(state, request)
     request.num_lost_tokens += preemption.num_lost_tokens
     request.last_preemption_mode = preemption.mode
     request.preempted_for = preemption.for_request_id

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState
-from seqtop.state.reducer import add_arrival, add_cached_blocks
+from seqtop.state.reducer import add_arrival, add_cached_blocks, queue_preempted
 from seqtop.state.sequence_updates import (
     clear_output,
     joint_lengths,
@@ -302,8 +302,7 @@ def _correct_request(state: EngineData, request: RequestState, time: float) -> N
         if last.kind in {"prefill", "decode"}:
             request.spans.append(Span("preempted", start=last.end or time, end=None))
             begin_wait(state, request, last.end or time)
-            state.num_queued += 1
-            request.queue_turn = -state.num_queued
+            queue_preempted(state, request)
     elif sequence.status is SequenceStatus.RUNNING:
         is_prefill = sequence.num_computed_tokens < sequence.num_prompt_tokens
         kind: SpanKind = "prefill" if is_prefill else "decode"

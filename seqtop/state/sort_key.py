@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import FIELDS, Value
 from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.wire.messages import EngineInfo
 
 SortKey: TypeAlias = tuple[Any, ...]
 """A flat tuple that compares as its sequence is ordered."""
@@ -53,9 +54,16 @@ def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
     return field is not None and field.grows is not None and field.grows(request, sequence)
 
 
+def has_priorities(info: EngineInfo) -> bool:
+    """Returns whether the priority of a request decides its position in the waiting queue."""
+    return info.queue_order in ("preempted_first", "priority")
+
+
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
     """Returns the key that orders waiting requests as the engine will schedule them."""
     order = state.info.queue_order if state.info else "preempted_first"
+    if order in ("preempted_last", "unknown"):
+        return (request.queue_turn,)
     arrived = request.priority, _ordered(request.metrics.arrival_time)
     if order == "preempted_first":
         return (request.num_preemptions == 0, *arrived)

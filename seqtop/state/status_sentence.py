@@ -6,6 +6,7 @@ from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
+from seqtop.state.sort_key import has_priorities
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words, describe_reason
 from seqtop.state.waits import wait_until
@@ -217,6 +218,8 @@ def _waiting(
     if sequence.status == SequenceStatus.SWAPPED:
         return "Waiting for free blocks on the device."
     position = view.queue.position(sequence.seq_id)
+    if state.info is not None and state.info.queue_order == "unknown":
+        return "In the queue, whose order the engine does not give."
     if position is None or position[0] == 0:
         return "Next in the queue."
     ahead, next_id = position
@@ -229,7 +232,7 @@ def _waiting(
 
 
 def _is_more_urgent(state: EngineData, one: RequestState, other: RequestState) -> bool:
-    by_arrival = state.info is not None and state.info.queue_order == "fcfs"
+    by_arrival = state.info is not None and not has_priorities(state.info)
     return one.priority < other.priority and not by_arrival
 
 

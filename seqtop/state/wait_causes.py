@@ -58,6 +58,12 @@ def _declare(cause: WaitCause) -> Cause:
                 unit="block",
                 setting="num_gpu_blocks",
             )
+        case "reserved_blocks":
+            return Cause(
+                word="reserve",
+                label="reserved blocks",
+                sentence="the free blocks are reserved for tokens that requests may still generate",
+            )
         case "token_budget":
             return Cause(
                 word="budget",
@@ -116,7 +122,7 @@ CAUSES = {cause: _declare(cause) for cause in get_args(WaitCause)}
 """All causes that a scheduler can give, by `WaitCause`."""
 PASSED_OVER = frozenset(name for name, cause in CAUSES.items() if cause.is_passed_over)
 """The causes for which a scheduler passes over a request and examines the next one."""
-OWN_TURN = frozenset({"", "PREEMPTED", "WAITING", "SWAPPED"})
+OWN_TURN = frozenset({"", "PREEMPTED", "RETRACTED", "WAITING", "SWAPPED"})
 """Values of `engine_status` with which a request waits for its turn."""
 BEHIND = "queue"
 """The word for a wait behind others in the queue."""

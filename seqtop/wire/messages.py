@@ -28,9 +28,9 @@ PROTOCOL_VERSION = 3
 """The only version that is sent and decoded. The topic of each message has it."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
-QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
+QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority", "preempted_last", "unknown"]
 WaitCause: TypeAlias = Literal[
-    "no_blocks", "token_budget", "seq_limit", "paused", "lora_slots", "unknown"
+    "no_blocks", "token_budget", "seq_limit", "paused", "lora_slots", "unknown", "reserved_blocks"
 ]
 """The scheduler's reason to leave a request waiting. `unknown` says that it gave none that the
 engine's publisher can observe."""
@@ -102,7 +102,8 @@ class EngineInfo(Message, tag="EngineInfo"):
     queue_order: Public[QueueOrder] = "preempted_first"
     """The order of the waiting queue: preempted requests first, then by priority and arrival; or
     (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
-    arrival. In the last two, requests that hold blocks come before all others."""
+    arrival; or (`preempted_last`) by arrival, where a preempted request arrives again; or another
+    one (`unknown`). In `fcfs` and `priority`, requests that hold blocks come before all others."""
     tokenizer: Public[Name | None] = None
     """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None

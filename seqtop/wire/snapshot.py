@@ -131,7 +131,7 @@ class RequestHistory(Message):
     preemption_steps: Public[list[int]] = msgspec.field(default_factory=list)
     """The steps that preempted the request."""
     queue_turn: Public[int] = 0
-    """The position in a queue whose `queue_order` is `fcfs`."""
+    """The position in a queue whose `queue_order` is `fcfs` or `preempted_last`."""
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving the request waiting."""
     wait: Public[WaitTimes] = WaitTimes()

@@ -41,6 +41,7 @@ def test_queue_orders() -> None:
     assert queue(two_preempted("preempted_first")) == [2, 3, 4]
     assert queue(two_preempted("fcfs")) == [3, 2, 4], "the latest preempted is the head"
     assert queue(two_preempted("priority")) == [2, 3, 4]
+    assert queue(two_preempted("preempted_last")) == [4, 2, 3], "a preempted one arrives again"
 
 
 def test_first_come_is_the_order_of_the_messages() -> None:

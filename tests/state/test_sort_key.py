@@ -67,6 +67,7 @@ def queued(state: EngineState, seq_id: int, arrival: float, **changes: Any) -> N
         ("preempted_first", [3, 1, 5, 4, 2]),
         ("priority", [5, 4, 1, 3, 2]),
         ("fcfs", [4, 5, 3, 2, 1]),
+        ("preempted_last", [4, 3, 2, 1, 5]),
     ],
 )
 def test_the_queue_is_in_the_order_of_its_engine(order: str, queue: list[int]) -> None:
