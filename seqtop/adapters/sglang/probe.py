@@ -1,0 +1,90 @@
+"""Checks which attributes that the adapter reads SGLang has.
+
+They are not a public interface. So versions are not compared: a version is observed, whatever its
+number, as far as its attributes allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from seqtop.adapters.attachment import UnsupportedEngineError
+
+_REQUIRED: Final = (
+    "process_input_requests",
+    "get_next_batch_to_run",
+    "run_batch",
+    "process_batch_result",
+    "_add_request_to_queue",
+    "waiting_queue",
+    "running_batch",
+    "last_batch",
+    "chunked_req",
+    "page_size",
+    "max_total_num_tokens",
+    "max_running_requests",
+    "model_config",
+    "server_args",
+    "req_to_token_pool.req_to_token",
+    "token_to_kv_pool_allocator.available_size",
+    "tree_cache.evictable_size",
+)
+"""Attributes of the scheduler without which no row would be true."""
+
+_OF_REQUESTS: Final = (
+    "req_pool_idx",
+    "kv_allocated_len",
+    "kv_committed_len",
+    "cache_protected_len",
+)
+"""Fields of `ReqKvInfo` without which no row would be true."""
+
+_OPTIONAL: Final = {
+    "end": ("release_host_resources",),
+}
+"""Attributes of the scheduler that one column or figure needs, by its key in `EngineInfo`."""
+
+
+def probe(scheduler: Any) -> dict[str, str]:
+    """Returns the columns and figures that a scheduler cannot give, with the reasons.
+
+    The keys are those of `EngineInfo.not_available`.
+
+    Raises:
+        UnsupportedEngineError: It lacks required attributes, which the message names.
+    """
+    import sglang
+    from sglang.srt.managers import schedule_batch
+
+    missing = [f"scheduler.{path}" for path in _missing(scheduler, _REQUIRED)]
+    if not hasattr(schedule_batch.Req, "reset_for_retract"):
+        missing.append("Req.reset_for_retract")
+    info = getattr(schedule_batch, "ReqKvInfo", None)
+    fields = {field.name for field in dataclasses.fields(info)} if info is not None else set()
+    missing += [f"ReqKvInfo.{name}" for name in _OF_REQUESTS if name not in fields]
+    if missing:
+        raise UnsupportedEngineError(
+            f"SGLang {sglang.__version__} cannot be observed, as it has no {', '.join(missing)}"
+        )
+    not_available = {
+        key: f"the scheduler has no {', '.join(missing)}"
+        for key, paths in _OPTIONAL.items()
+        if (missing := _missing(scheduler, paths))
+    }
+    not_available["prefix_misses"] = "SGLang's radix tree does not say what it evicts"
+    return not_available
+
+
+def _missing(owner: Any, paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if not _has(owner, path)]
+
+
+def _has(owner: Any, path: str) -> bool:
+    try:
+        attrgetter(path)(owner)
+    except AttributeError:
+        return False
+    return True

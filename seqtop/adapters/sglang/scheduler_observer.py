@@ -1,0 +1,570 @@
+"""Observes SGLang's scheduler, on the scheduler's own thread.
+
+It does as little as possible: for each step it copies references and integers, never iterates over
+the whole waiting queue, never waits for the device, and leaves all further computations to the
+other process.
+
+With the overlap loop, SGLang launches a batch before it processes the results of the one before.
+What is reported then of a request is what the scheduler has at that time, with the launched batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from seqtop.adapters.observations import (
+    Admitted,
+    AllRequests,
+    CurrentRequest,
+    ObservationSink,
+    Preempted,
+    RequestEnded,
+    Scheduled,
+    Stepped,
+    Tables,
+    WaitingRequest,
+)
+from seqtop.adapters.sglang.admission import Admission
+from seqtop.adapters.sglang.engine_description import most_tokens
+from seqtop.adapters.sglang.page_tables import PageTables
+from seqtop.adapters.sglang.queues import NamedQueues
+from seqtop.adapters.sglang.requests import (
+    Request,
+    arrived,
+    end_of,
+    no_table,
+    num_tokens,
+)
+from seqtop.adapters.wrapping import Wrap
+
+_MAX_FRAMES: Final = 8
+"""Callers of a retraction among which the one that knows its cause is looked for."""
+
+
+class _Launched(NamedTuple):
+    """A batch whose results have not been processed."""
+
+    reqs: list[Any]
+    requests: list[Request | None]
+    num_tokens: list[int] | None
+    """The tokens of each request; `None` if it is one for each."""
+    start_time: float
+    scheduler_time: float
+    launched_at: float
+    slots: Any
+    """The slot of the new token of each request, as a tensor; `None` if it is not one for each."""
+
+
+class SchedulerObserver:
+    """Wraps the methods of one scheduler and sends observations of them.
+
+    Args:
+        scheduler: SGLang's scheduler.
+        wrap: Wraps a method.
+        publisher: Receives the observations.
+        not_available: Keys of columns and figures for which the scheduler lacks something.
+        clock: Returns the time in seconds since the epoch.
+        timer: Returns the time of SGLang's `time_stats`, in seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        wrap: Wrap,
+        publisher: ObservationSink,
+        not_available: Iterable[str] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._scheduler = scheduler
+        self._publisher = publisher
+        self._not_available = not_available
+        self._clock, self._timer = clock, timer
+        self._page_size: int = scheduler.page_size
+        self._most_tokens = most_tokens(scheduler)
+        self._eos_token_ids = _eos_token_ids(scheduler)
+        self._tables = PageTables(scheduler, publisher)
+        self._queues = NamedQueues(scheduler)
+        self._requests: dict[Any, Request] = {}
+        """The unfinished requests that were reported, by SGLang's `Req`."""
+        self._running: dict[Any, Request] = {}
+        """Those of them that are in batches, in the order of their admission."""
+        self._queued: dict[Any, Request] = {}
+        """Those of them that are in a queue with a name."""
+        self._running_changed = False
+        self._just_ended: dict[Any, Request] = {}
+        """Those that the last step has ended. One may be in a batch that is made already."""
+        self._in_flight: deque[_Launched] = deque()
+        self._last_launched: _Launched | None = None
+        self._ran: list[Any] = []
+        """The requests of the last reported step."""
+        self._scheduled: list[Scheduled] = []
+        self._preempted: list[Preempted] = []
+        self._ended: list[RequestEnded] = []
+        self._num_requests = self._num_launched = 0
+        self._num_queries = self._num_hits = 0
+        self._start = self._started_at = self._scheduled_at = self._processed_at = 0.0
+        self._admission = Admission(scheduler, wrap)
+        wrap(scheduler, "_add_request_to_queue", after=self._after_add)
+        wrap(scheduler, "process_input_requests", after=self._after_input)
+        wrap(scheduler, "get_next_batch_to_run", before=self._before_schedule)
+        wrap(scheduler, "run_batch", before=self._before_run, after=self._after_run)
+        wrap(
+            scheduler,
+            "process_batch_result",
+            before=self._before_process,
+            after=self._after_process,
+        )
+        if hasattr(scheduler, "send_abort_output"):
+            wrap(scheduler, "send_abort_output", before=self._before_abort)
+        elif (sender := _sender(scheduler)) is not None:  # up to 0.5.20
+            wrap(sender, "send_output", before=self._before_abort)
+        wrap(_request_class(), "reset_for_retract", before=self._before_retract)
+        self._find_requests()
+
+    def _find_requests(self) -> None:
+        """Reports the requests that the scheduler has had before it was observed."""
+        scheduler = self._scheduler
+        batches = [scheduler.last_batch, scheduler.running_batch]
+        batches += [*getattr(scheduler, "running_mbs", ()), *getattr(scheduler, "mbs", ())]
+        reqs = list(chain.from_iterable(batch.reqs for batch in batches if batch is not None))
+        reqs += [scheduler.chunked_req] if scheduler.chunked_req is not None else []
+        for req in reqs:
+            if req.finished_reason is None and req.kv.req_pool_idx is not None:
+                self._running[req] = self._requests.setdefault(req, self._new(req))
+        for req in scheduler.waiting_queue:
+            self._requests[req] = self._new(req)
+        for name, req in self._queues:
+            self._requests[req] = self._queued[req] = self._new(req)
+            self._queued[req].queue = name
+            self._running.pop(req, None)
+        if self._requests:
+            self._send_all()
+
+    def _new(self, req: Any) -> Request:
+        self._num_requests += 1
+        return Request(f"{req.rid}-{self._num_requests & 0xFFFFFFFF:08x}")
+
+    def _arrive(self, req: Any) -> Request:
+        """Reports a request that is new."""
+        request = self._requests[req] = self._new(req)
+        self._send_arrived(req, request)
+        request.num_output = len(req.output_ids)
+        return request
+
+    def _send_arrived(self, req: Any, request: Request) -> None:
+        self._tables.send(arrived(req, request.id, "WAITING", self._clock(), self._timer()))
+
+    def _after_add(self, _result: object, req: Any, *_: Any, **__: Any) -> None:
+        if req not in self._requests and req not in self._just_ended:
+            self._arrive(req)
+
+    def _after_input(self, *_: Any, **__: Any) -> None:
+        """Reports what has happened without a step, if none follows."""
+        self._tables.flush()
+        if self._publisher.wants_all_requests:
+            self._send_all()
+        if self._in_flight:
+            return
+        num_waiting = self._update_queues()[1]
+        is_paused = getattr(self._scheduler, "_engine_paused", False)
+        if (self._ended or self._preempted) and (is_paused or not (self._running or num_waiting)):
+            self._start, self._started_at = self._clock(), self._timer()
+            self._send_step(None)
+
+    def _before_abort(self, output: Any, req: Any = None, *_: Any, **__: Any) -> None:
+        """Records the end of a request whose results go past the batches."""
+        if req is None or type(output).__name__ != "AbortReq":
+            return
+        if req in self._just_ended:
+            return
+        request = self._requests.get(req) or self._arrive(req)
+        reason = getattr(output, "finished_reason", None) or getattr(req, "finished_reason", None)
+        self._end(req, request, reason)
+
+    def _end(self, req: Any, request: Request, reason: Any) -> None:
+        status, stop_reason = end_of(reason, self._eos_token_ids)
+        self._ended.append(
+            RequestEnded(
+                request_id=request.id,
+                status=status,
+                stop_reason=stop_reason,
+                num_computed_tokens=min(req.kv.kv_committed_len, num_tokens(req)),
+                time=self._clock(),
+                num_schedule_calls=self._num_launched,
+            )
+        )
+        self._just_ended[req] = request
+        self._requests.pop(req, None)
+        self._queued.pop(req, None)
+        if self._running.pop(req, None) is not None:
+            self._running_changed = True
+
+    def _before_retract(self, req: Any, *_: Any, **__: Any) -> None:
+        request = self._requests.get(req)
+        if request is None:
+            return
+        self._preempted.append(
+            Preempted(
+                request_id=request.id,
+                num_lost_tokens=min(req.kv.kv_committed_len, num_tokens(req)),
+                for_request_id=self._cause_of_retraction(),
+                status="RETRACTED",
+            )
+        )
+        request.forget_table()
+        if self._running.pop(req, None) is not None:
+            self._running_changed = True
+
+    def _cause_of_retraction(self) -> str | None:
+        # A retraction for lack of memory is for no request. One for a request with a higher
+        # priority has it in a variable.
+        frame = sys._getframe(2)
+        for _ in range(_MAX_FRAMES):
+            if frame.f_code.co_name == "preempt_to_schedule":
+                request = self._requests.get(frame.f_locals.get("req"))
+                return request.id if request is not None else None
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return None
+
+    def _before_schedule(self, *_: Any, **__: Any) -> None:
+        self._start, self._started_at = self._clock(), self._timer()
+        self._admission.begin()
+
+    def _before_run(self, *_: Any, **__: Any) -> None:
+        self._scheduled_at = self._timer()
+
+    def _after_run(self, _result: object, batch: Any, *_: Any, **__: Any) -> None:
+        reqs, mode = [*batch.reqs], batch.forward_mode
+        is_decode = mode.is_decode()
+        num_extended = None if is_decode else batch.extend_lens
+        if num_extended is not None and len(num_extended) != len(reqs):
+            num_extended = None
+        admitted = [
+            self._admit(req, batch, position, is_decode=is_decode)
+            for position, req in enumerate(reqs)
+            if req not in self._running and req not in self._just_ended
+        ]
+        self._num_launched += 1
+        self._scheduled.append(
+            Scheduled(
+                start_time=self._start,
+                duration=self._scheduled_at - self._started_at,
+                preempted=self._preempted,
+                admitted=admitted,
+                appended=[],
+                wait_reasons=self._wait_reasons(sum(num_extended or ())),
+            )
+        )
+        self._preempted = []
+        slots = batch.out_cache_loc if is_decode else None
+        launched = _Launched(
+            reqs=reqs,
+            requests=[self._requests.get(req) or self._just_ended.get(req) for req in reqs],
+            num_tokens=[*num_extended] if num_extended is not None else None,
+            start_time=self._start,
+            scheduler_time=self._scheduled_at - self._started_at,
+            launched_at=self._scheduled_at,
+            slots=slots if slots is not None and len(slots) == len(reqs) else None,
+        )
+        self._in_flight.append(launched)
+        self._last_launched = launched
+
+    def _admit(self, req: Any, batch: Any, position: int, *, is_decode: bool) -> Admitted:
+        request = self._requests.get(req) or self._arrive(req)
+        prefix_lens = None if is_decode else batch.prefix_lens
+        # A decode instance has the cache of the whole prompt from its prefill instance.
+        num_cached = prefix_lens[position] if prefix_lens else req.kv.kv_committed_len - 1
+        num_cached = max(int(num_cached), 0)
+        self._running[req] = request
+        self._running_changed = True
+        self._queued.pop(req, None)
+        request.queue = ""
+        request.forget_table()
+        self._num_queries += num_tokens(req)
+        self._num_hits += num_cached
+        return Admitted(request.id, num_cached, no_table())
+
+    def _wait_reasons(self, num_tokens: int) -> list[tuple[str, str]]:
+        cause = self._admission.cause(len(self._running), num_tokens, self._most_tokens)
+        if cause is None:
+            return []
+        request = self._requests.get(self._scheduler.waiting_queue[0])
+        return [(request.id, cause)] if request is not None else []
+
+    def _before_process(self, *_: Any, **__: Any) -> None:
+        self._processed_at = self._timer()
+
+    def _after_process(self, _result: object, batch: Any, *_: Any, **__: Any) -> None:
+        self._tables.flush()
+        if self._publisher.wants_all_requests:
+            self._take_launched(batch)
+            self._send_all()
+            return
+        self._send_step(self._take_launched(batch))
+
+    def _take_launched(self, batch: Any) -> _Launched:
+        while self._in_flight:
+            launched = self._in_flight.popleft()
+            if launched.reqs == batch.reqs:
+                return launched
+        # It was launched before the scheduler was observed.
+        reqs = [*batch.reqs]
+        lens = None if batch.forward_mode.is_decode() else batch.extend_lens
+        return _Launched(
+            reqs=reqs,
+            requests=[self._requests.get(req) for req in reqs],
+            num_tokens=[*lens] if lens is not None and len(lens) == len(reqs) else None,
+            start_time=self._start,
+            scheduler_time=0.0,
+            launched_at=self._processed_at,
+            slots=None,
+        )
+
+    def _send_step(self, launched: _Launched | None) -> None:
+        """Reports the results of a batch, or without one what has happened since the last."""
+        if launched is None:
+            launched = _Launched([], [], None, self._start, 0.0, self._processed_at, None)
+        unreported = {ended.request_id for ended in self._ended}
+        self._just_ended = {
+            req: request for req, request in self._just_ended.items() if request.id in unreported
+        }
+        output_ids, output_token_ids = self._take_outputs(launched)
+        waiting, num_waiting = self._update_queues()
+        if self._preempted:  # and nothing was launched since
+            self._add_scheduled(self._wait_reasons(0))
+        appended, tables, computed = self._changed_tables()
+        if appended:
+            if not self._scheduled:
+                self._add_scheduled([])
+            self._scheduled[-1].appended = appended
+        num_free, num_cached = self._free_pages()
+        scheduled, self._scheduled = self._scheduled, []
+        ended, self._ended = self._ended, []
+        running = None
+        if self._running_changed:
+            running = [request.id for request in self._running.values()]
+        self._tables.send(
+            Stepped(
+                scheduled=scheduled,
+                start_time=launched.start_time,
+                scheduler_time=launched.scheduler_time,
+                execute_time=self._processed_at - launched.launched_at,
+                time=self._clock(),
+                num_scheduled_tokens=self._num_scheduled(launched),
+                num_draft_tokens={},
+                output_ids=None if len(output_ids) == len(launched.reqs) else output_ids,
+                output_token_ids=output_token_ids,
+                ended=ended,
+                released=[],
+                running=running,
+                num_computed_tokens=computed,
+                tables=tables,
+                waiting=waiting,
+                num_waiting=num_waiting,
+                num_free_blocks=num_free,
+                num_cached_blocks=num_cached,
+                num_prefix_queries=self._num_queries,
+                num_prefix_hits=self._num_hits,
+                num_schedule_calls=self._num_launched,
+            )
+        )
+        self._ran = launched.reqs
+        self._running_changed = False
+
+    def _take_outputs(self, launched: _Launched) -> tuple[list[str], list[list[int]]]:
+        """Returns the new tokens of a batch, and the requests that have some; notes the ends."""
+        request_ids: list[str] = []
+        token_ids: list[list[int]] = []
+        for req, request in zip(launched.reqs, launched.requests, strict=True):
+            if request is None or req not in self._requests:
+                continue
+            ids = req.output_ids
+            num_output, num_new = len(ids), len(ids) - request.num_output
+            if num_new > 0:
+                request_ids.append(request.id)
+                token_ids.append([ids[-1]] if num_new == 1 else [*ids[request.num_output :]])
+            request.num_output = num_output
+            if req.finished_reason is not None:
+                self._end(req, request, req.finished_reason)
+        return request_ids, token_ids
+
+    def _num_scheduled(self, launched: _Launched) -> dict[str, int] | None:
+        """Returns `Stepped.num_scheduled_tokens` of a batch."""
+        reqs, num_tokens = launched.reqs, launched.num_tokens
+        if num_tokens is None:
+            if reqs and reqs == self._ran:
+                return None
+            num_tokens = [1] * len(reqs)
+        return {
+            request.id: num
+            for request, num in zip(launched.requests, num_tokens, strict=True)
+            if request is not None
+        }
+
+    def _add_scheduled(self, wait_reasons: list[tuple[str, str]]) -> None:
+        """Reports what has happened since the last batch was launched."""
+        self._scheduled.append(Scheduled(self._start, 0.0, self._preempted, [], [], wait_reasons))
+        self._preempted = []
+
+    def _changed_tables(
+        self,
+    ) -> tuple[list[tuple[str, Tables]], list[tuple[str, Tables]], list[int]]:
+        """Returns new pages, whole tables, and the computed tokens of the running requests."""
+        size, tables, computed = self._page_size, self._tables, []
+        whole: list[tuple[str, Tables]] = []
+        grown: list[tuple[Any, Request, int]] = []
+        for req, request in self._running.items():
+            kv = req.kv
+            computed.append(kv.kv_committed_len)
+            num_pages = -(-kv.kv_allocated_len // size)
+            if kv.cache_protected_len != request.num_protected or num_pages < request.num_pages:
+                request.num_protected, request.num_pages = kv.cache_protected_len, num_pages
+                whole.append((request.id, (tables.read(kv),)))
+            elif num_pages != request.num_pages:
+                grown.append((req, request, num_pages))
+        appended: list[tuple[str, Tables]] = []
+        if not grown:
+            return appended, whole, computed
+        launched = self._last_launched
+        positions = {}
+        if launched is not None and launched.slots is not None:
+            positions = {req: position for position, req in enumerate(launched.reqs)}
+        by_slot: list[tuple[Request, int]] = []
+        for req, request, num_pages in grown:
+            position = positions.get(req)
+            if position is not None and num_pages == request.num_pages + 1 and request.num_pages:
+                by_slot.append((request, position))
+            else:
+                appended.append((request.id, (tables.read(req.kv, request.num_pages),)))
+            request.num_pages = num_pages
+        if by_slot and launched is not None:
+            pages = tables.read_slots(launched.slots, [position for _, position in by_slot])
+            appended += [
+                (request.id, (new,)) for (request, _), new in zip(by_slot, pages, strict=True)
+            ]
+        return appended, whole, computed
+
+    def _update_queues(self) -> tuple[list[WaitingRequest], int]:
+        """Returns the requests whose queue has changed, and the number of waiting ones.
+
+        Reports requests that came into a queue, or left all of them, unobserved.
+        """
+        changed: list[WaitingRequest] = []
+        queued: dict[Any, Request] = {}
+        for name, req in self._queues:
+            request = self._requests.get(req)
+            if request is None:
+                if req in self._just_ended:
+                    continue
+                request = self._arrive(req)
+            queued[req] = request
+            if self._running.pop(req, None) is not None:
+                self._running_changed = True
+            changed += self._moved(req, request, name)
+        for req, request in self._queued.items():
+            if req not in queued and req in self._requests and req not in self._running:
+                changed += self._moved(req, request, "")
+        self._queued = queued
+        waiting = self._scheduler.waiting_queue
+        num_waiting = len(waiting) + len(queued)
+        if num_waiting != len(self._requests) - len(self._running):
+            present = {*waiting, *queued}
+            for req in [req for req in present if req not in self._requests]:
+                if req not in self._just_ended:
+                    self._arrive(req)
+            for req, request in [*self._requests.items()]:
+                if req not in present and req not in self._running:
+                    self._end(req, request, req.finished_reason)
+        return changed, num_waiting
+
+    def _moved(self, req: Any, request: Request, queue: str) -> Iterable[WaitingRequest]:
+        """Yields the state of a request that another queue has, or that has other pages."""
+        kv = req.kv
+        num_pages = -(-kv.kv_allocated_len // self._page_size)
+        if queue != request.queue or num_pages != request.num_pages:
+            request.queue, request.num_pages = queue, num_pages
+            request.num_protected = kv.cache_protected_len
+            yield WaitingRequest(
+                request_id=request.id,
+                status=queue or ("RETRACTED" if req.is_retracted else "WAITING"),
+                num_computed_tokens=kv.kv_committed_len,
+                tables=(self._tables.read(kv),),
+            )
+
+    def _free_pages(self) -> tuple[int, int]:
+        """Returns the pages in no table, and those of them that the radix tree can reuse."""
+        scheduler, size = self._scheduler, self._page_size
+        if getattr(scheduler, "is_hybrid_swa", False) or getattr(scheduler, "is_hybrid_ssm", False):
+            stats = scheduler.pool_stats_observer.get_pool_stats()
+            free, evictable = stats.full_available_size, stats.full_evictable_size
+        else:
+            free = scheduler.token_to_kv_pool_allocator.available_size()
+            evictable = scheduler.tree_cache.evictable_size()
+        return (free + evictable) // size, evictable // size
+
+    def _send_all(self) -> None:
+        """Reports the present state of all requests."""
+        for req, request in self._requests.items():  # their next changes follow it
+            request.num_output = len(req.output_ids)
+            request.num_pages = -(-req.kv.kv_allocated_len // self._page_size)
+            request.num_protected = req.kv.cache_protected_len
+        num_free, num_cached = self._free_pages()
+        waiting = [req for req in self._scheduler.waiting_queue if req in self._requests]
+        self._tables.send(
+            AllRequests(
+                time=self._clock(),
+                requests=[
+                    self._current(req, self._requests[req])
+                    for req in chain(self._running, self._queued, waiting)
+                ],
+                num_waiting=len(waiting) + len(self._queued),
+                num_free_blocks=num_free,
+                num_cached_blocks=num_cached,
+                num_prefix_queries=self._num_queries,
+                num_prefix_hits=self._num_hits,
+            )
+        )
+        self._scheduled, self._preempted, self._ended, self._ran = [], [], [], []
+        self._running_changed = True
+
+    def _current(self, req: Any, request: Request) -> CurrentRequest:
+        is_running = req in self._running
+        status = "RUNNING" if is_running else request.queue
+        if not status:
+            status = "RETRACTED" if req.is_retracted else "WAITING"
+        has_pages = is_running or bool(request.queue)
+        return CurrentRequest(
+            arrived=arrived(req, request.id, status, self._clock(), self._timer()),
+            num_computed_tokens=req.kv.kv_committed_len if has_pages else 0,
+            output_token_ids=[*req.output_ids],
+            tables=(self._tables.read(req.kv),) if has_pages else ([],),
+            is_running=is_running,
+            was_scheduled=is_running or req.is_retracted or bool(req.output_ids),
+        )
+
+
+def _request_class() -> Any:
+    from sglang.srt.managers.schedule_batch import Req
+
+    return Req
+
+
+def _sender(scheduler: Any) -> Any:
+    channels = getattr(scheduler, "ipc_channels", scheduler)
+    return getattr(channels, "send_to_tokenizer", None)
+
+
+def _eos_token_ids(scheduler: Any) -> frozenset[int]:
+    ids = getattr(scheduler.model_config, "hf_eos_token_id", None) or ()
+    ids = {ids} if isinstance(ids, int) else set(ids)
+    ids.add(getattr(getattr(scheduler, "tokenizer", None), "eos_token_id", None))
+    return frozenset(token for token in ids if isinstance(token, int))

@@ -1,0 +1,453 @@
+"""SGLang's real scheduler in its real event loop, and a viewer that is compared at each step.
+
+Nothing of SGLang's is replaced but the socket that requests come from. The comparison reads the
+scheduler itself, slot by slot, which the adapter must not do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from seqtop.adapters.sglang.hook import follow
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
+from seqtop.checks.thresholds import Thresholds
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
+from seqtop.sequence import SequenceStatus
+from seqtop.state.listener import StateChange
+from seqtop.state.ordering import SequenceView
+from seqtop.transport.publisher_settings import PublisherSettings
+from seqtop.wire import parsing
+from seqtop.wire.batch import members
+from seqtop.wire.messages import Step
+
+SECONDS = 60.0
+THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
+"""Of those with a unit of time, none is left to the speed of the machine."""
+
+
+def make_scheduler(**options: Any) -> Any:
+    """SGLang's scheduler with a small pool, in this process."""
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.server_args import PortArgs, ServerArgs
+
+    defaults: dict[str, Any] = {
+        "model_path": os.environ["SGLANG_TEST_MODEL"],
+        "device": "cpu",
+        "dtype": "float32",
+        "mem_fraction_static": 0.3,
+        "grammar_backend": "none",
+        "log_level": "error",
+        "max_total_tokens": 256,
+        "page_size": 1,
+        "chunked_prefill_size": 32,
+        "max_running_requests": 8,
+        "schedule_conservativeness": 0.1,
+    }
+    arguments = ServerArgs(**(defaults | options))
+    try:
+        from sglang.srt.runtime_context import SpawnRanks, publish
+    except ImportError:  # 0.5.20
+        from sglang.srt.runtime_context import publish
+
+        arguments.resolve_once()
+        publish(arguments, role="scheduler")
+        ports = PortArgs.init_new(arguments)
+        return Scheduler(arguments, ports, 0, 0, 0, 0, 0, 0, None)
+    arguments.resolve_once()
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    return Scheduler(arguments, PortArgs.init_new(arguments))
+
+
+def generate(scheduler: Any, rid: str, ids: list[int], num_new: int, **params: Any) -> Any:
+    """A request as SGLang's tokenizer process sends it."""
+    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    options = {"max_new_tokens": num_new, "min_new_tokens": num_new, "temperature": 0.0}
+    sampling = SamplingParams(**(options | params))
+    sampling.normalize(scheduler.tokenizer)
+    return TokenizedGenerateReqInput(
+        rid=rid,
+        input_text="",
+        input_ids=array("q", ids),
+        mm_inputs=None,
+        sampling_params=sampling,
+        return_logprob=False,
+        logprob_start_len=-1,
+        top_logprobs_num=0,
+        token_ids_logprob=[],
+        stream=True,
+        input_embeds=None,
+        token_type_ids=None,
+    )
+
+
+def abort(rid: str) -> Any:
+    from sglang.srt.managers.io_struct import AbortReq
+
+    return AbortReq(rid=rid)
+
+
+def run_loop(
+    scheduler: Any, turns: Iterator[list[Any]], finish: Callable[[], None] = lambda: None
+) -> None:
+    """Runs the scheduler's own event loop; each of `turns` is what it receives in one turn."""
+
+    def receive(*_: Any, **__: Any) -> list[Any]:
+        received = next(turns, None)
+        if received is None:
+            finish()
+            scheduler.gracefully_exit = True
+            return []
+        return received
+
+    scheduler.request_receiver = SimpleNamespace(recv_requests=receive)
+    scheduler.gracefully_exit = False
+    scheduler.run_event_loop()
+
+
+class Watch:
+    """What `seqtop check` finds, as a listener."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.step: Step | None = None
+        """The last step."""
+        self._checker = Checker(thresholds=THRESHOLDS)
+
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            event = parsing.event(change.payload)
+            self.findings += self._checker.apply(event)
+            if isinstance(event, Step):
+                self.step = event
+        elif change.state.info is not None:
+            self._checker = Checker(thresholds=THRESHOLDS)
+            self._checker.apply(change.state.info)
+
+    def end(self) -> None:
+        self.findings += self._checker.end()
+
+
+class Spy:
+    """Records the calls of a scheduler. It wraps the classes, and before the adapter does."""
+
+    def __init__(self, scheduler: Any) -> None:
+        from sglang.srt.managers.schedule_batch import Req
+        from sglang.srt.managers.schedule_policy import PrefillAdder
+
+        self.scheduler = scheduler
+        self.reqs: list[Any] = []
+        self.refused: list[str] = []
+        """The requests that the last attempt to admit some found no memory for."""
+        self.num_processed = 0
+        self.is_ahead = False
+        """True if a batch was launched before the results of the one before were processed."""
+        self.batch: dict[str, int] = {}
+        """The tokens of each request in the last batch whose results were processed."""
+        self.cached: dict[str, int] = {}
+        """By request, the tokens that its last admission found in the radix tree."""
+        self.prefix = [0, 0]
+        """Tokens that admissions have looked for in the radix tree, and those that were found."""
+        self.kinds: set[str] = set()
+        """What has happened."""
+        self.ends: dict[str, str] = {}
+        """The end of each request that was told to the client."""
+        self._batches: list[dict[str, int]] = []
+        self._patch = pytest.MonkeyPatch()
+        kind = type(scheduler)
+        add, run, process = (
+            kind._add_request_to_queue,
+            kind.run_batch,
+            kind.process_batch_result,
+        )
+        retract, admit = Req.reset_for_retract, PrefillAdder.add_one_req
+
+        def added(this: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+            if req not in self.reqs:
+                self.reqs.append(req)
+            return add(this, req, *args, **kwargs)
+
+        def ran(this: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            self._launch(batch)
+            return run(this, batch, *args, **kwargs)
+
+        def processed(this: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            result = process(this, batch, *args, **kwargs)
+            self.batch = self._batches.pop(0)
+            self.num_processed += 1
+            return result
+
+        def retracted(req: Any) -> Any:
+            self.kinds.add("retracted")
+            self.cached.pop(req.rid, None)
+            return retract(req)
+
+        def admitted(adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+            result = admit(adder, req, *args, **kwargs)
+            self.refused = [req.rid] if result.name == "NO_TOKEN" else []
+            return result
+
+        self._patch.setattr(kind, "_add_request_to_queue", added)
+        self._patch.setattr(kind, "run_batch", ran)
+        self._patch.setattr(kind, "process_batch_result", processed)
+        self._patch.setattr(Req, "reset_for_retract", retracted)
+        self._patch.setattr(PrefillAdder, "add_one_req", admitted)
+
+    def _launch(self, batch: Any) -> None:
+        self.is_ahead |= bool(self._batches)
+        if batch.forward_mode.is_decode():
+            self._batches.append({req.rid: 1 for req in batch.reqs})
+            return
+        for req, num_found in zip(batch.reqs, batch.prefix_lens, strict=True):
+            if req.rid in self.cached:
+                continue
+            self.cached[req.rid] = num_found
+            self.prefix[0] += len(req.origin_input_ids) + len(req.output_ids)
+            self.prefix[1] += num_found
+            self.kinds.add("prefix hit" if num_found else "prefix miss")
+        if self.scheduler.chunked_req is not None:
+            self.kinds.add("chunk")
+        self._batches.append(
+            {req.rid: num for req, num in zip(batch.reqs, batch.extend_lens, strict=True)}
+        )
+
+    def close(self) -> None:
+        self._patch.undo()
+
+
+class SteppedScheduler:
+    """A scheduler and its viewer."""
+
+    def __init__(self, scheduler: Any, session: Session, watch: Watch, spy: Spy) -> None:
+        self.scheduler, self.session, self.watch, self.spy = scheduler, session, watch, spy
+        self.num_compared = 0
+        self.differences: list[str] = []
+        self.reasons: dict[str, int] = {}
+        self._num_extra = 0
+        """Steps that were published without the results of a batch."""
+        process = scheduler.process_batch_result
+
+        def processed(*args: Any, **kwargs: Any) -> Any:
+            result = process(*args, **kwargs)
+            self.compare()
+            return result
+
+        scheduler.process_batch_result = processed
+
+    def run(self, turns: Iterator[list[Any]]) -> None:
+        """Runs the event loop until all requests have ended."""
+
+        def until_done() -> Iterator[list[Any]]:
+            yield from turns
+            for _ in range(2_000):
+                if not self.live():
+                    yield []  # for what happened after the last step
+                    return
+                yield []
+            raise AssertionError("it does not end")
+
+        run_loop(self.scheduler, until_done())
+
+    def live(self) -> list[Any]:
+        waiting = self.scheduler.waiting_queue
+        return [
+            req
+            for req in self.spy.reqs
+            if (req.kv.req_pool_idx is not None and not req.finished()) or req in waiting
+        ]
+
+    def compare(self) -> None:
+        truth = self.truth()
+        # After a difference, others are likely, and waiting is in vain.
+        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
+        while True:
+            with self.session.lock:
+                shown = self.shown()
+            if shown == truth:
+                break
+            if time.monotonic() > deadline:
+                self.differences.append(f"step {self.num_compared}: {difference(shown, truth)}")
+                break
+            time.sleep(0.001)
+        self.num_compared += 1
+        self._compare_reasons()
+
+    def table(self, req: Any) -> list[int]:
+        kv, size = req.kv, self.scheduler.page_size
+        if kv.req_pool_idx is None:
+            return []
+        slots = self.scheduler.req_to_token_pool.req_to_token[kv.req_pool_idx]
+        pages = []
+        for start in range(0, kv.kv_allocated_len, size):
+            page = [int(slot) for slot in slots[start : min(start + size, kv.kv_allocated_len)]]
+            assert page == [page[0] + offset for offset in range(len(page))], page
+            pages.append(page[0] // size)
+        return pages
+
+    def truth(self) -> dict[str, Any]:
+        scheduler, size = self.scheduler, self.scheduler.page_size
+        requests, held, running = {}, set(), set()
+        for req in self.live():
+            table = self.table(req)
+            held |= {*table}
+            is_running = req.kv.req_pool_idx is not None
+            if is_running:
+                running.add(req.rid)
+            total = len(req.origin_input_ids) + len(req.output_ids)
+            status = "RETRACTED" if req.is_retracted else "WAITING"
+            requests[req.rid] = {
+                "status": "RUNNING" if is_running else status,
+                "computed": min(req.kv.kv_committed_len, total) if is_running else 0,
+                "table": table,
+                "prompt": list(req.origin_input_ids),
+                "output": list(req.output_ids),
+                "retractions": req.retraction_count,
+                "cached": self.spy.cached[req.rid] if is_running else None,
+            }
+        tree = scheduler.tree_cache
+        cached = {
+            int(slot) // size
+            for slot in tree.tree_core.walk_for_kv_canary(False, False).slot_indices
+        }
+        num_free = scheduler.token_to_kv_pool_allocator.available_size() // size
+        return {
+            "requests": requests,
+            "running": running,
+            "waiting": [req.rid for req in scheduler.waiting_queue],
+            "used": len(held),
+            "cached": len(cached - held),
+            "free": num_free,
+            "prefix": self.spy.prefix,
+            "batch": self.spy.batch,
+            "tokens": sum(self.spy.batch.values()),
+        }
+
+    def shown(self) -> dict[str, Any] | None:
+        state = self.session.state
+        if state.stats is None:
+            return None
+        view = SequenceView()
+        view.rebuild(state)
+        rows = {
+            name: (request, state.sequences[request.seq_ids[0]])
+            for name, request in state.requests.items()
+            if not request.finish_reason
+        }
+        return {
+            "requests": {
+                name: {
+                    "status": sequence.engine_status or sequence.status.name,
+                    "computed": sequence.num_computed_tokens,
+                    "table": sequence.block_table.copy(),
+                    "prompt": list(request.prompt_token_ids),
+                    "output": list(sequence.output_token_ids),
+                    "retractions": request.num_preemptions,
+                    "cached": sequence.num_cached_tokens
+                    if sequence.status is SequenceStatus.RUNNING
+                    else None,
+                }
+                for name, (request, sequence) in rows.items()
+            },
+            "running": {
+                name
+                for name, (_, sequence) in rows.items()
+                if sequence.status is SequenceStatus.RUNNING
+            },
+            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            "used": state.stats.num_used_blocks,
+            "cached": state.stats.num_cached_blocks,
+            "free": state.stats.num_free_blocks,
+            "prefix": [state.stats.prefix_cache_queries, state.stats.prefix_cache_hits],
+            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
+            if self.watch.step is not None
+            else {},
+            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
+        }
+
+    def _compare_reasons(self) -> None:
+        """A reason of no blocks is one where `add_one_req` has said so, and the reverse."""
+        with self.session.lock:
+            state = self.session.state
+            given = {
+                name: state.requests[name].wait_reason.cause
+                for name in state.wait_reason_ids
+                if name in state.requests and state.requests[name].wait_reason
+            }
+        for cause in given.values():
+            self.reasons[cause] = self.reasons.get(cause, 0) + 1
+        causes = ("no_blocks", "reserved_blocks")
+        no_blocks = {name for name, cause in given.items() if cause in causes}
+        if not no_blocks <= {*self.spy.refused}:
+            self.differences.append(f"reasons {given}, no memory found for {self.spy.refused}")
+
+    def compare_ends(self) -> None:
+        """Compares the ends of all requests."""
+        kinds = {"stop": "FINISHED_STOPPED", "length": "FINISHED_LENGTH_CAPPED"}
+        state = self.session.state
+        for req in self.spy.reqs:
+            reason = req.finished_reason.to_json()["type"] if req.finished_reason else "abort"
+            truth = kinds.get(reason, "FINISHED_ABORTED"), list(req.output_ids)
+            (seq_id,) = state.requests[req.rid].seq_ids
+            sequence = state.sequences[seq_id]
+            if (shown := (sequence.status.name, list(sequence.output_token_ids))) != truth:
+                self.differences.append(f"{req.rid} ended: {shown} is shown, {truth} is true")
+
+
+def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
+    """The first part that differs."""
+    if shown is None:
+        return "nothing is shown"
+    for key, value in truth.items():
+        if shown[key] == value:
+            continue
+        if key != "requests":
+            return f"{key}: {shown[key]} is shown, {value} is true"
+        for name in {*value, *shown[key]}:
+            one, other = shown[key].get(name), value.get(name)
+            if one is None or other is None:
+                return f"{name}: {one} is shown, {other} is true"
+            for field in other:
+                if one[field] != other[field]:
+                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
+    return ""
+
+
+@contextmanager
+def stepped(scheduler: Any, rules: Collection[str] = ()) -> Iterator[SteppedScheduler]:
+    """A viewer of a scheduler, in which `seqtop check` finds something by these rules alone."""
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        spy = Spy(scheduler)
+        attachment = follow(scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
+        assert attachment is not None
+        watch = Watch()
+        session = Session(endpoint)
+        session.add_listener(watch.note)
+        with session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            engine = SteppedScheduler(scheduler, session, watch, spy)
+            try:
+                yield engine
+                assert attachment.is_attached
+                assert spy.is_ahead is scheduler.enable_overlap
+                attachment.close("the test has ended")  # now the last steps arrive, too
+                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+                watch.end()
+                engine.compare_ends()
+                assert not engine.differences, engine.differences
+                assert {finding.rule for finding in watch.findings} == set(rules), watch.findings
+                assert session.state.num_anomalies == 0, session.state.last_anomaly
+            finally:
+                spy.close()
