@@ -45,13 +45,13 @@ def status(url: str, **headers: str) -> int | None:
         return None
 
 
-def await_screen(page: Any, condition: Callable[[], bool]) -> None:
-    """Wait for what is drawn, while the browser's messages are let through."""
+def await_text(page: Any, screen: pyte.Screen, *texts: str) -> None:
+    """Waits until all texts are drawn, while the browser's messages are let through."""
     for _ in range(1_200):
-        if condition():
+        if all(any(text in line for line in screen.display) for text in texts):
             return
         page.wait_for_timeout(50)
-    pytest.fail("the awaited screen never came")
+    pytest.fail("\n".join((f"{texts} never came:", *map(str.rstrip, screen.display))))
 
 
 @pytest.mark.release("needs a browser")
@@ -81,10 +81,10 @@ def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
               return new Set(new Uint32Array(pixels.buffer)).size > 20;
             }"""
         )
-        await_screen(page, lambda: "script" in screen.display[0] and "REPLAY" in screen.display[0])
+        await_text(page, screen, "random_engine", "REPLAY")
         assert any("Request" in line and "Status" in line for line in screen.display)
         page.keyboard.press("?")  # without a click before
-        await_screen(page, lambda: any("Keys" in line for line in screen.display))
+        await_text(page, screen, "Keys")
         assert page.evaluate("document.fonts.check('16px \"Roboto Mono\"')")
     name = url.removeprefix("http://")
     assert len(asked) >= 4
