@@ -153,7 +153,7 @@ class Run:
     def __init__(self, engine_id: str = "demo", port: int = 5557) -> None:
         self.clock = SimulatedClock()
         config = EngineConfig(device="cpu", **DEMO_LIMITS)
-        self.engine = LLMEngine(config, clock=self.clock)
+        self.engine = LLMEngine(config, clock=self.clock, timer=self.clock.end_part)
         self.source = RunSource(f"tcp://127.0.0.1:{port}")
         self.steps = StepPublisher(self.source)
         self.source.publish(engine_info(self.engine, engine_id=engine_id, control=True))
@@ -190,7 +190,6 @@ class Run:
         with (
             patch.object(worker, "execute_model", execute),
             patch.object(self.engine.output_processor, "process", process_outputs),
-            patch("engine_stub.step_timer.perf_counter", clock.end_part),
         ):
             return self.engine.step()
 

@@ -53,18 +53,19 @@ def run(options: argparse.Namespace) -> int:
     try:
         with FileStore(options.file) as recording:
             recording.require()
-            position, notices = 0, []
+            position = 0
+            # Said once, as a notice that leaves: it does not change while the recording plays.
+            notices = [f"{recording.damage}."] if recording.damage else []
             if options.at is not None:
                 position = recording.index.at_step(options.at)
                 if (nearest := nearest_step(recording, options.at)) is not None:
-                    notices = [f"Step {options.at:,} is not recorded; this is {nearest}."]
+                    notices += [f"Step {options.at:,} is not recorded; this is {nearest}."]
             playback = Playback(
                 recording,
                 options.file,
                 speed=options.speed,
                 loop=options.loop,
                 position=position,
-                detail=recording.damage or "",
             )
             return run_app([playback], options, notices)
     except RecordingError as error:

@@ -27,6 +27,11 @@ MAX_EVENTS = 500
 MAX_BYTES = 4 * 2**20
 """The bytes of events after which an `update` ends: about ten milliseconds."""
 
+_NEWEST = 64
+"""The rows from which the time of a step is taken."""
+_LEAST = 0.25
+"""The shortest time in seconds of which rates are given."""
+
 _SUMS = ("steps", "prefill", "decode", "generated", "preemptions", *TIME_PARTS)
 _GAUGES = ("running", "waiting", "used", "cached", "free")
 _UNKNOWN = (math.nan,) * len(_GAUGES)
@@ -92,6 +97,15 @@ class StepSeries:
         """The time of the last row, epoch seconds; 0 without rows."""
         return self._times[-1] if self._times else 0.0
 
+    def step_length(self) -> float:
+        """Returns the median time in seconds from row to row, twice: that of a newest step.
+
+        A step has a row for its start and one for its end. 0 without steps.
+        """
+        recent = self._times[-_NEWEST:]
+        gaps = sorted(later - earlier for earlier, later in zip(recent, recent[2:], strict=False))
+        return gaps[len(gaps) // 2] if gaps else 0.0
+
     def update(self) -> bool:
         """Reads new events, up to `MAX_EVENTS` or about `MAX_BYTES`.
 
@@ -137,14 +151,16 @@ class StepSeries:
     def last_second(self, time: float) -> Interval | None:
         """Returns the figures of the last whole second before `time`, epoch seconds.
 
-        They change once a second: figures that change with every frame cannot be read.
+        They change once a second: figures that change with every frame cannot be read. In the
+        first second they are those of the time so far.
 
         Returns:
-            `None` in the first second, and for steps that have not been read.
+            `None` in the first quarter of a second, and for steps that have not been read.
         """
         seconds = self._seconds(time, 2)
         if len(seconds) < 2 or seconds[0] < self.start:
-            return None
+            so_far = min(time, self.end) - self.start
+            return self.between(self.start, self.start + so_far) if so_far >= _LEAST else None
         is_read = self._is_complete or seconds[1] <= self.end
         return self.between(seconds[0], seconds[1]) if is_read else None
 

@@ -341,7 +341,7 @@ _ALL = (
     Field(
         key="queue",
         title="Queue",
-        help="time until first scheduled",
+        help="the part of Waited before it was first scheduled, as vLLM's queue time",
         value=queue_time,
         format=fmt.seconds,
         descending=True,

@@ -223,8 +223,11 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
     number = None
     if not column.is_text:
         number = share(wanted) if column.format is fmt.percent else quantity(wanted)
-    if number is None and is_ordered:
+    if number is None and not column.is_text:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
+    if column.format is fmt.percent and number is not None and number > 1:
+        percent = "" if wanted.endswith("%") else f": perhaps {column.key}{comparison}{wanted}%"
+        raise FilterError(f"{column.key} is a share, and at most 100%{percent}")
     whole = comparison in {"=", "==", "!="}
     # "preempted" is "preempt", and "stopped" is "stop".
     begun = (value for value in column.values if wanted.casefold().startswith(value))

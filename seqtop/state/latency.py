@@ -13,7 +13,11 @@ All figures are of one run of the engine. A restart resets them; those of earlie
 through `Latencies.at`.
 """
 
+from __future__ import annotations
+
+import itertools
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -34,6 +38,8 @@ MAX_RUNS = 4
 """Runs of the engine for which samples are stored: the newest."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is reported."""
+MAX_TIMES = 64
+"""The times of the newest tokens that are stored of each running sequence."""
 _MAX_GAPS = 1_000
 """Gaps counted of one sequence in one update."""
 _KNOWN_BEFORE_END = frozenset({"queue", "ttft"})
@@ -66,6 +72,10 @@ class _Counted(msgspec.Struct, gc=False):
     request_id: str = ""
     has_begun: bool = False
     """True if all figures that are known before the end have been counted."""
+    times: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    """The times of its newest tokens, at least `MAX_TIMES` if it has so many; none after its end.
+
+    Several tokens that came at once have equal gaps between them."""
 
 
 class Latencies:
@@ -130,6 +140,20 @@ class Latencies:
             for key, series in history.medians.items()
         }
         return Measured(windows, windows.pop("met"), medians)
+
+    def gaps(self, seq_id: int, count: int, until: float) -> list[float]:
+        """Returns the newest times between two tokens of a running sequence, in seconds.
+
+        Args:
+            seq_id: The sequence.
+            count: The most times to return.
+            until: The time after which tokens are left out, epoch seconds.
+        """
+        known = self._sequences.get(seq_id)
+        if known is None:
+            return []
+        times = known.times[: bisect_right(known.times, until)][-count - 1 :]
+        return [later - earlier for earlier, later in itertools.pairwise(times)]
 
     def take_alerts(self) -> list[tuple[str, dict[str, float]]]:
         """Returns the requests that have just missed objectives, with the figures in seconds.
@@ -214,11 +238,18 @@ class Latencies:
                 elif num_gaps == 1:
                     times.append(last_time)
                     gaps.append(gap)
+                    known.times.append(last_time)
                 else:
+                    newest = range(min(num_gaps, MAX_TIMES) - 1, -1, -1)
+                    known.times.extend([last_time - gap * number for number in newest])
                     num_counted = min(num_gaps, _MAX_GAPS)
                     times += [last_time] * num_counted
                     gaps += [gap] * num_counted
-            if known.has_begun and request.finish_reason is None and not self.slo:
+                if len(known.times) > 2 * MAX_TIMES:
+                    del known.times[:-MAX_TIMES]
+            if request.finish_reason is not None:
+                known.times = array("d")
+            elif known.has_begun and not self.slo:
                 continue  # its other figures are known at its end
             self._count_request(state, request, sequence, known)
         if gaps:

@@ -67,6 +67,8 @@ def _form(character: str) -> str:
         return form
     if "\u2500" <= character <= "\u257f":
         return _line(unicodedata.name(character))
+    if "\u2800" <= character <= "\u28ff":  # braille: by the number of dots
+        return " ..::++##"[(ord(character) - 0x2800).bit_count()]
     if "\u2580" <= character <= "\u259f":  # blocks
         return "#"
     width = get_character_cell_size(character)

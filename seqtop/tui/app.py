@@ -54,6 +54,13 @@ TICK_SECONDS = 0.5
 """Seconds between two updates of times in whole seconds, and of the engines not on display."""
 
 
+NOT_HERE = {
+    "filter": "Nothing to filter here: press 1, then / filters the sequences and the timeline.",
+    "sort": "This screen has one order: press 1, then s sorts the sequences.",
+}
+"""Sentences on the keys of the table of sequences, pressed on another screen."""
+
+
 def _key_of(tab: Tab) -> Binding:
     title = "All engines" if tab is FLEET else tab.title
     return Binding(tab.key, f"go_to({tab.name!r})", title, show=False, id=f"screen.{tab.name}")
@@ -125,6 +132,8 @@ class SeqtopApp(BaseApp):
         Binding("B", "compare", "Compare A with this moment", show=False, id="time.compare"),
         Binding("I", "what_if", "What if: other settings", show=False, id="time.what-if"),
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
+        unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
+        unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
         Binding("R", "record", "Record the engine", show=False, id="engine.record"),
         *APP_KEYS,
     ]
@@ -441,6 +450,9 @@ class SeqtopApp(BaseApp):
         with self.ui.lock:
             moment = freeze(self.ui.state)
         self.push_screen(WhatIfDialog(self.ui.source.history, moment))
+
+    def action_not_here(self, what: str) -> None:
+        self._show_notice(NOT_HERE[what])
 
     def action_record(self) -> None:
         recording = self.ui.recording

@@ -8,6 +8,7 @@ from typing import Final
 from textual.binding import Binding
 from textual.events import Resize
 from textual.geometry import Size
+from textual.notifications import SeverityLevel
 
 from seqtop.process import files, garbage_collection
 from seqtop.text.sanitize import safe_line
@@ -50,6 +51,19 @@ class BaseApp(OrderedKeysApp):
         """Limits the size; Textual's own handler of the event runs after this one."""
         event.size = _limited(event.size)
         event.virtual_size = _limited(event.virtual_size)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Shows a sentence in place of the one before: piled up, they would cover the screen."""
+        self.clear_notifications()
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)

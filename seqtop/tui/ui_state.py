@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,6 +52,9 @@ class Changes(NamedTuple):
             return EVERYTHING
         return Changes(self.touched | other.touched, self.ticked or other.ticked)
 
+
+LEAST_SAMPLES = 20
+"""The samples of a latency from which on some of them are outliers."""
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
@@ -124,6 +127,10 @@ class UiState:
         self._arranged_for: tuple[bool, int] | None = None
         """`paused` and the position for which the view was last arranged."""
         self._second = -1
+        self._outliers: Mapping[str, tuple[float, float]] = {}
+        self._outliers_at = (-1, -1)
+        self.usual_gap = 0.0
+        """The median time between two tokens, as of the last `outliers`; 0 if it is unknown."""
         self.restarts = Restarts(self.time_travel, clock)
         self.time_travel.add_listener(self._observe_latencies)
 
@@ -169,6 +176,25 @@ class UiState:
         if self.state is self.newest:
             return self.latencies.now
         return self.latencies.at(self.state.info, self.state.time)
+
+    def outliers(self) -> Mapping[str, tuple[float, float]]:
+        """Returns p90 and p99, in seconds, of the figures in the columns with latencies.
+
+        They are those of the minute before the moment on display, and change once a second. A
+        column with few samples has none.
+        """
+        moment = self.second, self.time_travel.position if self.paused else -1
+        if self._outliers_at != moment:
+            windows = self.measured.windows
+            self._outliers_at = moment
+            self._outliers = {
+                column: (windows[key].percentile(90), windows[key].percentile(99))
+                for column, key in (("ttft", "ttft"), ("itl", "tpot"), ("waited", "queue"))
+                if len(windows[key]) >= LEAST_SAMPLES
+            }
+            itl = windows["itl"]
+            self.usual_gap = itl.percentile(50) if len(itl) else 0.0
+        return self._outliers
 
     @property
     def selection(self) -> tuple[RequestState, SequenceState] | None:

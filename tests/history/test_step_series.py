@@ -192,7 +192,10 @@ def test_last_second() -> None:
         figures = series.last_second(START + time)
         assert figures is not None
         assert figures.rate("steps") == pytest.approx(num_steps), time
-    assert series.last_second(START + 0.9) is None
+    begun = series.last_second(START + 0.9)
+    assert begun is not None
+    assert begun.rate("steps") == pytest.approx(1 / 0.9), "of the time so far"
+    assert series.last_second(START + 0.2) is None
     assert series.last_second(math.nan) is None
 
 

@@ -130,8 +130,6 @@ def test_holds(source: str) -> None:
         "!prompt>1000",
         "e2e>0",
         "e2e!=0",
-        "prompt:many",
-        "prompt!=many",
         "prompt!=7,1500",
         "id:nowhere,none",
         "id:3abc",
@@ -148,6 +146,9 @@ def test_does_not_hold(source: str) -> None:
         ("status=run", "no status 'run': perhaps running"),
         ("zzz:1", "no field 'zzz': the help lists them all"),
         ("prompt>many", "prompt> needs a number, not 'many'"),
+        ("prompt:many", "prompt: needs a number, not 'many'"),
+        ("hit>50", "hit is a share, and at most 100%: perhaps hit>50%"),
+        ("hit>150%", "hit is a share, and at most 100%"),
         ("prompt>", "prompt> needs a value"),
         ("id>5", "id is a text: id:5 finds it in any place"),
         ("why<=9", "why is a text: why:9 finds it in any place"),
@@ -275,7 +276,7 @@ def test_a_share_may_be_a_percentage() -> None:
     scheduled = request_of(num_scheduled_steps=1)
     held = [
         source
-        for source in ("hit=50%", "hit>=0.5", "hit<51%", "hit>50%", "hit=50", "hit<50%")
+        for source in ("hit=50%", "hit>=0.5", "hit<51%", "hit>50%", "hit<50%")
         if parse(source).matches(scheduled, half, NOW)
     ]
     assert held == ["hit=50%", "hit>=0.5", "hit<51%"]

@@ -6,6 +6,7 @@ newest column only.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -19,10 +20,12 @@ from seqtop.text import format as fmt
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.charts import (
+    DOTS,
     TIME_SIGNS,
-    column_chart,
+    area_chart,
     column_height,
     part_name,
+    ramp,
     round_top,
     stacked_chart,
 )
@@ -44,11 +47,33 @@ _MAX_CACHED = 4_000
 _AXIS_LINES = 2
 _LEAST_SHARE = 0.005
 """The share of the time below which a part may be left out of the legend."""
+_STEPS_PER_COLUMN = 2
+"""The steps of an average, at least: a shorter time has one step, or none."""
 _ALMOST = 0.999
 """The end of a column, as a share of its length: still in it, not in the next one."""
 
+RAMPS = {
+    "running": ("running-low", "running-mid", "running"),
+    "prefill": ("prefill-low", "prefill-mid", "prefill"),
+    "waiting": ("waiting-low", "waiting", "preempted"),
+}
+"""By the style of a figure, those of its chart, from the lowest load to the highest."""
+KV_RAMP = ("prefill-low", "prefill-mid", *["computed"] * 4, "waiting", "preempted")
+CACHED_SIGN = "⡪"
+
 Values = Sequence[Interval | None]
 """The figures of each column; `None` where nothing is recorded."""
+
+
+class Columns(enum.Enum):
+    """The columns of a chart."""
+
+    HALF = "half"
+    """Two in each cell. Their figures are averages over two steps at least."""
+    WHOLE = "whole"
+    """One in each cell, with averages over two steps at least."""
+    EXACT = "exact"
+    """One in each cell, with exactly what happened in its time."""
 
 
 class Chart(NamedTuple):
@@ -63,6 +88,8 @@ class Chart(NamedTuple):
     """Returns the figure at the cursor."""
     top: Callable[[Values, UiState], str]
     """Returns the end of the scale."""
+    columns: Columns = Columns.HALF
+    """The columns that it draws."""
 
 
 class SharedAxis(Protocol):
@@ -113,10 +140,14 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         self._has_axis = has_axis
         self._window = TimeWindow(0.0, 1.0, 1)
         self._gutter = _GUTTER
-        self._cached: dict[int, Interval] = {}
+        self._cached: dict[Columns, dict[int, Interval]] = {kind: {} for kind in Columns}
         """Figures of complete columns, by their number since the epoch."""
-        self._cached_cell = 0.0
+        self._cached_for = (0.0, 0.0)
+        """The seconds of a cell and of an average for which figures are cached."""
+        self._average = 0.0
+        """The seconds that figures are averages over, at least."""
         self._shown_at = math.nan
+        self._was_held = False
 
     @property
     def window(self) -> TimeWindow:
@@ -132,7 +163,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         """Draws another display from now on."""
         if ui is not self._ui:
             self._ui = ui
-            self._cached.clear()
+            self._clear()
         with ui.lock:
             self.update()
 
@@ -159,16 +190,23 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         else:
             if held and extent.now != self._shown_at:
                 self._viewport.reveal(extent, width - gutter)
-            self._shown_at = extent.now
+            elif self._was_held and not held:
+                self._viewport.release()
+            self._shown_at, self._was_held = extent.now, held
             self._window = self._viewport.window(extent, width - gutter)
         self._gutter, window = gutter, self._window
-        values = self._values(series, extent)
+        self._prepare(series)
+        columns = {
+            kind: self._values(series, extent, kind)
+            for kind in {chart.columns for chart in self._charts}
+        }
         cursor = window.column(min(extent.now, window.end - window.cell / 2)) if held else None
         here = series.before(extent.now, max(window.cell, _RECENT))
         lines: list[Line] = []
         room = height - (_AXIS_LINES + 1 if self._has_axis else 0)
         for chart, lines_of_chart in zip(self._charts, self._heights(room), strict=True):
             if lines_of_chart:
+                values = columns[chart.columns]
                 lines += self._chart_lines(chart, lines_of_chart, values, here, gutter, cursor)
         if self._has_axis:
             lines += self._axis(gutter, cursor)
@@ -200,28 +238,41 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             heights[min(growing)[1]] += 1
         return heights
 
-    def _values(self, series: StepSeries, extent: Extent) -> list[Interval | None]:
+    def _prepare(self, series: StepSeries) -> None:
+        """Chooses the length of averages, and forgets figures of other columns."""
+        wanted = _STEPS_PER_COLUMN * series.step_length()
+        if not self._average / 2 <= wanted <= self._average:
+            self._average = 1.25 * wanted
+        now = self._window.cell, max(self._average, self._window.cell / 2)
+        if self._cached_for != now or len(self._cached[Columns.HALF]) > _MAX_CACHED:
+            self._clear()
+            self._cached_for = now
+
+    def _clear(self) -> None:
+        for cached in self._cached.values():
+            cached.clear()
+
+    def _values(self, series: StepSeries, extent: Extent, kind: Columns) -> list[Interval | None]:
         """Returns the figures of each column of the window."""
-        window = self._window
-        if self._cached_cell != window.cell or len(self._cached) > _MAX_CACHED:
-            self._cached.clear()
-            self._cached_cell = window.cell
-        leftmost = round(window.start / window.cell)
+        window, cached = self._window, self._cached[kind]
+        per_cell = 2 if kind is Columns.HALF else 1
+        length = window.cell / per_cell
+        average = length if kind is Columns.EXACT else max(length, self._average)
+        leftmost = round(window.start / window.cell) * per_cell
         values: list[Interval | None] = []
-        last = min(series.end, extent.last)
-        for column in range(window.width):
-            start = window.start + column * window.cell
-            end = start + window.cell
+        first, last = max(extent.first, series.start), min(series.end, extent.last)
+        for column in range(window.width * per_cell):
+            start = window.start + column * length
+            end = start + length
             if end <= extent.first or start >= last:
                 values.append(None)
-            elif (known := self._cached.get(leftmost + column)) is not None:
+            elif (known := cached.get(leftmost + column)) is not None:
                 values.append(known)
             elif end <= last:
-                values.append(
-                    self._cached.setdefault(leftmost + column, series.between(start, end))
-                )
+                begin = start if kind is Columns.EXACT else max(end - average, min(first, start))
+                values.append(cached.setdefault(leftmost + column, series.between(begin, end)))
             else:  # the newest column is not complete
-                values.append(series.between(last - window.cell, last))
+                values.append(series.between(last - average, last))
         return values
 
     def _chart_lines(
@@ -300,12 +351,23 @@ def time_legend(here: Interval, width: int) -> Line:
     return line
 
 
-def _column_chart(of: Callable[[Interval], float | None], style: str) -> Callable[..., list[Line]]:
-    """Returns the drawing of a figure in one style, scaled to its largest value."""
+def _area_chart(
+    of: Callable[[Interval], float | None], styles: Sequence[str]
+) -> Callable[..., list[Line]]:
+    """Returns the drawing of a figure, scaled to its largest value.
+
+    Args:
+        of: Returns the figure.
+        styles: The styles of its lines, from the lowest load to the highest.
+    """
 
     def draw(values: Values, height: int, _: UiState) -> list[Line]:
         figures = [None if interval is None else of(interval) for interval in values]
-        return [((line, style),) for line in column_chart(figures, height, _top(figures))]
+        lines = area_chart(figures, height, _top(figures))
+        return [
+            merged([(glyph, style if glyph != " " else PLAIN) for glyph in line])
+            for line, style in zip(lines, ramp(styles, height), strict=True)
+        ]
 
     return draw
 
@@ -333,7 +395,7 @@ def _rate_chart(title: str, name: str, style: str, weight: int) -> Chart:
     return Chart(
         title,
         weight,
-        _column_chart(_rate(name), style),
+        _area_chart(_rate(name), RAMPS[style]),
         lambda interval, _: (f"{fmt.rate(interval.rate(name))} tok/s", style),
         _top_text(_rate(name)),
     )
@@ -343,7 +405,7 @@ def _gauge_chart(title: str, name: str, style: str, weight: int) -> Chart:
     return Chart(
         title,
         weight,
-        _column_chart(_gauge(name), style),
+        _area_chart(_gauge(name), RAMPS[style]),
         lambda _, ui: (fmt.count(getattr(ui.state.stats, f"num_{name}", None)), style),
         _top_text(_gauge(name)),
     )
@@ -365,15 +427,18 @@ def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
     ]
     ends = [column_height(number, height, total) for number in both]
     lines: list[Line] = []
-    for number, text in enumerate(column_chart(used, height, total)):
-        below = (height - 1 - number) * 8
+    styles = ramp(KV_RAMP, height)
+    for number, (text, style) in enumerate(
+        zip(area_chart(used, height, total), styles, strict=True)
+    ):
+        below = (height - 1 - number) * DOTS
         pieces = [
-            (glyph, "computed")
+            (glyph, style)
             if glyph != " "
-            else ("░", "cached")
-            if end > below + 3
+            else (CACHED_SIGN, "cached")
+            if end > below + 1
             else (" ", PLAIN)
-            for glyph, end in zip(text, ends, strict=True)
+            for glyph, end in zip(text, ends[1::2], strict=True)
         ]
         lines.append(merged(pieces))
     return lines
@@ -412,7 +477,9 @@ def _time_figure(interval: Interval, _: UiState) -> StyledText:
     return (f"{fmt.percent(shares['forward'] + shares['execute'])} execute", "running")
 
 
-_PREEMPTIONS = Chart("Preempted", 0, _draw_preemptions, _preemption_figure, lambda _, __: "")
+_PREEMPTIONS = Chart(
+    "Preempted", 0, _draw_preemptions, _preemption_figure, lambda _, __: "", Columns.EXACT
+)
 _KV = Chart("KV blocks", 3, _draw_kv, _kv_figure, lambda _, ui: fmt.count(_num_blocks(ui)))
 _DECODE = _rate_chart("Decode", "decode", "running", 3)
 _PREFILL = _rate_chart("Prefill", "prefill", "prefill", 2)
@@ -425,7 +492,7 @@ ALL_CHARTS = (
     _WAITING,
     _KV,
     _PREEMPTIONS,
-    Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%"),
+    Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%", Columns.WHOLE),
 )
 """The charts of the overview screen."""
 RATE_CHARTS = (_DECODE, _PREFILL)

@@ -1,36 +1,57 @@
-"""Column charts of several lines, made of block characters; the signs of the parts of the time."""
+"""Area charts of several lines in braille dots; the signs of the parts of the time."""
 
 import math
 from collections.abc import Sequence
 
 from seqtop.tui.rendering.style import PLAIN, StyledText
 
-LEVELS = " ▁▂▃▄▅▆▇█"
-_STEPS = len(LEVELS) - 1
+DOTS = 4
+"""The dots of a cell above each other."""
+_LEFT, _RIGHT = (0x00, 0x40, 0x44, 0x46, 0x47), (0x00, 0x80, 0xA0, 0xB0, 0xB8)
+_CELLS = [[chr(0x2800 + left + right) for right in _RIGHT] for left in _LEFT]
+"""By the heights of the left and the right column in dots: the cell that is filled so far."""
+_CELLS[0][0] = " "
 
 
-def column_chart(values: Sequence[float | None], height: int, top: float) -> list[str]:
-    """Returns `height` lines, the upper one first, with a column for each value.
+def area_chart(values: Sequence[float | None], height: int, top: float) -> list[str]:
+    """Returns `height` lines, the upper one first, with a cell for each two values.
 
-    A value above zero has at least the lowest block. `None` is blank.
+    A value above zero has at least one dot. `None` is blank.
 
     Args:
-        values: The values from left to right.
+        values: The values from left to right, two for each cell.
         height: The lines of the chart.
         top: The value that fills the height.
     """
     levels = [column_height(value, height, top) for value in values]
+    pairs = list(zip(levels[::2], levels[1::2], strict=True))
     return [
-        "".join([LEVELS[min(max(level - below, 0), _STEPS)] for level in levels])
-        for below in range((height - 1) * _STEPS, -1, -_STEPS)
+        "".join(
+            [
+                _CELLS[min(max(left - below, 0), DOTS)][min(max(right - below, 0), DOTS)]
+                for left, right in pairs
+            ]
+        )
+        for below in range((height - 1) * DOTS, -1, -DOTS)
     ]
 
 
 def column_height(value: float | None, height: int, top: float) -> int:
-    """Returns the height of a column in eighths of a cell."""
+    """Returns the height of a column in dots."""
     if value is None or not value > 0 or not top > 0:
         return 0
-    return min(max(round(min(value / top, 1.0) * height * _STEPS), 1), height * _STEPS)
+    return min(max(round(min(value / top, 1.0) * height * DOTS), 1), height * DOTS)
+
+
+def ramp(styles: Sequence[str], height: int) -> list[str]:
+    """Returns the style of each of `height` lines, the upper one first.
+
+    Args:
+        styles: The styles from the lowest load to the highest.
+        height: The lines of a chart.
+    """
+    last = len(styles) - 1
+    return [styles[round((line + 0.5) / height * last)] for line in reversed(range(height))]
 
 
 def stacked_chart(
@@ -87,7 +108,7 @@ def round_top(value: float) -> float:
 
 TIME_SIGNS: dict[str, StyledText] = {
     "scheduler": ("▒", "waiting"),
-    "forward": ("█", "running"),
+    "forward": ("⣿", "running"),
     "execute": ("▓", "computed"),
     "rest": ("░", "cached"),
     "host": ("·", "preempted"),

@@ -51,6 +51,8 @@ class Viewport:
         self.mode = Mode.RECENT
         self._zoom_level = 0
         self._start = 0.0
+        self._before: tuple[Mode, int, float] | None = None
+        """Mode, zoom level and start before the viewport moved by itself."""
 
     def window(self, extent: Extent, width: int) -> TimeWindow:
         """Returns the window to show in `width` cells."""
@@ -74,6 +76,7 @@ class Viewport:
         The moment on display keeps its column if it is visible, otherwise the middle does.
         """
         old = self.window(extent, width)
+        self._before = None
         zoom_level = zoomed(zoom_level_for(old.cell, 1), -by * LEVELS_PER_DOUBLE)
         if self.mode in (Mode.FREE, Mode.ALL) or extent.ends:
             column = old.column(extent.now)
@@ -90,17 +93,37 @@ class Viewport:
         old = self.window(extent, width)
         self._zoom_level = zoom_level_for(old.cell, 1)
         self._start = old.start + round(share * width) * old.cell
+        self._before = None
         self.mode = Mode.FREE
+
+    def fit(self) -> None:
+        """Shows everything from now on."""
+        self._before = None
+        self.mode = Mode.ALL
 
     def follow(self, extent: Extent, width: int) -> None:
         """Follows the moment on display from now on, at the current scale."""
         self._zoom_level = zoom_level_for(self.window(extent, width).cell, 1)
+        self._before = None
         self.mode = Mode.NOW
 
     def reveal(self, extent: Extent, width: int) -> None:
         """Moves to the moment on display, if that is not visible."""
+        self.reveal_span(extent, width, extent.now, extent.now)
+
+    def reveal_span(self, extent: Extent, width: int, first: float, last: float) -> None:
+        """Moves to the times from `first` to `last`, if none of them is visible."""
         old = self.window(extent, width)
-        if old.column(extent.now) is None:
-            self._zoom_level = zoom_level_for(old.cell, 1)
-            self._start = extent.now - width // 2 * old.cell
-            self.mode = Mode.FREE
+        if first < old.end and last >= old.start:
+            return
+        if self._before is None:
+            self._before = self.mode, self._zoom_level, self._start
+        self._zoom_level = zoom_level_for(old.cell, 1)
+        self._start = (first + last) / 2 - width // 2 * old.cell
+        self.mode = Mode.FREE
+
+    def release(self) -> None:
+        """Goes back to where the user left the viewport before it moved by itself."""
+        if self._before is not None:
+            self.mode, self._zoom_level, self._start = self._before
+            self._before = None

@@ -8,15 +8,21 @@ from seqtop.tui.ui_state import UiState
 
 
 class EmptyHint(LineView):
-    """The reason why a table has no rows, shown in their place."""
+    """The reason why a table has no rows, shown in their place.
 
-    def __init__(self, ui: UiState) -> None:
+    Args:
+        ui: The display.
+        filter_keys: The keys that clear and edit the filter, in a sentence.
+    """
+
+    def __init__(self, ui: UiState, filter_keys: str) -> None:
         super().__init__(id="hint")
         self._ui = ui
+        self._filter_keys = filter_keys
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
-        text = hint(self._ui)
+        text = hint(self._ui, self._filter_keys)
         self.display = bool(text)
         if not text:
             return
@@ -29,12 +35,12 @@ class EmptyHint(LineView):
             self.update()
 
 
-def hint(ui: UiState) -> str:
+def hint(ui: UiState, filter_keys: str) -> str:
     """Returns the reason for an empty table; an empty text if the table has rows."""
     if len(ui.view):
         return ""
     if ui.state.sequences:
-        return "No sequence matches the filter.\nEsc clears it, / edits it."
+        return f"No sequence matches {safe_line(ui.view.filter.source)}\n{filter_keys}"
     info = ui.state.info
     if ui.source.connection.state is ConnectionState.CONNECTING:
         endpoint = safe_line(ui.source.connection.endpoint)

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.time_axis import TimeWindow
-from seqtop.tui.rendering.viewport import Extent, Mode, Viewport
+from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.ui_state import UiState
 
@@ -57,7 +57,7 @@ class ViewportScreen(EngineScreen):
         self._change(lambda: self.viewport.pan(view.extent, view.window.width, by * _PAN))
 
     def action_fit(self) -> None:
-        self.viewport.mode = Mode.ALL
+        self.viewport.fit()
         self.show_all()
 
     def action_follow(self) -> None:

@@ -52,7 +52,7 @@ def test_a_slip_in_the_filter_is_said_and_does_no_harm(app: SeqtopApp) -> None:
         assert len(app.ui.view) == 2
         assert "broken" not in screen(app)
         write("nowhere")
-        until(pilot, lambda: "No sequence matches the filter." in screen(app))
+        until(pilot, lambda: "No sequence matches nowhere" in screen(app))
         pilot.press("down")
         assert isinstance(app.focused, Rows)
         pilot.press("down", "enter", "d", "G")  # nothing to move over

@@ -1,6 +1,7 @@
 """The dialog that submits a prompt."""
 
 import pytest
+from textual import events
 
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.tui.app import SeqtopApp
@@ -31,6 +32,17 @@ def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
         )
         app.draw()
         assert selected(app) == "new-1"
+
+
+def test_all_pasted_lines_are_submitted(source: ScriptedSource, app: SeqtopApp) -> None:
+    with play(app) as pilot:
+        pilot.press("n")
+        app.post_message(events.Paste("first\nsecond\n"))
+        pilot.pause()
+        pilot.press("ctrl+j", *"third", "enter")
+        until(pilot, lambda: bool(source.submitted))
+        ((prompt, _),) = source.submitted
+        assert prompt == "first\nsecond\n\nthird"
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["answered-first", "arrives-first"])

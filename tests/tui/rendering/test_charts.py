@@ -1,18 +1,25 @@
-"""Charts of block characters."""
+"""Charts of braille dots and of signs."""
 
 import pytest
 
-from seqtop.tui.rendering.charts import column_chart, round_top, stacked_cells, stacked_chart
+from seqtop.text.ascii_output import ascii_form
+from seqtop.tui.rendering.charts import area_chart, ramp, round_top, stacked_cells, stacked_chart
 
 
-def test_columns_grow_by_eighths() -> None:
-    assert column_chart([0, 1, 8, 9, 16, None], 2, 16) == ["   ▁█ ", " ▁███ "]
+def test_areas_grow_by_dots_two_columns_in_each_cell() -> None:
+    assert area_chart([0, 1, 4, 5, 8, None], 2, 8) == [" ⢀⡇", "⢀⣿⡇"]
+    assert list(map(ascii_form, area_chart([0, 1, 4, 5, 8, None], 2, 8))) == [" .:", ".#:"]
 
 
 def test_little_is_not_nothing_and_too_much_fills_the_height() -> None:
     nan, inf = float("nan"), float("inf")
-    assert column_chart([1e-9, 99, inf, nan, -1], 1, 10) == ["▁██  "]
-    assert column_chart([5], 1, 0) == [" "]
+    assert area_chart([1e-9, 99, inf, nan, -1, 0], 1, 10) == ["⣸⡇ "]
+    assert area_chart([5, 5], 1, 0) == [" "]
+
+
+def test_the_highest_line_of_a_chart_has_the_style_of_the_highest_load() -> None:
+    assert ramp(["low", "mid", "high"], 4) == ["high", "mid", "mid", "low"]
+    assert ramp(["low", "mid", "high"], 1) == ["mid"]
 
 
 def test_a_cell_shows_what_takes_most_of_it() -> None:

@@ -1,8 +1,8 @@
 """The columns and the cells of the sequence table, as pure functions."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rich.cells import set_cell_size
 
@@ -24,6 +24,7 @@ from seqtop.state.tree import TreePosition
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import MAX_LINE, is_narrow, safe_line, safe_text
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
+from seqtop.tui.rendering.charts import area_chart
 from seqtop.tui.rendering.sequence_label import glyph, shortened
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, plain, text_width
 
@@ -31,6 +32,19 @@ Cell: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 """Draws a cell for a request, one of its sequences, the time (epoch seconds) and a width."""
 
 LATE = "!"
+PACE_TOP = 4.0
+"""The height of the chart of a sequence's pace, in usual times between two tokens."""
+
+
+class Pace(NamedTuple):
+    """The times between the newest tokens of a sequence, in seconds."""
+
+    gaps: Sequence[float]
+    """At least one, the newest last."""
+    usual: float
+    """The median of all sequences; 0 if it is unknown."""
+
+
 UNFOLDED, FOLDED = "▾", "▸"
 _GAP = (" ", PLAIN)
 
@@ -45,6 +59,8 @@ def row(
     *,
     redacted: bool = False,
     not_available: Collection[str] = (),
+    outliers: Mapping[str, tuple[float, float]] = {},
+    pace: Pace | None = None,
 ) -> Line:
     """Returns the row of one sequence.
 
@@ -57,6 +73,8 @@ def row(
         late: The keys of figures over their latency objective. Each gets a sign before it.
         redacted: Whether the engine does not publish texts.
         not_available: The keys of columns that the engine cannot give.
+        outliers: By the key of a column, the values above which a figure is high, and very high.
+        pace: The times between its newest tokens.
     """
     spans: list[StyledText] = []
     in_tree = position.rails or position.is_parent
@@ -68,8 +86,12 @@ def row(
             cell = fitted((("redacted", "dim"),), width)
         elif key in not_available:
             cell = fitted(((column.aligned(fmt.NOT_AVAILABLE), "dim"),), width)
+        elif key == "computed" and pace is not None:
+            cell = _paced(sequence, pace, width)
         else:
             cell = _CELLS[key](request, sequence, now, width)
+            if key in outliers and (style := _heat(column, request, sequence, now, outliers[key])):
+                cell = ((plain(cell), style),)
         if late and key in late:
             spans.append((_signed(" " + plain(cell) if spans else plain(cell)), "alert"))
             continue
@@ -173,6 +195,26 @@ def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
         *bar(size, total, parts),
         *_right(numbers, width - size, _style(s)),
     )
+
+
+def _paced(s: SequenceState, pace: Pace, width: int) -> Line:
+    """Returns the cell of a sequence that decodes: all is computed, so the bar shows its pace."""
+    size = max(width - 10, 0)
+    gaps = pace.gaps[-2 * size :]
+    values = [0.0] * (2 * size - len(gaps)) + list(gaps)
+    (chart,) = area_chart(values, 1, PACE_TOP * (pace.usual or max(gaps)))
+    numbers = f"{_short(s.num_computed_tokens)}/{_short(s.num_tokens)}"
+    return ((chart, "computed"), *_right(numbers, width - size, _style(s)))
+
+
+def _heat(
+    column: Field, r: RequestState, s: SequenceState, now: float, limits: tuple[float, float]
+) -> str:
+    """Returns the style of a figure that is higher than most; an empty text for others."""
+    value = column.value(r, s, now)
+    if not isinstance(value, float) or value <= limits[0]:
+        return ""
+    return "preempted" if value > limits[1] else "waiting"
 
 
 def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:

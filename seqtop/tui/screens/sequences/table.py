@@ -5,8 +5,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
+from seqtop.sequence import SequenceStage
 from seqtop.state import SequenceState
-from seqtop.state.fields import Field, arrange
+from seqtop.state.fields import Field, arrange, stage
+from seqtop.state.latency import MAX_TIMES
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.navigation import findings_about
@@ -30,7 +32,7 @@ class SequenceTable(Vertical):
         super().__init__()
         self.rows = Rows(ui)
         self.titles = Titles(ui)
-        self.hint = EmptyHint(ui)
+        self.hint = EmptyHint(ui, "Esc clears the filter, / edits it.")
 
     def compose(self) -> ComposeResult:
         yield self.titles
@@ -84,6 +86,8 @@ class Rows(SequenceRows):
             missed(ui.latencies.slo, *pair, now),
             redacted=info is not None and info.redacted,
             not_available=info.not_available if info is not None else (),
+            outliers=ui.outliers(),
+            pace=_pace(ui, pair[1]),
         )
         if key in self.view.hits:
             line = highlighted(line, self.view.hits.filter.patterns)
@@ -99,6 +103,14 @@ class Rows(SequenceRows):
         more = "+" if checker is not None and checker.is_index_full else ""
         text = f"{fmt.count(len(findings))}{more}".rjust(_WARN_WIDTH - 1)
         return ((f"{text} ", "alert" if is_error else "waiting"),)
+
+
+def _pace(ui: UiState, sequence: SequenceState) -> cells.Pace | None:
+    """Returns the pace of a sequence that decodes; `None` for others, and while it is unknown."""
+    if stage(sequence) is not SequenceStage.DECODE:
+        return None
+    gaps = ui.latencies.gaps(sequence.seq_id, MAX_TIMES, ui.state.time)
+    return cells.Pace(gaps, ui.usual_gap) if len(gaps) > 1 else None
 
 
 def _warn_width(ui: UiState) -> int:

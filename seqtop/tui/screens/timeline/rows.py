@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.fields import queue_time, sequence_name
+from seqtop.state.fields import sequence_name, waited
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
@@ -56,6 +56,7 @@ class TimelineRows(SequenceRows):
         self._bars: dict[int, tuple[object, Line]] = {}
         self._position_column: int | None = None
         self._shown_at = math.nan
+        self._was_held = False
 
     @property
     def view(self) -> SequenceView:
@@ -92,24 +93,44 @@ class TimelineRows(SequenceRows):
     def update(self, changes: Changes) -> None:
         """Draws the rows in the present window. Called under the lock of `ui`."""
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar
-        if ui.paused and ui.state.time != self._shown_at:
+        held = ui.time_travel.has_position
+        has_moved = ui.paused and ui.state.time != self._shown_at
+        if has_moved:
             self._viewport.reveal(extent, width)
-        self._shown_at = ui.state.time
+        elif self._was_held and not held:
+            self._viewport.release()
+        self._shown_at, self._was_held = ui.state.time, held
         before = self._window, self._position_column
         self._window = self._viewport.window(extent, width)
-        held = ui.time_travel.has_position
         self._position_column = self._window.column(extent.now) if held else None
         if (self._window, self._position_column) != before or changes.touched is None:
             self._bars.clear()
         if self.by_arrival:
             self._arrange(changes)
         self.show()
+        if has_moved:
+            self.reveal_selected()
 
     def sort(self, *, by_arrival: bool) -> None:
         """Orders the rows by arrival, or like the table. Called under the lock of `ui`."""
         self.by_arrival = by_arrival
         self._arrivals.filter = self._ui.view.filter
         self._arrivals.rebuild(self._ui.state)
+
+    def reveal_bar(self) -> None:
+        """Moves the window to the bar of the selected request, if none of it is visible.
+
+        Called under the lock of `ui`.
+        """
+        if (selection := self._ui.selection) is None or not self._ui.cursor.set_by_user:
+            return
+        request, extent = selection[0], self.extent
+        end = request.spans[-1].end
+        last = extent.now if end is None else end
+        self._viewport.release()
+        self._viewport.reveal_span(
+            extent, self.layout_columns.bar, request.metrics.arrival_time, last
+        )
 
     def reveal_window(self) -> None:
         """Scrolls to the first row whose bar is not before the window."""
@@ -146,7 +167,7 @@ class TimelineRows(SequenceRows):
             *_name(request, sequence, self.layout_columns.name),
             (" ", PLAIN),
             *known[1],
-            *_figures(request, sequence, now),
+            *_figures(request, now),
         )
 
     def _arrange(self, changes: Changes) -> None:
@@ -174,7 +195,7 @@ class TimeAxis(LineView):
         window, name = rows.window, rows.layout_columns.name
         found_ticks = ticks(window)
         left = " " * (MARGIN + 1)
-        figures = f" {'Queue':>{_FIGURE}} {'E2E':>{_FIGURE}}"
+        figures = f" {'Waited':>{_FIGURE}} {'E2E':>{_FIGURE}}"
         ruler = {tick.column: ("┬", "dim") for tick in found_ticks}
         ruler = dict.fromkeys(self._steps(window), ("╷", "dim")) | ruler
         if (position := rows.position_column) is not None:
@@ -230,13 +251,12 @@ def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
     return ((sign, sign_style), (" ", PLAIN), *fitted(((name, style),), width))
 
 
-def _figures(request: RequestState, sequence: SequenceState, now: float) -> Line:
+def _figures(request: RequestState, now: float) -> Line:
     e2e = latency.e2e_latency(request.metrics)
     so_far = now - request.metrics.arrival_time if request.finish_reason is None else None
-    queue = queue_time(request, sequence, now)
-    queue_text = fmt.seconds if request.metrics.first_scheduled_time is not None else fmt.growing
+    waited_text = fmt.seconds if request.wait.since is None else fmt.growing
     e2e_text = fmt.growing(so_far) if e2e is None else fmt.seconds(e2e)
     return (
-        (f" {queue_text(queue):>{_FIGURE}}", PLAIN),
+        (f" {waited_text(waited(request, now)):>{_FIGURE}}", PLAIN),
         (f" {e2e_text:>{_FIGURE}}", "dim" if e2e is None else PLAIN),
     )

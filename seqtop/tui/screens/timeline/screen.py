@@ -12,6 +12,7 @@ from seqtop.tui.keymap import unlisted
 from seqtop.tui.navigation import jump
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.empty_hint import EmptyHint
+from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
 from seqtop.tui.screens.viewport_screen import ViewportScreen
@@ -44,7 +45,7 @@ class TimelineScreen(ViewportScreen):
             ui, self.viewport, RATE_CHARTS, id="rates", has_axis=False, shared=self._rows
         )
         self._charts.can_focus = False
-        self._hint = EmptyHint(ui)
+        self._hint = EmptyHint(ui, "Press 1: there Esc clears the filter, / edits it.")
         self._legend = LineView(id="legend")
         self._is_drawn = False
 
@@ -93,7 +94,23 @@ class TimelineScreen(ViewportScreen):
         if self.ui.view.sort.key:
             self._rows.sort(by_arrival=True)
             self._rows.update(EVERYTHING)
-        self._rows.reveal_window()
+        if self.ui.cursor.set_by_user:
+            self._rows.reveal_bar()
+            self._rows.reveal_selected()
+        else:
+            self._rows.reveal_window()
+
+    def on_screen_resume(self) -> None:
+        super().on_screen_resume()
+        self._rows.reveal_selected()
+
+    def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
+        with self.ui.lock:
+            before = self._rows.window
+            self._rows.reveal_bar()
+            has_moved = self.viewport.window(self._rows.extent, before.width) != before
+        if has_moved:
+            self.show_all()
 
     def action_sort(self) -> None:
         with self.ui.lock:

@@ -6,13 +6,15 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import Sort
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import Line, plain
 from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat, RequestFinished
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import checked, play, screen, selected, until, words
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 from tests.support.simulated_engine import START
 
 
@@ -278,3 +280,34 @@ def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
         assert app.ui.view.sort.key == ""
         pilot.click(Titles, offset=(line.index("Status") + 1, 0))
         assert app.ui.view.sort.key == "status"
+
+
+def test_a_decoding_sequence_has_its_pace_and_outliers_have_a_style() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    script.arrive("first")
+    script.step(prefill={"first": 40})
+    for _ in range(30):
+        script.step()
+    for number in range(25):
+        script.arrive(f"short-{number}")
+        script.step(prefill={f"short-{number}": 40})
+    script.arrive("slow")
+    script.time += 5
+    script.step(prefill={"slow": 40})
+    with play(app, (120, 50)) as pilot:
+        rows = app.screen.query_one(Rows)
+
+        def row_of(request_id: str) -> Line:
+            (seq_id,) = source.state.requests[request_id].seq_ids
+            return rows.line(seq_id)
+
+        assert plain(row_of("first")).count("⣸") == 1, "the newest token took five seconds"
+        assert "⣀" in plain(row_of("first"))
+        assert "⣀" not in plain(row_of("slow")), "one token has no pace"
+        figures = {text.strip(): style for text, style in row_of("slow")}
+        assert figures[fmt.seconds(5 + STEP_TIME)] == "preempted"
+        assert "preempted" not in dict(row_of("short-1")).values()
+        pilot.press("space")
+        assert "⣀" in plain(row_of("first"))

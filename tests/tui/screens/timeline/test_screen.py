@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.settings import Settings
 from tests.support.piloting import notices, play, selected, words
-from tests.support.scripted import ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
 from tests.support.timeline_screen import line_of, opened
 
 
@@ -65,3 +66,42 @@ def test_it_opens_in_the_order_of_arrival_if_the_table_is_sorted(source: Scripte
         state = app.ui.state
         by_arrival = [key for request in state.requests.values() for key in request.seq_ids]
         assert rows.page(0, 100) == by_arrival
+
+
+def test_the_window_goes_to_the_selected_bar_and_back_to_the_present() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("early")
+    script.step(prefill={"early": 40}, stop={"early": SequenceStatus.FINISHED_STOPPED})
+    script.time += 600
+    script.arrive("late")
+    script.step(prefill={"late": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (100, 40)) as pilot:
+        rows = opened(app, pilot)
+        present = rows.window
+        assert not set("░█▆") & set(line_of(app, "early"))
+        pilot.press("end")
+        assert selected(app) == "early"
+        assert set("░█▆") & set(line_of(app, "early"))
+        pilot.press("home")
+        assert rows.window == present
+        pilot.press("e")
+        assert rows.window.column(app.ui.state.time) is not None
+        assert rows.window.end < present.start
+        pilot.press("L")
+        assert rows.window == present
+
+
+def test_keys_of_the_table_say_where_they_work(app: SeqtopApp) -> None:
+    with play(app, (100, 40)) as pilot:
+        opened(app, pilot)
+        for key in ("slash", "f4"):
+            pilot.press(key)
+            assert "press 1, then / filters" in notices(app)[-1]
+        with app.ui.lock:
+            app.ui.filter_by(parse("nothing-has-this"))
+        pilot.press("s", "f6")
+        assert "No sequence matches nothing-has-this" in words(app)
+        assert "Press 1: there Esc clears the filter" in words(app)
+        assert len(notices(app)) == 1, "a notice takes the place of the one before"
