@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-USERS_EXTRAS = ("engine", "web")
+USERS_EXTRAS = ("engine", "export", "web")
 
 
 def project() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`seqtop export`: writes a recording as a Perfetto trace or CSV."""
+"""`seqtop export`: writes a recording in formats of other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from seqtop.cli.messages import fail, warn
@@ -18,14 +20,15 @@ from seqtop.text import format as fmt
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
     from seqtop.export.torch_trace import TorchTrace
+    from seqtop.history.timeline import Timeline
 
 
 def add_command(commands: Commands) -> None:
     """Adds the command's parser."""
     export = commands.add_parser(
         "export",
-        help="write a recording as a Perfetto trace or CSV",
-        description="Write a recording as a trace for https://ui.perfetto.dev, or as CSV. Of a"
+        help="write a recording in formats of other programs",
+        description="Write a recording as a trace for https://ui.perfetto.dev, or as tables. Of a"
         " running engine, export the requests in its snapshot, without steps.",
         epilog="example: seqtop export run.seqtop --perfetto -o run.pftrace",
     )
@@ -33,6 +36,11 @@ def add_command(commands: Commands) -> None:
     form = export.add_mutually_exclusive_group(required=True)
     form.add_argument("--perfetto", action="store_true", help="a trace with one track per sequence")
     form.add_argument("--csv", action="store_true", help="CSV with one row per sequence")
+    form.add_argument(
+        "--parquet",
+        action="store_true",
+        help="Parquet files of requests, sequences, steps, tokens and events, in a directory",
+    )
     export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
     export.add_argument(
         "--merge",
@@ -46,9 +54,12 @@ def add_command(commands: Commands) -> None:
         help="leave texts and tokens out, of which lengths and numbers remain",
     )
     export.add_argument(
-        "-o", "--output", metavar="FILE", help="the file to write (default: standard output)"
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="the file to write (default: standard output), or the directory for --parquet",
     )
-    export.add_argument("--force", action="store_true", help="replace the file if it exists")
+    export.add_argument("--force", action="store_true", help="replace files that exist")
     add_timeout(export)
     add_curve_keys(export)
     export.set_defaults(run=run)
@@ -70,20 +81,22 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             return fail(f"{options.merge} cannot be read: {error.strerror}", status=2)
     try:
-        runs = _read_source(options)
-        with _output(options) as file:
-            _write(runs, options, file, merged)
-            file.flush()
+        with _timeline(options) as timeline:
+            if options.parquet:
+                written = _write_parquet(timeline, options)
+            else:
+                written = _write_file(timeline, options, merged)
     except RecordingError as error:
         return fail(str(error))
     except BrokenPipeError:
         raise
-    except FileExistsError:
-        return fail(f"{options.output} exists already; --force replaces it")
+    except FileExistsError as error:
+        return fail(f"{error.filename} exists already; --force replaces it")
     except OSError as error:
-        return fail(f"{options.output or 'standard output'} cannot be written: {error.strerror}")
+        name = error.filename if options.parquet else options.output
+        return fail(f"{name or 'standard output'} cannot be written: {error.strerror}")
     if options.output is not None:
-        warn(_written(runs, options))
+        warn(f"wrote {options.output}: {written}")
     return 0
 
 
@@ -95,6 +108,10 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "a running engine does not publish past steps; use seqtop record first"
     if options.perfetto and options.output is None and sys.stdout.isatty():
         return "a trace is no text for a terminal: name a file with -o"
+    if options.parquet and options.output is None:
+        return "--parquet writes several files: name a directory with -o"
+    if options.parquet and find_spec("pyarrow") is None:
+        return "--parquet needs pyarrow: pip install 'seqtop[export]'"
     if options.merge is not None and not options.perfetto:
         return "--merge needs --perfetto"
     if options.merge is not None and options.redact:
@@ -102,32 +119,47 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _written(runs: list[EngineRun], options: argparse.Namespace) -> str:
-    """Returns a sentence on the file that was written."""
-    num_steps = sum(len(run.steps) for run in runs)
-    num_sequences = sum(len(request.sequences) for run in runs for request in run.requests.values())
-    steps, sequences = fmt.plural(num_steps, "step"), fmt.plural(num_sequences, "sequence")
-    figures = steps if options.steps else sequences if options.csv else f"{sequences}, {steps}"
-    return f"wrote {options.output}: {figures}"
-
-
-def _read_source(options: argparse.Namespace) -> list[EngineRun]:
-    from seqtop.export.lifecycle import redacted
-
-    runs = _read_runs(options)
-    return redacted(runs) if options.redact else runs
-
-
-def _read_runs(options: argparse.Namespace) -> list[EngineRun]:
-    from seqtop.export.lifecycle import read_runs
+@contextmanager
+def _timeline(options: argparse.Namespace) -> Iterator[Timeline]:
+    """Opens the source: a recording, or the history of a live session."""
     from seqtop.live.session import Session
 
     if "://" in options.source:
         with Session(options.source, keys=curve_keys(options)) as session:
             session.await_engine(options.timeout)
-            return read_runs(session.history)
-    with open_recording(options.source) as recording:
-        return read_runs(recording)
+            yield session.history
+    else:
+        with open_recording(options.source) as recording:
+            yield recording
+
+
+def _write_parquet(timeline: Timeline, options: argparse.Namespace) -> str:
+    """Writes the tables; returns what they contain."""
+    from seqtop.export import parquet
+
+    num_rows = parquet.write(
+        Path(options.output), timeline, redact=options.redact, overwrite=options.force
+    )
+    return ", ".join(fmt.plural(count, name.removesuffix("s")) for name, count in num_rows.items())
+
+
+def _write_file(timeline: Timeline, options: argparse.Namespace, merged: TorchTrace | None) -> str:
+    """Writes the file; returns what it contains."""
+    from seqtop.export import csv_rows, perfetto
+    from seqtop.export.lifecycle import read_runs, redacted
+
+    runs = read_runs(timeline)
+    if options.redact:
+        runs = redacted(runs)
+    with _output(options) as file:
+        if options.perfetto:
+            file.writelines(perfetto.encode(runs, merged))
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+            (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(runs, text)
+            text.detach()
+        file.flush()
+    return _contents(runs, options)
 
 
 @contextmanager
@@ -139,17 +171,8 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
         yield file
 
 
-def _write(
-    runs: list[EngineRun],
-    options: argparse.Namespace,
-    file: BinaryIO,
-    merged: TorchTrace | None,
-) -> None:
-    from seqtop.export import csv_rows, perfetto
-
-    if options.perfetto:
-        file.writelines(perfetto.encode(runs, merged))
-        return
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(runs, text)
-    text.detach()
+def _contents(runs: list[EngineRun], options: argparse.Namespace) -> str:
+    num_steps = sum(len(run.steps) for run in runs)
+    num_sequences = sum(len(request.sequences) for run in runs for request in run.requests.values())
+    steps, sequences = fmt.plural(num_steps, "step"), fmt.plural(num_sequences, "sequence")
+    return steps if options.steps else sequences if options.csv else f"{sequences}, {steps}"

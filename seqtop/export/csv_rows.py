@@ -68,14 +68,14 @@ SEQUENCE_COLUMNS = (
     *(_NAMES.get(key, key) for key in _LAST),
 )  # fmt: skip
 
-_TOTALS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
+STEP_TOTALS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
 """Figures of `StepStats` that count from the engine's start on."""
 _STATS = [name for name in StepStats.__struct_fields__ if name != "cuda_graph"]
 _GRAPH = CudaGraph.__struct_fields__
 STEP_COLUMNS = (
     "incarnation", "start_epoch", "step", "start_time", "end_time", "num_scheduled_requests",
     "num_preempted_requests", "limited_by",
-    *(f"{name}_total" if name in _TOTALS else name for name in _STATS),
+    *(f"{name}_total" if name in STEP_TOTALS else name for name in _STATS),
     *(f"cuda_graph_{name}" for name in _GRAPH),
 )  # fmt: skip
 

@@ -11,7 +11,6 @@ import msgspec
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
 from seqtop.live.connection import Connection
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.waits import wait_until
 from seqtop.text.sanitize import safe_json
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.snapshot import WaitTimes
@@ -34,11 +33,11 @@ def document(state: EngineState, connection: Connection) -> dict[str, Any]:
         "num_missed_tokens": state.num_missed_tokens,
         "num_drafted": state.num_drafted,
         "num_accepted": state.num_accepted,
-        "requests": [_request(state, lifecycle) for lifecycle in lifecycles(state)],
+        "requests": [_request(lifecycle) for lifecycle in lifecycles(state)],
     }
 
 
-def _request(state: EngineState, lifecycle: RequestLifecycle) -> dict[str, Any]:
+def _request(lifecycle: RequestLifecycle) -> dict[str, Any]:
     request = lifecycle.request
     plain = _plain(request)
     del plain["seq_ids"], plain["wait"]
@@ -46,7 +45,7 @@ def _request(state: EngineState, lifecycle: RequestLifecycle) -> dict[str, Any]:
         **plain,
         "latency": lifecycle.latencies(),
         "wait_reason": msgspec.structs.asdict(request.wait_reason) if request.wait_reason else None,
-        "wait": _wait(wait_until(state, request, state.time)),
+        "wait": _wait(lifecycle.wait),
         "sequences": [_sequence(sequence) for sequence in lifecycle.sequences],
     }
 

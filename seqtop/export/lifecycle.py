@@ -10,7 +10,8 @@ import math
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -20,9 +21,13 @@ from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.step_summary import limiting_cause
+from seqtop.state.waits import wait_until
 from seqtop.wire.batch import scheduled_requests
-from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
+from seqtop.wire.messages import EngineInfo, Event, Preemption, Step, StepStats, WaitCause
 from seqtop.wire.redaction import redact
+from seqtop.wire.snapshot import WaitTimes
+
+Observer: TypeAlias = Callable[[Event, EngineState], None]
 
 
 class RecordedStep(msgspec.Struct):
@@ -56,6 +61,8 @@ class RequestLifecycle(msgspec.Struct):
     until: float
     """The engine's clock when the request was last seen, epoch seconds."""
     observations: StepObservations
+    wait: WaitTimes
+    """The seconds in the queue until then."""
 
     def latencies(self) -> dict[str, float | None]:
         """Returns the figures of `seqtop.sequence.latency` by name; `None` is unknown."""
@@ -108,7 +115,8 @@ def lifecycles(state: EngineState) -> Iterator[RequestLifecycle]:
     """Yields the requests of `state`, in order of arrival, without observations of steps."""
     for request in state.requests.values():
         sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
-        yield RequestLifecycle(request, sequences, state.time, StepObservations())
+        wait = wait_until(state, request, state.time)
+        yield RequestLifecycle(request, sequences, state.time, StepObservations(), wait)
 
 
 def redacted(runs: list[EngineRun]) -> list[EngineRun]:
@@ -130,8 +138,12 @@ def redacted(runs: list[EngineRun]) -> list[EngineRun]:
     ]
 
 
-def read_runs(timeline: Timeline) -> list[EngineRun]:
+def read_runs(timeline: Timeline, observe: Observer | None = None) -> list[EngineRun]:
     """Returns everything that `timeline` holds now, with one run per start of the engine.
+
+    Args:
+        timeline: A recording, or the history of a live session.
+        observe: Is called with each event and the state after it, which is then changed.
 
     Raises:
         RecordingError: A part of the timeline cannot be read.
@@ -152,6 +164,8 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
                 runs.append(run)
             continue
         state.apply(event)
+        if observe is not None:
+            observe(event, state)
         if isinstance(event, Step):
             run.steps.append(_recorded_step(event, state.info))
             _observe(event, observations)

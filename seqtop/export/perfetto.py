@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from seqtop.export import track_event
-from seqtop.export.clock import Clock, duration_nanoseconds
+from seqtop.export import nanoseconds, track_event
 from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle
 from seqtop.export.torch_trace import TorchTrace
 from seqtop.export.track_event import Argument, Arguments, EventType
@@ -35,7 +34,7 @@ _CATEGORIES = {
 
 
 class Slice(NamedTuple):
-    """A phase of a request. Times are nanoseconds since the start of the trace."""
+    """A phase of a request. Times are nanoseconds since the epoch."""
 
     name: str
     start: int
@@ -51,10 +50,9 @@ def encode(runs: list[EngineRun], merged: TorchTrace | None = None) -> Iterator[
         runs: What was recorded.
         merged: A trace of torch's profiler, whose threads follow in the last process.
     """
-    clock = Clock(runs)
     ids = itertools.count(1)
     for run in runs:
-        tracks = _RunTracks(run, clock, ids)
+        tracks = _RunTracks(run, ids)
         yield from tracks.process()
         yield from tracks.steps()
         yield from tracks.requests()
@@ -62,15 +60,17 @@ def encode(runs: list[EngineRun], merged: TorchTrace | None = None) -> Iterator[
         yield from merged.packets(tracks.pid, ids)
 
 
-def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
+def slices(lifecycle: RequestLifecycle) -> list[Slice]:
     """Returns the phases of a request, from its arrival to its end, without gaps or overlaps.
 
     Their sum is the end-to-end latency of its `RequestMetrics`, and the sum of those before the
     first prefill is its time in queue.
     """
     metrics = lifecycle.request.metrics
-    now = clock.nanoseconds(metrics.arrival_time, unknown=0)
-    last = clock.nanoseconds(metrics.finished_time or lifecycle.until, unknown=now)
+    spans = lifecycle.request.spans
+    starts = (metrics.arrival_time, *(span.start for span in spans), lifecycle.until)
+    now = next(filter(None, map(nanoseconds.of_time, starts)), 0)
+    last = nanoseconds.of_time(metrics.finished_time or lifecycle.until) or now
     slices: list[Slice] = []
 
     def advance(time: int, name: str, span: Span | None) -> None:
@@ -80,10 +80,9 @@ def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
             slices.append(Slice(name, now, time, span))
             now = time
 
-    for span in lifecycle.request.spans:
-        start = clock.nanoseconds(span.start, unknown=now)
-        advance(start, BETWEEN_STEPS, None)
-        advance(clock.nanoseconds(span.end, unknown=last), span.kind, span)
+    for span in spans:
+        advance(nanoseconds.of_time(span.start) or now, BETWEEN_STEPS, None)
+        advance(nanoseconds.of_time(span.end) or last, span.kind, span)
     advance(last, BETWEEN_STEPS, None)
     return slices
 
@@ -105,9 +104,8 @@ class _RunTracks:
     of different processes, and order those of a process by their ids.
     """
 
-    def __init__(self, run: EngineRun, clock: Clock, ids: Iterator[int]) -> None:
+    def __init__(self, run: EngineRun, ids: Iterator[int]) -> None:
         self._run = run
-        self._clock = clock
         self._ids = ids
         self.pid = next(ids)
         """The id of the process."""
@@ -130,8 +128,8 @@ class _RunTracks:
         counters: dict[str, int] = {}
         now = 0
         for step in self._run.steps:
-            start = max(self._clock.nanoseconds(step.start_time, unknown=now), now)
-            now = max(self._clock.nanoseconds(step.time, unknown=start), start)
+            start = max(nanoseconds.of_time(step.start_time) or 0, now)
+            now = max(nanoseconds.of_time(step.time) or 0, start)
             if now > start:
                 yield self._begin(tid, start, "step", "step", _step_arguments(step))
                 yield from self._parts(step, tid, start, now)
@@ -140,7 +138,7 @@ class _RunTracks:
                 if counter not in counters:
                     counters[counter] = next(self._ids)
                     yield track_event.counter(counters[counter], self.pid, counter, unit)
-                yield track_event.sample(counters[counter], self._clock.epoch + now, value)
+                yield track_event.sample(counters[counter], now, value)
 
     def requests(self) -> Iterator[bytes]:
         """Yields the packets of the requests, in order of arrival."""
@@ -162,7 +160,7 @@ class _RunTracks:
                 yield track_event.event(
                     EventType.INSTANT,
                     track,
-                    self._clock.epoch + time,
+                    time,
                     "preempts",
                     "preemption",
                     arguments,
@@ -175,7 +173,7 @@ class _RunTracks:
             ("schedule", step.stats.scheduler_time),
             ("execute", step.stats.model_execute_time),
         ):
-            until = min(start + (duration_nanoseconds(seconds) or 0), end)
+            until = min(start + (nanoseconds.of_duration(seconds) or 0), end)
             if until > start:
                 yield self._begin(tid, start, name, "step", {"seconds": seconds})
                 yield self._end(tid, until)
@@ -185,10 +183,10 @@ class _RunTracks:
         self, lifecycle: RequestLifecycle, sequence: SequenceState, tid: int, *, is_first: bool
     ) -> Iterator[bytes]:
         request = lifecycle.request
-        first_token = self._clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
+        first_token = nanoseconds.of_time(request.metrics.first_token_time) or 0
         resumed: list[int] = []
-        for slice_ in slices(lifecycle, self._clock):
-            arguments = _slice_arguments(lifecycle, slice_, self._clock)
+        for slice_ in slices(lifecycle):
+            arguments = _slice_arguments(lifecycle, slice_)
             flows, ended = [], []
             if slice_.name in _PREEMPTIONS:
                 yield from self._preemption(lifecycle, slice_, tid, arguments, is_first=is_first)
@@ -201,10 +199,8 @@ class _RunTracks:
                 ttft = {"ttft_seconds": lifecycle.latencies()["ttft"]}
                 yield self._instant(tid, first_token, "first token", "request", ttft)
             yield self._end(tid, slice_.end)
-        if request.finish_reason is not None:
-            end = self._clock.nanoseconds(
-                request.metrics.finished_time or lifecycle.until, unknown=0
-            )
+        end = nanoseconds.of_time(request.metrics.finished_time or lifecycle.until)
+        if request.finish_reason is not None and end is not None:
             arguments = _end_arguments(lifecycle, sequence)
             yield self._instant(tid, end, "finished", "request", arguments)
 
@@ -244,13 +240,12 @@ class _RunTracks:
         flows: Sequence[int] = (),
         ended_flows: Sequence[int] = (),
     ) -> bytes:
-        time += self._clock.epoch
         return track_event.event(
             EventType.SLICE_BEGIN, track, time, name, category, arguments, flows, ended_flows
         )
 
     def _end(self, track: int, time: int) -> bytes:
-        return track_event.event(EventType.SLICE_END, track, self._clock.epoch + time)
+        return track_event.event(EventType.SLICE_END, track, time)
 
     def _instant(
         self,
@@ -261,11 +256,10 @@ class _RunTracks:
         arguments: Arguments,
         flows: Sequence[int] = (),
     ) -> bytes:
-        time += self._clock.epoch
         return track_event.event(EventType.INSTANT, track, time, name, category, arguments, flows)
 
 
-def _slice_arguments(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -> Arguments:
+def _slice_arguments(lifecycle: RequestLifecycle, slice_: Slice) -> Arguments:
     arguments: dict[str, Argument | None] = {"request_id": lifecycle.request.request_id}
     span = slice_.span
     if span is None:
@@ -282,7 +276,7 @@ def _slice_arguments(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -
     causes = Counter(
         cause
         for time, cause in lifecycle.observations.waits
-        if slice_.start <= clock.nanoseconds(time, unknown=-1) < slice_.end
+        if slice_.start <= (nanoseconds.of_time(time) or 0) < slice_.end
     )
     return arguments | {f"num_steps_{cause}": count for cause, count in causes.items()}
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from seqtop.export import perfetto
-from seqtop.export.clock import Clock
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle, read_runs
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
@@ -61,9 +60,8 @@ def test_slices_add_up_to_the_request_metrics(runs: list[EngineRun], trace: Trac
 
 
 def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[EngineRun]) -> None:
-    clock = Clock(runs)
     for life in lives(runs).values():
-        spans = [piece.span for piece in perfetto.slices(life, clock) if piece.span]
+        spans = [piece.span for piece in perfetto.slices(life) if piece.span]
         assert sum(span.num_steps for span in spans) == life.request.num_scheduled_steps
         assert [span.kind for span in spans].count("preempted") == life.request.num_preemptions
 

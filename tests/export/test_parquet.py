@@ -1,0 +1,152 @@
+"""Parquet files of a recording of the bundled engine, read by DuckDB."""
+
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqtop.cli.main import main
+from tests.support.broken_recordings import record
+from tests.support.events import arrival, engine_info, stats, step, update
+
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+QUERIES = re.findall(r"```sql\n(.*?)```", Path("docs/queries.md").read_text(), re.DOTALL)
+
+
+class Tables:
+    """The tables of a recording in DuckDB."""
+
+    def __init__(self, recording: Path, directory: Path, *options: str) -> None:
+        arguments = ["export", str(recording), "--parquet", "-o", str(directory), *options]
+        assert main(arguments) == 0
+        self._connection = duckdb.connect()
+        self._connection.execute(f"set file_search_path = '{directory}'")
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        found = self._connection.execute(query)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+@pytest.fixture(scope="module")
+def tables(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(recorded, tmp_path_factory.mktemp("parquet") / "run")
+
+
+@pytest.fixture
+def requests(recorded: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The requests in the JSON document of the recording's state."""
+    assert main(["show", str(recorded), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["requests"]
+
+
+def test_times_and_texts_are_those_of_the_json_document(
+    tables: Tables, requests: list[dict[str, Any]]
+) -> None:
+    rows = {row["request_id"]: row for row in tables.rows("from 'requests.parquet'")}
+    sequences = {row["seq_id"]: row for row in tables.rows("from 'sequences.parquet'")}
+    assert rows.keys() >= {request["request_id"] for request in requests}
+    for request in requests:
+        row, metrics = rows[request["request_id"]], request["metrics"]
+        assert (row["prompt"], row["prompt_token_ids"]) == (
+            request["prompt"],
+            request["prompt_token_ids"],
+        )
+        for name in ("arrival_time", "first_scheduled_time", "first_token_time", "finished_time"):
+            found = row[f"{name}_ns"]
+            assert (None if found is None else found / 10**9) == metrics[name]
+        for sequence in request["sequences"]:
+            found = sequences[sequence["seq_id"]]
+            names = ("text", "status", "block_table", "output_token_ids", "num_prompt_hits")
+            assert {name: found[name] for name in names} == {name: sequence[name] for name in names}
+            tokens = tables.rows(
+                f"from 'tokens.parquet' where seq_id = {sequence['seq_id']} order by position"
+            )
+            assert [token["token_id"] for token in tokens] == sequence["output_token_ids"]
+
+
+def test_queries_of_the_document_agree_with_the_json_document(
+    tables: Tables, recorded: Path, requests: list[dict[str, Any]]
+) -> None:
+    slowest, by_length, causes, preemptions, pauses = map(tables.rows, QUERIES)
+    known = {request["request_id"]: request for request in requests}
+
+    latencies = [row["e2e_latency"] for row in slowest]
+    assert latencies == sorted(latencies, reverse=True)
+    assert len(slowest) == 6
+    for row in slowest:
+        if (request := known.get(row["request_id"])) is not None:
+            assert close(row["e2e_latency"], request["latency"]["e2e_latency"])
+            assert close(row["waiting"], request["wait"]["total"])
+            assert row["num_preemptions"] == request["num_preemptions"]
+
+    # The state keeps one finished request, the recording all: sums are of the table's rows.
+    total = tables.rows("select count(*) as n, sum(waiting_ns) / 1e9 as s from 'requests.parquet'")
+    assert sum(row["num_requests"] for row in by_length) <= total[0]["n"]
+    assert all(0 <= row["share_of_hits"] <= 1 for row in by_length)
+    assert close(sum(row["seconds"] for row in causes), total[0]["s"])
+    seconds = {row["cause"]: row["seconds"] for row in causes}
+    for request in requests:
+        assert all(
+            seconds[cause] >= time - 1e-9 for cause, time in request["wait"]["by_cause"].items()
+        )
+
+    lost: Counter[str] = Counter()
+    for row in preemptions:
+        lost[row["victim"]] += row["num_lost_tokens"]
+    rows = tables.rows("from 'requests.parquet' where num_preemptions > 0")
+    assert lost == {row["request_id"]: row["num_lost_tokens"] for row in rows}
+    assert lost
+
+    assert len(pauses) == 10
+    assert all(row["gap"] > row["model_execute"] > 0 for row in pauses)
+
+
+def close(one: float, other: float) -> bool:
+    return math.isclose(one, other, abs_tol=1e-6)
+
+
+def test_what_redaction_removes_is_unknown(recorded: Path, tmp_path: Path) -> None:
+    tables = Tables(recorded, tmp_path / "run", "--redact")
+    for table, names in (
+        ("requests", ("prompt", "prompt_token_ids")),
+        ("sequences", ("text", "output_token_ids", "cumulative_logprob")),
+        ("tokens", ("token_id", "logprob")),
+    ):
+        counts = ", ".join(f"count({name}) as {name}" for name in names)
+        (row,) = tables.rows(f"select {counts} from '{table}.parquet'")
+        assert row == dict.fromkeys(names, 0)
+
+
+def test_figures_that_make_no_sense_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    many = stats(num_used_blocks=2**64 - 1, scheduler_time=math.nan)
+    strange = step(1, start_time=-1e308, time=math.inf, stats=many)
+    block = update(1, new_blocks=[2**40, 3], new_token_ids=[7], new_logprobs=[math.nan])
+    record(path, (engine_info(), arrival(1), step(0, sequences=[block]), strange))
+    tables = Tables(path, tmp_path / "run")
+    (row,) = tables.rows("from 'steps.parquet' where step = 1")
+    assert not {row[name] for name in ("start_time_ns", "end_time_ns", "num_used_blocks")} - {None}
+    assert row["scheduler_ns"] is None
+    (row,) = tables.rows("from 'sequences.parquet'")
+    assert row["block_table"] == [None, 3]
+
+
+def test_files_are_replaced_together_and_only_if_asked(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokens.parquet").write_text("old")
+    arguments = ["export", str(recorded), "--parquet", "-o", str(tmp_path)]
+    assert main(arguments) == 1
+    assert f"{tmp_path / 'tokens.parquet'} exists already" in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tokens.parquet"]
+    assert main([*arguments, "--force"]) == 0
+    assert len(list(tmp_path.iterdir())) == 5
+    assert main(["export", str(recorded), "--parquet"]) == 2
+    assert "name a directory with -o" in capsys.readouterr().err
