@@ -1,7 +1,11 @@
 """Names, statuses and sampling parameters of V1's requests."""
 
+import pytest
+
+from seqtop.adapters.observations import Arrived, CurrentRequest
 from seqtop.adapters.request import (
     Names,
+    Request,
     end_status,
     engine_status,
     sampling_params,
@@ -45,3 +49,17 @@ def test_sampling_parameters_that_we_refuse_are_left_out() -> None:
     assert params is not None
     assert (params.temperature, params.max_tokens, params.seed) == (0.5, 7, None)
     assert sampling_params({"top_p": 7.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "computed", "is_prefill"), [(0, 0, True), (0, 3, True), (2, 3, True), (2, 4, False)]
+)
+def test_a_running_request_decodes_once_all_but_its_last_token_are_computed(
+    output: int, computed: int, is_prefill: bool
+) -> None:
+    arrived = Arrived("one", 5.0, "WAITING", 0, 3, [1, 2, 3], None)
+    request = Request.of(arrived, 0, "one", None)
+    request.set_current(
+        CurrentRequest(arrived, computed, [7] * output, ([1],), is_running=True, was_scheduled=True)
+    )
+    assert request.is_prefill is is_prefill

@@ -7,8 +7,8 @@ import pytest
 
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate
-from tests.support.events import arrival, engine_info, preemption, stats, step
+from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate, WaitCause
+from tests.support.events import arrival, engine_info, preemption, stats, step, wait_reason
 from tests.support.mutants import (
     LIVENESS_MUTANTS,
     Run,
@@ -41,14 +41,24 @@ def test_lack_of_progress_is_proven_by_figures_and_reported_once(payloads: list[
     assert "6 requests unfinished, 0 run; 20 blocks available, the first request" in finding.message
 
 
-@pytest.mark.parametrize(("status", "num_found"), [("", 1), ("WAITING_FOR_REMOTE_KVS", 0)])
+@pytest.mark.parametrize(
+    ("status", "cause", "num_found"),
+    [
+        ("", None, 1),
+        ("WAITING_FOR_REMOTE_KVS", None, 0),
+        ("", "no_blocks", 1),
+        ("", "paused", 0),
+        ("", "lora_slots", 0),
+    ],
+)
 def test_heartbeats_without_steps_are_no_progress_unless_others_are_waited_for(
-    status: str, num_found: int
+    status: str, cause: WaitCause | None, num_found: int
 ) -> None:
     waiting = arrival(1)
     waiting.engine_status = status
+    reasons = [] if cause is None else [step(0, wait_reasons=[wait_reason("req-1", cause)])]
     beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
-    findings = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *beats])
+    findings = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *reasons, *beats])
     assert [finding.rule for finding in findings] == ["no-progress"] * num_found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from seqtop.diff import report
 from seqtop.diff.alignment import Ignored
 from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
@@ -46,6 +47,12 @@ def test_equal_runs(base: Run) -> None:
     assert comparison.num_equal_steps == len(base.steps) > 50
     assert all(figure.a == figure.b for figure in comparison.figures)
     assert any(step.preempted for step in base.steps), "nothing to compare"
+
+
+def test_the_gaps_of_both_runs_are_counted(base: Run) -> None:
+    one, other = copy.copy(base), copy.copy(base)
+    one.num_gaps, other.num_gaps = 1, 2
+    assert "have 3 gaps, in which" in report.as_text(compare(one, other), "a", "b")
 
 
 MORE = pytest.mark.release("more of the same kind")

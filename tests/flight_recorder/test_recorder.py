@@ -301,6 +301,11 @@ def test_an_incident_has_one_record(tmp_path: Path, clock: Clock) -> None:
         assert [path.name for path in tmp_path.glob("*.seqtop")] == [verdict["recording"]]
         clock.now += INCIDENT_SECONDS
         assert watched.run(*watched.steps(2, stats=stats(num_free_blocks=62))) == ["pool-sum"]
+        again = [*watched.steps(1, stats=computes), *watched.steps(5)]
+        assert watched.run(*again) == ["no-progress"]
+        assert watched.run(EngineStopped(time=200.0, reason="a fault", failed=True)) == ["failed"]
+        verdict = read(next(tmp_path.glob("*-failed.json")))
+        assert [further["cause"] for further in verdict["also"]] == ["pool-sum", "no-progress"]
     assert len([*tmp_path.glob("*.json")]) == 2
     assert watched.source.listeners == [watched.source.history.record], "it watches no more"
 

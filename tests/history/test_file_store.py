@@ -259,6 +259,24 @@ def keyframe(data: bytes, length: int) -> bytes:
     return frame(header, data)
 
 
+@pytest.mark.parametrize(("num_missing", "first"), [(0, 0), (1, 0), (0, 1)])
+def test_content_that_is_shorter_than_announced_is_refused(
+    num_missing: int, first: int, tmp_path: Path
+) -> None:
+    path, content = tmp_path / "short.seqtop", b"\x93" + codec.encode(EngineState()) + b"\x90\x00"
+    data = zstandard.compress(content)
+    finished = file_format.FinishedHeader(size=0, length=len(content), first=first, count=1)
+    frames = keyframe(data, len(content) + num_missing), frame(finished, data)
+    path.write_bytes(file_format.FILE_HEADER + b"".join(frames))
+    with FileStore(path) as recording:
+        assert recording.num_lost_bytes == (len(frames[1]) if first else 0)
+        if num_missing:
+            with pytest.raises(RecordingError, match="a frame is too short"):
+                recording.at(0)
+        else:
+            assert recording.at(0).num_steps_seen == 0
+
+
 def test_bomb_is_not_expanded(tmp_path: Path) -> None:
     path = tmp_path / "bomb.seqtop"
     bomb = zstandard.ZstdCompressor().compress(bytes(2**30))

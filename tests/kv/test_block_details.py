@@ -8,6 +8,7 @@ def test_a_chain_is_walked_by_keys(source: ScriptedKvSource) -> None:
     app = app_of(source)
     with play(app, (120, 40)) as pilot:
         assert app.ui.block.key == (0, digest(1, 0))
+        assert "KV-cache group 0" in screen(app)
         pilot.press(*"]" * 9)
         assert app.ui.block.key == (0, digest(1, 9))
         assert "continued in 3 ways" in screen(app)

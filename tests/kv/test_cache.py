@@ -147,9 +147,9 @@ def test_chains_whose_beginning_is_missing_join_what_comes_before_them() -> None
     cache = cache_after(stored([3], 2), stored([4], 2), stored([9]))
     assert [tree.root for tree in cache.trees(0, 9)] == [(-1, 2), (-1, 9)]
     cache.apply(EventBatch(5.0, [stored([2], 1)]))
-    cache.apply(EventBatch(6.0, [stored([1])]))
+    cache.apply(EventBatch(6.0, [stored([1]), stored([5], 4)]))
     assert [(tree.root, tree.num_blocks) for tree in cache.trees(0, 9)] == [
-        ((-1, 1), 4),
+        ((-1, 1), 5),
         ((-1, 9), 1),
     ]
     assert names(cache.path(block(cache, 4))) == [1, 2, 4]

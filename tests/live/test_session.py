@@ -10,7 +10,8 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.messages import RequestFinished
-from tests.support.events import arrival, engine_info
+from seqtop.wire.snapshot import SnapshotPart
+from tests.support.events import arrival, engine_info, engine_snapshot
 from tests.support.hand_driven import HandDrivenEngine, joined, same
 from tests.support.waiting import SECONDS, wait_until
 
@@ -39,6 +40,18 @@ def test_restarted_engine_is_followed(endpoint: str) -> None:
             engine.answer()
             wait_until(lambda: same(session.state, engine.state))
         assert session.connection.num_resyncs == 1
+
+
+def test_every_part_of_a_snapshot_is_redacted(endpoint: str) -> None:
+    truth = EngineState()
+    for event in (engine_info(), arrival(1), arrival(2)):
+        truth.apply(event)
+    whole = engine_snapshot(truth)
+    session = Session(endpoint, redact=True)
+    session.load(msgspec.structs.replace(whole, requests=whole.requests[:1]))
+    session.load(SnapshotPart(index=0, is_last=True, requests=whole.requests[1:]))
+    session.restore("one", 0)
+    assert [request.prompt for request in session.state.requests.values()] == [None, None]
 
 
 def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
-from seqtop.publish import Publisher, SequenceStatus
+from seqtop.publish import Publisher, RequestDescription, SequenceStatus
+from seqtop.publish.comparison import Comparison
+from seqtop.wire.messages import Step
 from tests.support.small_engine import Config, Engine, Seq
 from tests.support.waiting import wait_until
 
@@ -113,6 +116,32 @@ print({{"torch", "textual", "engine_stub"}} & sys.modules.keys())
         wait_until(lambda: session.connection.state is ConnectionState.STOPPED)
     assert len(session.state.finished) == 3
     assert session.state.num_anomalies == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "computed", "lost"), [("RUNNING", 3, 9), ("WAITING", 3, 6), ("WAITING", 9, 0)]
+)
+def test_a_request_that_runs_again_has_lost_all_that_it_had_computed(
+    status: str, computed: int, lost: int
+) -> None:
+    request = RequestDescription(
+        status=SequenceStatus.RUNNING,
+        token_ids=[*range(10)],
+        num_prompt_tokens=8,
+        num_computed_tokens=9,
+        block_table=[1],
+    )
+    adapter: Any = SimpleNamespace(
+        requests=lambda: {"a": request},
+        describe_request=lambda request: request,
+        num_free_blocks=lambda: 9,
+    )
+    comparison = Comparison[Any](adapter, MyAdapter(Engine()).describe_engine())
+    assert len([*comparison.after_step(1.0, 2.0)]) == 2
+    request.status, request.num_computed_tokens = SequenceStatus[status], computed
+    (step,) = comparison.after_step(2.0, 3.0)
+    assert isinstance(step, Step)
+    assert [preemption.num_lost_tokens for preemption in step.preemptions] == [lost]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_values_out_of_range(options: dict[str, Any], reason: str) -> None:
     [
         {"top_k": -1},
         {"max_tokens": None, "min_tokens": 100},
+        {"max_tokens": 5, "min_tokens": 5},
         {"presence_penalty": -2.0, "frequency_penalty": 2.0, "min_p": 1.0, "top_p": 1.0},
         {"best_of": 2, "n": 2, "output_kind": RequestOutputKind.DELTA},
     ],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from seqtop.sequence import (
     Logprob,
@@ -11,6 +12,7 @@ from seqtop.sequence import (
     Sequence,
     SequenceError,
     SequenceStatus,
+    embeds_inputs,
     token_inputs,
 )
 
@@ -49,6 +51,12 @@ def test_a_token_without_its_logprob_is_refused_whole() -> None:
     with pytest.raises(SequenceError, match="token 7"):
         seq.append_token_id(7, {8: Logprob(-0.5)})
     assert (seq.get_output_len(), seq.output_logprobs) == (0, [])
+
+
+def test_a_generated_token_has_its_embedding() -> None:
+    seq = Sequence(0, embeds_inputs(torch.zeros(2, 4)), 4)
+    seq.append_token_id(7, {7: Logprob(-0.5)}, torch.ones(4))
+    assert seq.data.get_token_embeddings().tolist() == [[0.0] * 4, [0.0] * 4, [1.0] * 4]
 
 
 def test_new_tokens_of_a_step() -> None:

@@ -214,6 +214,10 @@ def miscount_the_queue(run: Run) -> None:
     first_finish(run).metrics.time_in_queue += 1.0
 
 
+def undercount_the_queue(run: Run) -> None:
+    first_finish(run).metrics.time_in_queue -= 1.0
+
+
 def tighten_the_budget(run: Run) -> None:
     run[0].max_num_batched_tokens = 8
 
@@ -509,6 +513,7 @@ MESSAGE_MUTANTS: list[Mutant] = [
 TIME_MUTANTS: list[Mutant] = [
     ("time-order", end_before_the_start),
     ("queue-time", miscount_the_queue),
+    ("queue-time", undercount_the_queue),
     ("time-order", answer_before_asked),
 ]
 MUTANTS = (

@@ -79,6 +79,20 @@ def test_socket_that_a_crash_has_left_behind_is_no_obstacle(endpoint: str) -> No
         session.await_engine(SECONDS)
 
 
+def test_a_socket_whose_backlog_is_full_is_in_use(endpoint: str) -> None:
+    path = endpoint.removeprefix("ipc://")
+    with contextlib.ExitStack() as sockets_in_use:
+        listener, *clients = (
+            sockets_in_use.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(9)
+        )
+        listener.bind(path)
+        listener.listen(0)
+        for client in clients:
+            client.setblocking(False)
+        assert errno.EAGAIN in [client.connect_ex(path) for client in clients]
+        assert sockets.bind_conflict(endpoint) == "is already in use"
+
+
 def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     path = Path(endpoint.removeprefix("ipc://"))
     path.write_text("years of work")

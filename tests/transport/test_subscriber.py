@@ -158,6 +158,18 @@ def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.Monk
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
+def test_silence_is_noticed_while_a_snapshot_is_awaited(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        engine.send(arrival(1), lose=True)
+        engine.send(arrival(2))
+        assert session.wait_for(ConnectionState.SYNCING, timeout=SECONDS)
+        monkeypatch.setattr(subscriber, "SILENCE_SECONDS", 0.1)
+        assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
+
+
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
     with Session(endpoint) as session:
         wait_until(lambda: session.connection.detail)

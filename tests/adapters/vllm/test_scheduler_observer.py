@@ -94,6 +94,26 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     assert observer.all_requests().num_waiting == 0
 
 
+def test_a_repair_says_which_requests_have_run(modules: SimpleNamespace) -> None:
+    scheduler = Scheduler()
+    _, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
+    sink = SimpleNamespace(wants_all_requests=False, send=lambda _: None)
+    errors: list[Exception] = []
+    observer = SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
+    running, new, preempted, loaded = (Request(name, [1, 2, 3], 20) for name in "rnpl")
+    scheduler.add_request(running)
+    step(scheduler)
+    for request in (new, preempted, loaded):
+        scheduler.add_request(request)
+    preempted.num_preemptions, loaded.num_computed_tokens = 1, 2
+    have_run = {
+        current.arrived.request_id: current.was_scheduled
+        for current in observer.all_requests().requests
+    }
+    assert have_run == {"r": True, "n": False, "p": True, "l": True}
+    assert not errors
+
+
 def sizes(*owners: object) -> dict[tuple[str, str], int]:
     """The lengths of the containers of some objects."""
     return {

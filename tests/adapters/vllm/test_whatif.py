@@ -66,7 +66,8 @@ def test_what_cannot_be_replayed_is_refused_by_name(
         VllmScheduler(workload, options, replay, clock, sink, "run")
 
 
-def test_the_model_returns_recorded_tokens_when_they_are_due() -> None:
+@pytest.mark.parametrize("runner", ["older", "newer"])
+def test_the_model_returns_recorded_tokens_when_they_are_due(runner: str) -> None:
     model = RecordedModel({"req-0": Answer([7, 8, 9]), "req-1": Answer([5])})
     for number in range(2):
         request = arrival(number)
@@ -76,18 +77,31 @@ def test_the_model_returns_recorded_tokens_when_they_are_due() -> None:
     def execute(
         new: dict[str, int], cached: dict[str, int], **resumed: list[int]
     ) -> tuple[list[list[int]], list[str], Size]:
-        """Schedules 10 tokens of new requests, 1 of others and all of resumed ones."""
+        """Schedules 10 tokens of new requests, 1 of others and all of resumed ones.
+
+        The newer runner gets those as new ones, with the tokens to compute again.
+        """
         chunks = {name.replace("_", "-"): len(tokens) for name, tokens in resumed.items()}
+        again = {} if runner == "newer" else chunks
         output = SimpleNamespace(
             scheduled_new_reqs=[
                 SimpleNamespace(req_id=name, prompt_token_ids=[0] * 20, num_computed_tokens=start)
                 for name, start in new.items()
+            ]
+            + [
+                SimpleNamespace(
+                    req_id=name,
+                    prompt_token_ids=[0] * 20,
+                    prefill_token_ids=[0] * count,
+                    num_computed_tokens=0,
+                )
+                for name, count in (chunks.items() - again.items())
             ],
             scheduled_cached_reqs=SimpleNamespace(
-                req_ids=[*cached, *chunks],
-                num_computed_tokens=[*cached.values(), *(0 for _ in chunks)],
-                resumed_req_ids={*chunks},
-                all_token_ids={name: [0] * count for name, count in chunks.items()},
+                req_ids=[*cached, *again],
+                num_computed_tokens=[*cached.values(), *(0 for _ in again)],
+                resumed_req_ids={*again},
+                all_token_ids={name: [0] * count for name, count in again.items()},
             ),
             num_scheduled_tokens={
                 **dict.fromkeys(new, 10),

@@ -39,6 +39,8 @@ def test_an_unknown_device_or_dtype_is_refused() -> None:
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(ValueError, match="device must be auto, cpu or cuda, got 'abacus'"):
         resolve_device("abacus")
+    with pytest.raises(ValueError, match="cpu:1 was asked for, but torch sees 1"):
+        resolve_device("cpu:1")
     assert resolve_dtype("auto", "cpu", "bfloat16") == "float32"
     assert resolve_dtype("auto", "cuda", "bfloat16") == "bfloat16"
     with pytest.raises(ValueError, match="dtype must be auto or a floating-point type"):

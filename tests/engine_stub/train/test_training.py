@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 import torch
@@ -170,6 +171,23 @@ def test_loss_curve_is_a_drawing_with_two_lines() -> None:
     root = ET.fromstring(loss_curve_svg(points))
     assert len([child for child in root if child.tag.endswith("polyline")]) == 2
     assert ET.fromstring(loss_curve_svg(points[:1])).tag.endswith("svg")
+
+
+def test_a_head_that_returns_the_models_own_states_drafts_what_the_model_says() -> None:
+    model = load_model(DEFAULT_MODEL, device=torch.device("cpu"), dtype=torch.float32)
+    tokens = torch.arange(2, 66).view(1, 64)
+    with torch.no_grad():
+        states = model(tokens.flatten(), torch.arange(64), causal_attention(64))[None]
+    places = count(1)
+
+    def head(_: Tensor, embedded: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        place = next(places)
+        window = slice(place, place + embedded.shape[1])
+        assert torch.equal(embedded, model.embed_tokens(tokens[:, window]))
+        return states[:, window], memory
+
+    _, hits = draft_head.draft_loss(cast(DraftHead, head), model, tokens)
+    assert hits == [1.0] * 4
 
 
 @pytest.mark.release("trains on the bundled model")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from seqtop.export.report import contents, page
+from seqtop.export.report import charts, contents, page
 from seqtop.export.report.contents import Contents
 from seqtop.history import FileStore
 from seqtop.sequence import SequenceStatus, latency
@@ -210,3 +210,8 @@ def test_a_browser_shows_it_without_network_or_errors(
     assert all(width > 50 and height > 5 for width, height in boxes)
     assert background == {"light": "rgb(247, 248, 249)", "dark": "rgb(17, 22, 28)"}[scheme]
     assert widths[0] <= widths[1]
+
+
+def test_the_highest_bar_of_a_histogram_is_as_high_as_its_plot() -> None:
+    drawn = charts.histogram([1.0, 1.0, 5.0], (1.0, 10.0), [], "latency", str, height=70)
+    assert re.findall(r"v(-[\d.]+)h", drawn) == ["-70", "-35"]
