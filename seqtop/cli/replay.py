@@ -28,7 +28,10 @@ def add_command(commands: Commands) -> None:
         help="multiple of the recorded speed (default: 1)",
     )
     replay.add_argument("--loop", action="store_true", help="start again at the end")
-    replay.add_argument("--at", type=int, metavar="STEP", help="start at the end of this step")
+    replay.add_argument(
+        "--at", type=int, metavar="STEP", help="start at the end of this step, paused"
+    )
+    replay.add_argument("--select", metavar="REQUEST", help="select this request, by its id")
     add_view_options(replay)
     replay.set_defaults(run=run, validate=validate)
 
@@ -60,12 +63,15 @@ def run(options: argparse.Namespace) -> int:
                 position = recording.index.at_step(options.at)
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     notices += [f"Step {options.at:,} is not recorded; this is {nearest}."]
+            if options.select and options.select not in recording.at(position).requests:
+                notices += [f"{options.select} is not here yet; it is selected when it arrives."]
             playback = Playback(
                 recording,
                 options.file,
                 speed=options.speed,
                 loop=options.loop,
                 position=position,
+                paused=options.at is not None,
             )
             return run_app([playback], options, notices)
     except RecordingError as error:

@@ -71,6 +71,8 @@ def run_app(
         saved_state=saved if remembers and not is_served() else None,
         problems=[*notices, *problems, *saved.problems],
     )
+    if (wanted := getattr(options, "select", None)) is not None:
+        app.ui.cursor.pending = wanted
     status = app.run()
     if app.exit_message is not None:
         print(f"seqtop: {app.exit_message}", file=sys.stderr)

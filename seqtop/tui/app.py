@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -31,7 +32,6 @@ from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
-from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
@@ -41,6 +41,7 @@ from seqtop.tui.settings import (
     Settings,
     SettingsChanged,
 )
+from seqtop.tui.sharing import moment_of, share
 from seqtop.tui.source import Engine, Source
 from seqtop.tui.ui_state import Engines, UiState
 
@@ -134,7 +135,12 @@ class SeqtopApp(BaseApp):
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
         unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
-        Binding("R", "record", "Record the engine", show=False, id="engine.record"),
+        Binding(
+            "R", "record", "Record, or save the past", show=False, id="engine.record"
+        ),
+        Binding(
+            "S", "share", "Share this moment: recording, picture, text", show=False, id="app.share"
+        ),
         *APP_KEYS,
     ]
 
@@ -152,6 +158,8 @@ class SeqtopApp(BaseApp):
         self.engines = Engines(sources, clock, settings)
         self.exit_message: str | None = None
         """A sentence to print after the app has ended."""
+        self.shared: list[str] = []
+        """Commands that open the shared moments."""
         self._check_threads: list[CheckThread] = []
         self._marked_states: dict[int, EngineState] = {}
         """By engine, a copy of the state at the moment that the user has marked to compare."""
@@ -455,15 +463,45 @@ class SeqtopApp(BaseApp):
         self._show_notice(NOT_HERE[what])
 
     def action_record(self) -> None:
-        recording = self.ui.recording
-        self.run_worker(lambda: self._record(recording), thread=True)
+        from seqtop.tui.dialogs.prompts import RecordDialog
 
-    def _record(self, recording: RecordingControl) -> None:
-        try:
-            self._show_notice(recording.toggle())
-        except RecordingError as error:
-            self._show_notice(f"Not recorded: {error}.", severity="error")
-        self._refresher.wake()
+        ui = self.ui
+
+        def chosen(what: str | None) -> None:
+            if what == "past":
+                self._record(lambda: ui.recording.save_past(ui.source.history))
+            elif what == "future":
+                self._record(ui.recording.toggle)
+
+        if ui.engine is None or ui.recording.is_recording:
+            self._record(ui.recording.toggle)
+        else:
+            self.push_screen(RecordDialog(ui.source.history.index.num_steps), chosen)
+
+    def _record(self, record: Callable[[], str]) -> None:
+        """Calls `record` on a thread, since it waits for the disk, and shows its sentence."""
+
+        def work() -> None:
+            try:
+                self._show_notice(record())
+            except RecordingError as error:
+                self._show_notice(f"Not recorded: {error}.", severity="error")
+            self._refresher.wake()
+
+        self.run_worker(work, thread=True)
+
+    def action_share(self) -> None:
+        ui, folder, picture = self.ui, Path.cwd(), self.export_screenshot()
+        with ui.lock:
+            moment = moment_of(ui)
+
+        def record() -> str:
+            shared = share(moment, ui.source.history, picture, folder)
+            self.shared.append(shared.command)
+            self.call_later(self.copy_to_clipboard, shared.command)
+            return f"Shared as {shared.card.stem}.txt and .svg. Copied: {shared.command}"
+
+        self._record(record)
 
     def on_unmount(self) -> None:
         """Ends the checks, and completes the recordings."""
@@ -476,6 +514,7 @@ class SeqtopApp(BaseApp):
                 sentences.append(ui.recording.finish())
             except RecordingError as error:
                 sentences.append(f"Not everything was recorded: {error}.")
+        sentences += [f"Shared: {command}" for command in self.shared]
         self.exit_message = " ".join(filter(None, sentences)) or None
 
     def action_submit(self) -> None:

@@ -8,7 +8,6 @@ from typing import Final
 from textual.binding import Binding
 from textual.events import Resize
 from textual.geometry import Size
-from textual.notifications import SeverityLevel
 
 from seqtop.process import files, garbage_collection
 from seqtop.text.sanitize import safe_line
@@ -52,18 +51,9 @@ class BaseApp(OrderedKeysApp):
         event.size = _limited(event.size)
         event.virtual_size = _limited(event.virtual_size)
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Shows a sentence in place of the one before: piled up, they would cover the screen."""
+    def on_notify(self) -> None:
+        """Removes the notice before: several would cover the screen. Textual adds the new one."""
         self.clear_notifications()
-        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)

@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from seqtop.history import FileWriter, RecordingError
+from seqtop.history.copying import save
 from seqtop.history.recorder import Recorder
+from seqtop.history.timeline import Timeline
 from seqtop.text import format as fmt
 from seqtop.tui.source import Engine
 
@@ -53,6 +55,21 @@ class RecordingControl:
         with self._lock:
             return self._start() if self._recorder is None else self._finish()
 
+    @property
+    def is_recording(self) -> bool:
+        """True while a recording is being made."""
+        return self._recorder is not None
+
+    def save_past(self, history: Timeline) -> str:
+        """Writes what has been recorded in memory to a file; returns a sentence for the user.
+
+        Raises:
+            RecordingError: The file cannot be written.
+        """
+        writer = save(history, self._new_path())
+        steps, size = fmt.plural(writer.num_steps, "step"), fmt.size(writer.num_bytes)
+        return f"Saved the past, {steps}, to {writer.path} ({size})."
+
     def finish(self) -> str | None:
         """Ends the recording, if one is being made; returns a sentence for the user.
 
@@ -66,13 +83,15 @@ class RecordingControl:
         engine = self._engine
         if engine is None:
             raise RecordingError("this is a recording already")
-        name = time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
-        path = (self._folder or Path.cwd()) / name
+        path = self._new_path()
         recorder = Recorder(FileWriter(path))
         engine.add_listener(recorder.record)
         self._stop = partial(engine.remove_listener, recorder.record)
         self.path, self._recorder = path, recorder
         return f"Recording to {path}."
+
+    def _new_path(self) -> Path:
+        return (self._folder or Path.cwd()) / time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
 
     def _finish(self) -> str:
         recorder, self._recorder = self._recorder, None

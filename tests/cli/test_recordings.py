@@ -43,4 +43,9 @@ def test_replay_says_which_step_it_begins_at_instead(
     monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: notices.append(those[2]) or 0)
     assert main(["replay", str(pieces), "--at", "2"]) == 0
     assert main(["replay", str(pieces), "--at", "1000"]) == 0
-    assert notices == [[], ["Step 1,000 is not recorded; this is step 5."]]
+    assert main(["replay", str(pieces), "--select", "nobody"]) == 0
+    assert notices == [
+        [],
+        ["Step 1,000 is not recorded; this is step 5."],
+        ["nobody is not here yet; it is selected when it arrives."],
+    ]

@@ -115,6 +115,8 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
     try:
         app.wait_until(lambda: "LIVE" in app.text)
         app.press("R")
+        app.wait_until(lambda: "save the past" in app.text)
+        app.press("r")
         app.wait_until(lambda: "REC" in app.text)
         before = last_preemption(show(engine))
 

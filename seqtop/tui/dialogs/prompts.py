@@ -13,6 +13,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import FIELDS
+from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line, without_controls
 
 Answer = TypeVar("Answer")
@@ -125,6 +126,33 @@ class CopyDialog(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Label("Copy", classes="dialog-title")
             yield Label("t  text\nr  request id\nj  row, as JSON")
+            yield Label("Esc cancels", classes="dialog-hint")
+
+    def action_take(self, what: str) -> None:
+        self.dismiss(what)
+
+
+class RecordDialog(Dialog[str | None]):
+    """Asks for the time to record; returns `past` or `future`, or `None`.
+
+    Args:
+        num_steps: The number of steps in the history.
+    """
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("s", "take('past')", "Save the past"),
+        Binding("r", "take('future')", "Record from now on"),
+        Binding("escape,R,q", "dismiss", "Cancel"),
+    ]
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__()
+        self._past = f"s  save the past: {fmt.plural(num_steps, 'step')}"
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Record", classes="dialog-title")
+            yield Label(f"{self._past}\nr  record from now on, until R again")
             yield Label("Esc cancels", classes="dialog-hint")
 
     def action_take(self, what: str) -> None:

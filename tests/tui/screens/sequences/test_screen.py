@@ -68,12 +68,11 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
     with play(app) as pilot:
         until(pilot, lambda: "n New" not in screen(app) and "space Pause" in screen(app))
         assert "x Abort" not in screen(app)
-        pilot.press("n", "x")
-        assert isinstance(app.screen, SequencesScreen)
-        assert notices(app) == [
-            "Control is disabled (start the engine with --control).",
-            "Control is disabled (start the engine with --control).",
-        ]
+        for key in ("n", "x"):
+            pilot.press(key)
+            assert isinstance(app.screen, SequencesScreen)
+            assert notices(app) == ["Control is disabled (start the engine with --control)."]
+            app.clear_notifications()
         source.connect(ConnectionState.LOST)
         pilot.press("n")
         assert "it is not connected" in notices(app)[-1]
@@ -84,8 +83,11 @@ def test_a_recording_has_no_engine_to_control() -> None:
     scene(source, hostile="")
     app = SeqtopApp(Playback(source.history, "run.seqtop", paused=True), clock=lambda: 0.0)
     with play(app) as pilot:
-        pilot.press("right", "n", "x")
-        assert notices(app)[:1] == ["Cannot submit prompts to a recording."]
+        for key, what in (("n", "submit prompts to"), ("x", "abort requests of")):
+            pilot.press("right", key)
+            assert notices(app) == [f"Cannot {what} a recording."]
+        app.clear_notifications()
+        pilot.pause()
         assert "n New" not in screen(app)
         assert "x Abort" not in screen(app)
 
