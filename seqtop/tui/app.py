@@ -135,9 +135,7 @@ class SeqtopApp(BaseApp):
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
         unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
-        Binding(
-            "R", "record", "Record, or save the past", show=False, id="engine.record"
-        ),
+        Binding("R", "record", "Record, or save the past", show=False, id="engine.record"),
         Binding(
             "S", "share", "Share this moment: recording, picture, text", show=False, id="app.share"
         ),
