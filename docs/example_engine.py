@@ -114,6 +114,10 @@ class Engine:
             end = (LENGTH_CAPPED, None, None, []) if seq["status"] > RUNNING else ()
             updates.append((number, [ord(letter)] if letter else [], letter, blocks, [], *end))
         end_time = time.time()
+        spent = {"scheduler_time": scheduled - start, "model_execute_time": end_time - scheduled}
+        for number in self.running:  # viewers add these times, too
+            metrics = self.requests[number]["metrics"]
+            metrics |= {key: metrics.get(key, 0.0) + more for key, more in spent.items()}
         for name, metrics in sampling:
             metrics["last_token_time"] = end_time  # viewers derive this, but not first_token_time
             if metrics["first_token_time"] is None:
@@ -123,7 +127,7 @@ class Engine:
         finished = [self.requests.pop(number) for number in ended]
         self.free += [block for seq in finished for block in seq["table"]]
         counts, free = (len(self.running), len(self.waiting)), len(self.free)
-        times = (scheduled - start, None, end_time - scheduled)
+        times = (spent["scheduler_time"], None, spent["model_execute_time"])
         self.stats = (*counts, NUM_BLOCKS - free, free, 0, *tokens, 0, 0, 0, *times)
         self.number += 1
         what = ((batch,), updates, self.stats, changed)

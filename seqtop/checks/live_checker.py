@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from seqtop.checks.message_rules import UNREADABLE
 from seqtop.checks.stream_checker import Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.live.session import Session
@@ -49,7 +50,7 @@ class LiveChecker(StreamChecker):
         connection = self._session.connection
         if connection.num_errors > self._num_errors:
             self._num_errors = connection.num_errors
-            self.report_unreadable(connection.last_error)
+            self.report(UNREADABLE, connection.last_error)
         if connection.num_resyncs > self._num_resyncs:
             self._num_resyncs = connection.num_resyncs
             self.stop()

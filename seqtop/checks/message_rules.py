@@ -23,8 +23,17 @@ _MAX_TOKEN_ID = 2**31 - 1
 """Tokenizers and kernels use 32-bit token ids."""
 
 UNREADABLE = "unreadable"
-"""The rule on messages that cannot be decoded, which only `StreamChecker` can report."""
+"""The rule on messages that cannot be decoded, which `StreamChecker.report` reports."""
 rule(UNREADABLE, "a message cannot be read")
+
+FRAMES, SNAPSHOT, WELCOME, IGNORED, SILENCE = "frames snapshot welcome ignored silence".split()
+"""The rules on the protocol, which `seqtop.checks.protocol` reports."""
+rule(FRAMES, "the frames, the number or the order of a message are not those of the protocol")
+rule(SNAPSHOT, "a snapshot does not come, or is not the state after the messages before it")
+rule(WELCOME, "a new subscription gets no welcome message", "warning")
+rule(IGNORED, "a message has a name, an element or a key that nothing reads", "warning")
+rule(SILENCE, "nothing was sent for much longer than heartbeat_interval", "warning")
+PROTOCOL_RULES = frozenset({FRAMES, SNAPSHOT, WELCOME, IGNORED, SILENCE})
 
 
 class MessageRules(RuleGroup):

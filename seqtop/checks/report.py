@@ -16,6 +16,8 @@ import msgspec
 from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.finding import Finding
 from seqtop.checks.live_checker import LiveChecker
+from seqtop.checks.message_rules import PROTOCOL_RULES
+from seqtop.checks.protocol import ProtocolChecker
 from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
@@ -26,7 +28,7 @@ from seqtop.live.session import Session
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.transport.curve_keys import ViewerKeys
 
-__all__ = ["Report", "check_live", "check_recording"]
+__all__ = ["Report", "check_live", "check_protocol", "check_recording"]
 
 
 class Report(msgspec.Struct):
@@ -53,6 +55,9 @@ class Report(msgspec.Struct):
     """Findings of rules whose severity is `warning`."""
     predicted_from: str = ""
     """The recording from which the checked one was predicted; empty for a run of an engine."""
+    num_snapshots: int | None = None
+    """Snapshots that were compared with the state after the messages before them; `None` if the
+    protocol was not checked."""
 
     def as_json(self) -> str:
         """Returns the report as indented JSON."""
@@ -60,17 +65,21 @@ class Report(msgspec.Struct):
 
     def as_junit(self) -> str:
         """Returns the report as JUnit XML: a test case per rule, and one named `complete`."""
+        checks_protocol = self.num_snapshots is not None
+        rules = {
+            name: RULES[name] for name in RULES if checks_protocol or name not in PROTOCOL_RULES
+        }
         suite = ET.Element(
             "testsuite",
             name="seqtop check",
-            tests=str(len(RULES) + 1),
+            tests=str(len(rules) + 1),
             failures=str(len(self.counts)),
             errors=str(int(not self.complete)),
         )
         whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
         if not self.complete:
             ET.SubElement(whole, "error", message=safe_line(self.problem or ""))
-        for name, rule in RULES.items():
+        for name, rule in rules.items():
             case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=name)
             if self.counts.get(name):
                 failure = ET.SubElement(case, "failure", message=rule.violation, type=rule.severity)
@@ -88,6 +97,8 @@ class Report(msgspec.Struct):
             for name, count in self.counts.items()
         ]
         amount = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
+        if self.num_snapshots is not None:
+            amount += f", {self.num_snapshots:,} snapshots"
         total = self.num_errors + self.num_warnings
         warnings = f", {self.num_warnings:,} of them warnings" if self.num_warnings else ""
         partly = "" if self.complete else "; not all could be checked"
@@ -158,6 +169,35 @@ def check_live(
         session.await_engine(timeout)
         _wait(session, ended, duration)
     return report_live(session, checker)
+
+
+def check_protocol(
+    endpoint: str,
+    *,
+    ended: threading.Event,
+    duration: float | None,
+    timeout: float,
+    keys: ViewerKeys | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+) -> Report:
+    """Checks a publisher against the protocol, and its engine, as `check_live` does.
+
+    Raises:
+        EndpointError: `endpoint` is malformed.
+        UnreachableError: Nothing answered, or refused this viewer.
+    """
+    checker = ProtocolChecker(endpoint, keys=keys, thresholds=thresholds)
+    checker.run(ended, duration, timeout)
+    report = _report(endpoint, checker)
+    report.num_unknown, report.num_snapshots = checker.num_unknown, checker.num_snapshots
+    if checker.ends_in_gap:
+        report.problem = "the messages at the end could not be applied"
+    elif not report.num_steps:
+        report.problem = f"{endpoint} has sent no step: there is nothing to check"
+    elif not report.num_snapshots:
+        report.problem = "no snapshot was compared: the engine stopped too early"
+    report.complete = report.problem is None
+    return report
 
 
 def report_live(session: Session, checker: LiveChecker) -> Report:

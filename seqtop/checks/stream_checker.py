@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
-from seqtop.checks.message_rules import UNREADABLE
+from seqtop.checks.rules import RULES
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event
@@ -118,9 +118,10 @@ class StreamChecker:
         self.num_steps += state.num_steps_seen - num_steps
         self._position = position
 
-    def report_unreadable(self, reason: str) -> None:
-        """Adds the finding that the message after the last event cannot be read."""
-        self._store(self._position, Finding(UNREADABLE, reason, self.step))
+    def report(self, rule: str, message: str) -> None:
+        """Adds a finding about what came after the last event and is not an event."""
+        severity = RULES[rule].severity
+        self._store(self._position, Finding(rule, message, self.step, severity=severity))
 
     def end(self) -> None:
         """Checks the state after the last event."""

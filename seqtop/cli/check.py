@@ -29,6 +29,12 @@ def add_command(commands: Commands) -> None:
         epilog="example: seqtop check run.seqtop --junit > report.xml",
     )
     add_source(check)
+    check.add_argument(
+        "--protocol",
+        action="store_true",
+        help="for authors of publishers: decode every message, join again and again, and name each"
+        " mistake by message and field; for an endpoint only",
+    )
     form = check.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the report as JSON")
     form.add_argument("--junit", action="store_true", help="the report as JUnit XML")
@@ -52,16 +58,19 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.checks.report import check_live, check_recording
+    from seqtop.checks.report import check_live, check_protocol, check_recording
     from seqtop.checks.thresholds import from_values
     from seqtop.history import RecordingError
     from seqtop.process.signals import until_signalled
 
     thresholds = from_values(options.threshold)
+    is_live = "://" in options.source
+    if options.protocol and not is_live:
+        return fail(f"--protocol checks a publisher at an endpoint, not {options.source}", status=2)
     try:
-        if "://" in options.source:
+        if is_live:
             with until_signalled() as ended:
-                report = check_live(
+                report = (check_protocol if options.protocol else check_live)(
                     options.source,
                     ended=ended,
                     duration=options.duration,

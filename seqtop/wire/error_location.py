@@ -54,6 +54,17 @@ def describe_error(error: Exception, target: Any, data: Any) -> str:
     return f"{place}: {match['reason']}" if place else match["reason"]
 
 
+def name_path(path: str, target: Any, value: Any) -> str:
+    """Returns a path of positions and keys, such as `[5][0][21]`, with the names of the fields.
+
+    Args:
+        path: The path, in which `[...]` stands for each value of a map.
+        target: The type of the value.
+        value: The value as MessagePack has it.
+    """
+    return _name_steps(path, _layout(target), value)
+
+
 def locate_failure(encode: Callable[[Any], bytes], obj: Any) -> str:
     """Returns the part of `obj` that `encode` fails for; empty if it is `obj` as a whole."""
     place = ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.rules import RULES, rule
 from tests.release.injected_bugs import BUGS
 from tests.support.mutants import MUTANTS
@@ -13,8 +14,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "checks.md"
 
 
 def test_every_rule_has_a_mutant() -> None:
-    # Messages that cannot be read are not events: tests/checks/test_report.py has them.
-    assert {name for name, _ in MUTANTS} | {"unreadable"} == set(RULES)
+    # Messages that cannot be read are not events, and neither are frames and snapshots:
+    # tests/checks/test_protocol.py has them.
+    assert {name for name, _ in MUTANTS} | {"unreadable"} | PROTOCOL_RULES == set(RULES)
 
 
 def test_the_document_lists_every_rule() -> None:

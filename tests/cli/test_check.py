@@ -31,6 +31,16 @@ def test_check_of_a_running_engine_finds_nothing(engine: str) -> None:
     assert ": 0 steps" not in done.stdout
 
 
+def test_protocol_of_a_running_engine_has_no_mistake(engine: str) -> None:
+    done = run(*SEQTOP, "check", "--protocol", engine, "--duration", "4", "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert report["num_snapshots"] >= 2
+    assert report["num_steps"] > 0
+    assert run(*SEQTOP, "check", "--protocol", "run.seqtop").returncode == 2
+
+
 def test_check_of_what_is_not_there() -> None:
     done = run(*SEQTOP, "check", "tcp://127.0.0.1:1", "--timeout", "0.3")
     assert_one_sentence(done, 1, "no engine answered")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.checks.report import Report, check_live
+from seqtop.checks.report import Report, check_protocol
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
@@ -107,7 +107,7 @@ def test_runs_without_seqtop_and_check_finds_nothing(endpoint: str) -> None:
 
     def check() -> None:
         ended = threading.Event()
-        reports.append(check_live(endpoint, ended=ended, duration=30.0, timeout=SECONDS))
+        reports.append(check_protocol(endpoint, ended=ended, duration=30.0, timeout=SECONDS))
 
     checking = threading.Thread(target=check)
     checking.start()
@@ -122,3 +122,4 @@ def test_runs_without_seqtop_and_check_finds_nothing(endpoint: str) -> None:
     assert report.as_text().endswith("0 findings")
     assert report.findings == []
     assert report.num_steps > 50
+    assert report.num_snapshots

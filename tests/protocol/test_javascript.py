@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from docs.make_protocol import SCHEMA_PATH
-from seqtop.checks.report import Report, check_live
+from seqtop.checks.report import Report, check_protocol
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import Command, SnapshotRequest
@@ -161,7 +161,7 @@ def test_the_publisher_makes_no_mistake(folder: Path, endpoint: str) -> None:
 
     def check() -> None:
         ended = threading.Event()
-        reports.append(check_live(endpoint, ended=ended, duration=SECONDS, timeout=SECONDS))
+        reports.append(check_protocol(endpoint, ended=ended, duration=SECONDS, timeout=SECONDS))
 
     checking = threading.Thread(target=check)
     checking.start()
@@ -171,3 +171,4 @@ def test_the_publisher_makes_no_mistake(folder: Path, endpoint: str) -> None:
     (report,) = reports
     assert report.as_text().endswith("0 findings")
     assert report.num_steps > 50
+    assert report.num_snapshots

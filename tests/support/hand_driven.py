@@ -1,7 +1,7 @@
 """A hand-driven engine end: real sockets, but the test decides each frame that is sent."""
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -72,7 +72,7 @@ class HandDrivenEngine:
         """Returns the snapshot after the last message, with some fields changed."""
         return msgspec.structs.replace(snapshot.take(self.state), **changes)
 
-    def __enter__(self) -> "HandDrivenEngine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

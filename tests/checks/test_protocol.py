@@ -1,0 +1,292 @@
+"""`seqtop check --protocol`: a correct publisher has no finding, and each mistake is named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from seqtop.checks import protocol
+from seqtop.checks.message_rules import PROTOCOL_RULES
+from seqtop.checks.protocol import ProtocolChecker
+from seqtop.wire import codec, frames
+from seqtop.wire.messages import EngineInfo, Event, Refused, Step
+from tests.support.hand_driven import HandDrivenEngine
+from tests.support.random_engine import RandomEngine
+from tests.support.stored_run import scripts
+from tests.support.waiting import SECONDS, wait_until
+
+Frames = list[frames.Buffer]
+
+
+@dataclass
+class Mistake:
+    """What a publisher does otherwise."""
+
+    live: Callable[[int, Frames], list[Frames]] = lambda _, parts: [parts]
+    """The messages in place of that of a number."""
+    reply: Callable[[Frames], list[Frames]] = lambda parts: [parts]
+    """The replies in place of the snapshot."""
+    welcomes: bool = True
+    pause: Callable[[int], None] = lambda _: None
+    """Called before the message of a number."""
+
+
+class Publisher(HandDrivenEngine):
+    """Sends a script. Before each message but the first it answers one request for a snapshot."""
+
+    def __init__(self, endpoint: str, script: list[Event], mistake: Mistake) -> None:
+        incarnation = script[0].incarnation if isinstance(script[0], EngineInfo) else ""
+        super().__init__(endpoint, incarnation, welcomes=mistake.welcomes)
+        self._script, self._mistake = script, mistake
+        self._is_ended = False
+
+    def run(self) -> None:
+        self.await_viewer()
+        for number, event in enumerate(self._script):
+            if number:
+                self._answer_one()
+            self._mistake.pause(number)
+            self.send(event)
+        while not self._is_ended:
+            self._answer_one()
+
+    def end(self) -> None:
+        self._is_ended = True
+
+    def send_frames(self, parts: Frames) -> None:
+        for changed in self._mistake.live(self.next_number, parts):
+            self.live.send_multipart(changed)
+
+    def _answer_one(self) -> None:
+        """Waits for a request; meanwhile it reads subscriptions."""
+        poller = zmq.Poller()
+        poller.register(self.live, zmq.POLLIN)
+        poller.register(self.router, zmq.POLLIN)
+        while not self._is_ended:
+            ready = dict(poller.poll(20))
+            if self.live in ready:
+                self.live.recv()
+            if self.router in ready:
+                viewer, _ = self.router.recv_multipart()
+                for parts in self._mistake.reply(self.reply()):
+                    self.router.send_multipart([viewer, *parts])
+                return
+
+
+@contextmanager
+def publishing(endpoint: str, script: list[Event], mistake: Mistake) -> Iterator[None]:
+    with Publisher(endpoint, script, mistake) as publisher:
+        thread = threading.Thread(target=publisher.run)
+        thread.start()
+        yield
+        publisher.end()
+        thread.join()
+
+
+@pytest.fixture
+def checker(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> ProtocolChecker:
+    """A checker that joins again at once."""
+    monkeypatch.setattr(protocol, "_ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(protocol, "_SPARE_INTERVALS", 0.5)
+    return ProtocolChecker(endpoint)
+
+
+def run(checker: ProtocolChecker) -> None:
+    checker.run(threading.Event(), SECONDS, SECONDS)
+    checker.end()
+
+
+@pytest.mark.parametrize("name", ["one", "two", "long"])
+def test_a_correct_publisher_has_no_finding(
+    checker: ProtocolChecker, endpoint: str, name: str
+) -> None:
+    """Each message is followed by a snapshot, on the same connection or on a new one."""
+    script = scripts()[name] if name != "long" else list(RandomEngine(4, 60, load=8))
+    with publishing(endpoint, script, Mistake()):
+        run(checker)
+    found = [located.finding for located in checker.findings()]
+    assert [finding for finding in found if finding.rule in protocol_rules()] == []
+    assert checker.num_snapshots >= len(script) - 3
+    assert checker.num_gaps == 0
+
+
+def protocol_rules() -> set[str]:
+    return {*PROTOCOL_RULES, "unreadable"}
+
+
+def _at(number: int, change: Callable[[Frames], list[Frames]]) -> Mistake:
+    """Changes one message."""
+    return Mistake(live=lambda at, parts: change(parts) if at == number else [parts])
+
+
+def _payload(number: int, change: Callable[[list[Any]], None]) -> Mistake:
+    """Changes the content of one message."""
+
+    def changed(parts: Frames) -> list[Frames]:
+        message = msgspec.msgpack.decode(parts[2])
+        change(message)
+        return [[*parts[:2], msgspec.msgpack.encode(message)]]
+
+    return _at(number, changed)
+
+
+def _snapshot(change: Callable[[list[Any]], None]) -> Mistake:
+    """Changes the content of each snapshot after the first step."""
+
+    def changed(parts: Frames) -> list[Frames]:
+        message = msgspec.msgpack.decode(parts[2])
+        if message[2] >= 0:
+            change(message)
+        return [[*parts[:2], msgspec.msgpack.encode(message)]]
+
+    return Mistake(reply=changed)
+
+
+def _number(change: int) -> Mistake:
+    """Changes the number of each reply."""
+
+    def changed(parts: Frames) -> list[Frames]:
+        number = int.from_bytes(parts[1], "big") + change
+        return [[parts[0], number.to_bytes(8, "big"), parts[2]]]
+
+    return Mistake(reply=changed)
+
+
+def _set(*path: int | str, value: Any) -> Callable[[list[Any]], None]:
+    """Sets an element."""
+
+    def change(message: Any) -> None:
+        for part in path[:-1]:
+            message = message[part]
+        message[path[-1]] = value
+
+    return change
+
+
+SCRIPT = [*scripts()["one"][:14], scripts()["one"][-1]]
+STEP = next(number for number, event in enumerate(SCRIPT) if isinstance(event, Step))
+ARRIVAL = 1
+
+
+def _misspell(message: list[Any]) -> None:
+    for metrics in message[7].values():
+        metrics["first_token"] = 1.0
+
+
+NEVER_COMES = {"no reply", "a snapshot without its parts", "no welcome message"}
+MISTAKES = {
+    "another version": (
+        _at(2, lambda parts: [[b"seqtop/2/one", *parts[1:]]]),
+        ("frames", "version 2 of the seqtop protocol"),
+    ),
+    "a frame is missing": (_at(2, lambda parts: [parts[:2]]), ("frames", "got 2 frames")),
+    "little-endian numbers": (
+        Mistake(live=lambda _, parts: [[parts[0], bytes(parts[1])[::-1], parts[2]]]),
+        ("frames", "number 72057594037927936 follows 0: numbers are big-endian"),
+    ),
+    "a number is left out": (_at(5, lambda _: []), ("frames", "number 6 follows 4")),
+    "a message is repeated": (
+        _at(5, lambda parts: [parts, parts]),
+        ("frames", "number 5 follows 5"),
+    ),
+    "no EngineInfo": (
+        _at(0, lambda parts: [[*parts[:2], codec.encode(SCRIPT[ARRIVAL])]]),
+        ("frames", "message 0 is RequestArrived in place of EngineInfo"),
+    ),
+    "another incarnation": (
+        _payload(0, _set(2, value="two")),
+        ("frames", "EngineInfo.incarnation is 'two', and the topic has 'one'"),
+    ),
+    "text as bytes": (
+        _payload(ARRIVAL, _set(5, value=b"Once")),
+        (
+            "unreadable",
+            "message 1: cannot decode Event: prompt: Expected `str | null`, got `bytes`",
+        ),
+    ),
+    "an unknown event": (
+        _payload(ARRIVAL, _set(0, value="RequestCame")),
+        ("ignored", "message 1: an event of the unknown name 'RequestCame'"),
+    ),
+    "an element too many": (
+        _payload(STEP, lambda message: message[5][0].extend([None] * 30)),
+        ("ignored", f"message {STEP}: sequences[0] has element 21, which nothing reads"),
+    ),
+    "a misspelled key": (
+        _payload(STEP, _misspell),
+        ("ignored", f"message {STEP}: metrics[...] has the key 'first_token', which nothing reads"),
+    ),
+    "no reply": (Mistake(reply=lambda _: []), ("snapshot", "no reply to SnapshotRequest")),
+    "an early number": (
+        _number(-1),
+        ("snapshot", "had come before"),
+    ),
+    "a late number": (
+        _number(1),
+        ("snapshot", "the snapshot after message 1: request 'req-1' is missing"),
+    ),
+    "a refusal": (
+        Mistake(reply=lambda parts: [[*parts[:2], codec.encode(Refused(error="not now"))]]),
+        ("snapshot", "SnapshotRequest was refused: not now"),
+    ),
+    "a snapshot of other values": (
+        _snapshot(_set(4, 0, 1, 0, 0, 6, value=999)),
+        ("snapshot", "update.num_computed_tokens of sequence 1 of 'req-1' is 999, and "),
+    ),
+    "a snapshot without a request": (
+        _snapshot(lambda message: message[4].pop(0)),
+        ("snapshot", "request 'req-1' is missing, and there by the messages"),
+    ),
+    "a snapshot with a request twice": (
+        _snapshot(lambda message: message[4].append(message[4][0])),
+        ("snapshot", "snapshot: request 'req-1' is in it twice"),
+    ),
+    "an unreadable snapshot": (
+        _snapshot(_set(4, 0, 0, 1, value=7)),
+        ("unreadable", "requests[0].arrival.request_id: Expected `str`, got `int`"),
+    ),
+    "a snapshot without its parts": (
+        _snapshot(_set(8, value=True)),
+        ("snapshot", "part 0 of a snapshot did not come"),
+    ),
+    "a snapshot without info": (
+        _snapshot(_set(6, value=None)),
+        ("snapshot", "Snapshot.info is nil"),
+    ),
+    "no welcome message": (
+        Mistake(welcomes=False),
+        ("welcome", "the first message of a new subscription was an event"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_named(
+    checker: ProtocolChecker, endpoint: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in NEVER_COMES:
+        monkeypatch.setattr(protocol, "_REPLY_SECONDS", 0.1)
+    mistake, (rule, sentence) = MISTAKES[name]
+    with publishing(endpoint, SCRIPT, mistake):
+        run(checker)
+    found = [located.finding for located in checker.findings()]
+    first = next(finding for finding in found if finding.rule in protocol_rules())
+    assert first.rule == rule
+    assert sentence in first.message
+
+
+def test_silence_is_named(checker: ProtocolChecker, endpoint: str) -> None:
+    def pause(number: int) -> None:
+        if number == STEP + 1:
+            wait_until(lambda: "silence" in checker.counts())
+
+    with publishing(endpoint, SCRIPT, Mistake(pause=pause)):
+        run(checker)
+    assert checker.counts()["silence"] >= 1
