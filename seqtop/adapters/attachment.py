@@ -92,10 +92,15 @@ class Attachment:
         """Observations that were dropped because the publisher's process was too slow."""
         return self._publisher.num_dropped
 
-    def close(self, reason: str) -> None:
-        """Restores all methods and ends the publisher's process."""
+    def close(self, reason: str, *, failed: bool = False) -> None:
+        """Restores all methods and ends the publisher's process.
+
+        Args:
+            reason: The reason, in one sentence.
+            failed: True if the engine cannot continue.
+        """
         self.detach()
-        self._publisher.close(reason)
+        self._publisher.close(reason, failed=failed)
 
     def _before_shutdown(self, *_: Any, **__: Any) -> None:
         self.close(f"{self._host.name} has shut down")

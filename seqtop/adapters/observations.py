@@ -39,6 +39,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     policy: str
+    """The engine's own policy, or `priority`, `preempted_last` or `unknown` for the order of its
+    queue."""
     groups: list[str]
     """The kind of each KV-cache group, the main one first; empty if there is only one."""
     tokenizer: str | None
@@ -55,10 +57,14 @@ class EngineStarted(Observation, tag="EngineStarted"):
     """`EngineInfo.kv_cache_specs`."""
     scheduler_settings: dict[str, Setting] = {}
     """Further settings that the scheduler's decisions depend on, by the engine's names."""
+    num_reserved_blocks: int = 1
+    """The first blocks of the pool, which no request can hold, such as vLLM's null block."""
+    num_cpu_blocks: int | None = None
+    """Blocks in host memory to swap to; `None` without any."""
 
 
-class RequestEnded(Observation):
-    """A request that the scheduler freed."""
+class RequestEnded(Observation, tag="RequestEnded"):
+    """A request that the scheduler freed. It is sent by itself if that was not in a step."""
 
     request_id: str
     status: str
@@ -115,6 +121,24 @@ class Preempted(Observation):
     status: str = "PREEMPTED"
 
 
+class SwappedOut(Observation):
+    """A request whose blocks were copied to host memory."""
+
+    request_id: str
+    num_computed_tokens: int
+    blocks: list[tuple[int, int]]
+    """The block of the device, and the one in host memory, of each block of its main table."""
+
+
+class SwappedIn(Observation):
+    """A request whose blocks were copied back from host memory."""
+
+    request_id: str
+    blocks: list[tuple[int, int]]
+    """The block in host memory, and the one of the device."""
+    tables: Tables
+
+
 class Admitted(Observation):
     """A request that changed from waiting to running, for the first time or again."""
 
@@ -124,6 +148,9 @@ class Admitted(Observation):
     tables: Tables
     num_external_tokens: int = 0
     """The part of `num_cached_tokens` that a KV connector loaded."""
+    fork_time: float | None = None
+    """The time at which it was forked from another request, with whose blocks it starts; `None` for
+    a request that the scheduler admitted."""
 
 
 class Scheduled(Observation):
@@ -138,6 +165,8 @@ class Scheduled(Observation):
     wait_reasons: list[tuple[str, str]]
     """Requests that were left waiting, and the reason, as in `WaitReason.cause`."""
     num_encoder_tokens: int | None = None
+    swapped_out: list[SwappedOut] = []
+    swapped_in: list[SwappedIn] = []
 
 
 class Controlled(Observation):
@@ -245,6 +274,10 @@ class Stepped(Observation, tag="Stepped"):
     """Calls of `schedule` so far."""
     controls: list[Controlled] = []
     """Calls from outside since the previous one."""
+    running_statuses: dict[str, str] = {}
+    """The engine's own statuses of running requests that are in no batch."""
+    num_free_cpu_blocks: int | None = None
+    """Free blocks in host memory; `None` without any."""
 
 
 class CurrentRequest(Observation):
@@ -257,6 +290,8 @@ class CurrentRequest(Observation):
     is_running: bool
     was_scheduled: bool
     """True if it has been admitted before."""
+    is_swapped: bool = False
+    """True if its blocks are in host memory."""
 
 
 class AllRequests(Observation, tag="AllRequests"):
@@ -272,6 +307,8 @@ class AllRequests(Observation, tag="AllRequests"):
     num_prefix_hits: int
     num_lost: int = 0
     """Observations that were dropped before this one."""
+    num_free_cpu_blocks: int | None = None
+    """Free blocks in host memory; `None` without any."""
 
 
 class EngineStopping(Observation, tag="EngineStopping"):
@@ -279,10 +316,12 @@ class EngineStopping(Observation, tag="EngineStopping"):
 
     time: float
     reason: str
+    failed: bool = False
+    """True if the engine cannot continue."""
 
 
 AnyObservation: TypeAlias = (
-    EngineStarted | Arrived | StreamingInput | Stepped | AllRequests | EngineStopping
+    EngineStarted | Arrived | RequestEnded | StreamingInput | Stepped | AllRequests | EngineStopping
 )
 
 

@@ -134,7 +134,7 @@ def publish(
         reason, failed = "the engine's process has ended without announcing it", True
     for observation in receiver:
         if isinstance(observation, EngineStopping):
-            reason, failed = observation.reason, False
+            reason, failed = observation.reason, observation.failed
             break
         try:
             if isinstance(observation, UnreadableObservation):

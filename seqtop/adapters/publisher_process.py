@@ -130,13 +130,18 @@ class PublisherProcess:
             self._socket.recv(zmq.DONTWAIT)
             self._is_wanted = True
 
-    def close(self, reason: str) -> None:
-        """Closes the connection. The process ends when it has published everything it received."""
+    def close(self, reason: str, *, failed: bool = False) -> None:
+        """Closes the connection. The process ends when it has published everything it received.
+
+        Args:
+            reason: The reason, in one sentence.
+            failed: True if the engine cannot continue.
+        """
         if self._socket.closed:
             return
         _open.discard(self)
         with contextlib.suppress(zmq.ZMQError):
-            self._socket.send(encode(EngineStopping(time.time(), reason)), zmq.DONTWAIT)
+            self._socket.send(encode(EngineStopping(time.time(), reason, failed)), zmq.DONTWAIT)
         sockets.terminate(self._context, linger=_LINGER_MS)
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -133,6 +133,8 @@ class Request:
         self.engine_status = engine_status(status)
         if current.is_running:
             self.status = SequenceStatus.RUNNING
+        elif current.is_swapped:
+            self.status = SequenceStatus.SWAPPED
         elif status.startswith("FINISHED_"):
             self.status = end_status(status)
         else:

@@ -29,6 +29,7 @@ from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING
 _RUNNING: Final = SequenceStatus.RUNNING
+_SWAPPED: Final = SequenceStatus.SWAPPED
 
 
 class StepBuilder:
@@ -62,10 +63,14 @@ class StepBuilder:
         self.metrics: dict[str, RequestMetrics] = {}
         """Metrics of requests that were scheduled, or sampled, for the first time."""
         self.preemptions: list[Preemption] = []
+        self._swapped_out: list[tuple[int, int]] = []
+        self._swapped_in: list[tuple[int, int]] = []
         self.num_prefill_tokens = self.num_decode_tokens = 0
         self._add_executed()
         for run in observation.scheduled:
             self._apply_preemptions(run)
+            self._apply_swaps_out(run)
+            self._apply_swaps_in(run)
             self._apply_admissions(run)
             self._apply_new_blocks(run)
         for request_id, tables in observation.tables:
@@ -75,6 +80,7 @@ class StepBuilder:
         self._apply_computed_tokens()
         for waiting in observation.waiting:
             self._apply_waiting(waiting)
+        self._apply_running_statuses()
         self._finished = [
             request.name
             for ended in observation.ended
@@ -90,6 +96,8 @@ class StepBuilder:
         """Returns the requests that ran."""
         return ExecuteModelRequest(
             [*self._batch],
+            blocks_to_swap_in=self._swapped_in,
+            blocks_to_swap_out=self._swapped_out,
             running_queue_size=len(self._running),
             finished_requests_ids=self._finished,
         )
@@ -184,6 +192,40 @@ class StepBuilder:
                 )
             )
 
+    def _apply_swaps_out(self, run: Scheduled) -> None:
+        for observation in run.swapped_out:
+            request = self._requests.get(observation.request_id)
+            if request is None:
+                continue
+            request.status, request.engine_status = _SWAPPED, ""
+            request.num_computed_tokens = observation.num_computed_tokens
+            _replace(self._update(observation.request_id), ())
+            self._swapped_out += observation.blocks
+            self.preemptions.append(
+                Preemption(request_id=request.name, mode="swap", num_lost_tokens=0)
+            )
+
+    def _apply_swaps_in(self, run: Scheduled) -> None:
+        for observation in run.swapped_in:
+            request = self._requests.get(observation.request_id)
+            if request is None:
+                continue
+            request.status, request.engine_status = _RUNNING, ""
+            _replace(self._update(observation.request_id), observation.tables)
+            self._swapped_in += observation.blocks
+
+    def _apply_running_statuses(self) -> None:
+        """Takes over the engine's own statuses of running requests. A batch ends such a status."""
+        statuses = self._observation.running_statuses
+        for request_id in self._running:
+            request = self._requests.get(request_id)
+            if request is None or request.status is not _RUNNING:
+                continue
+            status = statuses.get(request_id, "")
+            if request.engine_status != status:
+                request.engine_status = status
+                self._update(request_id)
+
     def _apply_admissions(self, run: Scheduled) -> None:
         for observation in run.admitted:
             request = self._requests.get(observation.request_id)
@@ -201,8 +243,10 @@ class StepBuilder:
             metrics = request.metrics
             if not request.was_scheduled:
                 request.was_scheduled = True
-                metrics.first_scheduled_time = run.start_time
-                metrics.time_in_queue = run.start_time - metrics.arrival_time
+                fork_time = observation.fork_time
+                start_time = run.start_time if fork_time is None else fork_time
+                metrics.first_scheduled_time = start_time
+                metrics.time_in_queue = start_time - metrics.arrival_time
                 self.metrics[request.name] = metrics
 
     def _apply_new_blocks(self, run: Scheduled) -> None:

@@ -25,7 +25,13 @@ from seqtop.adapters.observations import (
     Stepped,
     StreamingInput,
 )
-from seqtop.adapters.request import Names, Request, end_status, sampling_params, shortened
+from seqtop.adapters.request import (
+    Names,
+    Request,
+    end_status,
+    sampling_params,
+    shortened,
+)
 from seqtop.adapters.step_builder import StepBuilder
 from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.sequence import SamplingParams, SequenceStatus
@@ -48,13 +54,13 @@ from seqtop.wire.messages import (
 )
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
-_NUM_NULL_BLOCKS: Final = 1
 _QUEUE_ORDERS: Final[dict[str, QueueOrder]] = {
     "priority": "priority",
     "preempted_last": "preempted_last",
     "unknown": "unknown",
 }
 """The order of the queue by policy. That of all of vLLM's other policies is first come."""
+_STILL_WAITS: Final = (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
 
 
 def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
@@ -69,15 +75,15 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         start_time=started.start_time,
         block_size=started.block_size,
         num_gpu_blocks=started.num_gpu_blocks,
-        num_cpu_blocks=None,
+        num_cpu_blocks=started.num_cpu_blocks,
         max_num_seqs=started.max_num_seqs,
         max_num_batched_tokens=started.max_num_batched_tokens,
         max_model_len=started.max_model_len,
         enable_chunked_prefill=started.enable_chunked_prefill,
         enable_prefix_caching=started.enable_prefix_caching,
-        preemption_mode="recompute",
+        preemption_mode="recompute" if started.num_cpu_blocks is None else "swap",
         redacted=redacted,
-        num_reserved_blocks=_NUM_NULL_BLOCKS,
+        num_reserved_blocks=started.num_reserved_blocks,
         queue_order=_QUEUE_ORDERS.get(started.policy, "fcfs"),
         tokenizer=started.tokenizer,
         data_parallel_rank=started.data_parallel_rank,
@@ -118,6 +124,8 @@ class Translator:
         match observation:
             case Arrived():
                 yield from self._arrived(observation)
+            case RequestEnded():
+                yield from self._ended(observation)
             case StreamingInput():
                 yield from self._streaming_input(observation)
             case Stepped():
@@ -141,13 +149,24 @@ class Translator:
     def _replaced(self, earlier: Request, observation: Arrived) -> RequestFinished:
         """Ends a request whose id another one has now."""
         if (ended := observation.before) is not None:
-            earlier.status, earlier.end_time = end_status(ended.status), ended.time
-            earlier.metrics.finished_time = ended.time
-            self._record_in_flight(earlier, ended)
+            self._end(earlier, ended)
         time = earlier.end_time or observation.arrival_time
         event = self._finished(observation.request_id, earlier, time)
         event.num_schedule_calls = ended.num_schedule_calls if ended is not None else None
         return event
+
+    def _ended(self, observation: RequestEnded) -> Iterator[RequestFinished]:
+        """Ends a request between two steps."""
+        request = self._requests.get(observation.request_id)
+        if request is None:
+            return
+        self._end(request, observation)
+        yield self._finished(observation.request_id, request, observation.time)
+
+    def _end(self, request: Request, ended: RequestEnded) -> None:
+        request.status, request.end_time = end_status(ended.status), ended.time
+        request.metrics.finished_time = ended.time
+        self._record_in_flight(request, ended)
 
     def _record_in_flight(self, request: Request, ended: RequestEnded) -> None:
         # The tokens of steps in flight are included in the engine's number.
@@ -380,7 +399,14 @@ class Translator:
         )
 
     def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:
-        num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
+        started = self._started
+        num_blocks = started.num_gpu_blocks - started.num_reserved_blocks
+        has_host_blocks = started.num_cpu_blocks is not None
+        num_swapped = (
+            sum(request.status is SequenceStatus.SWAPPED for request in self._requests.values())
+            if has_host_blocks
+            else None
+        )
         return StepStats(
             num_running=len(self._running),
             num_waiting=observation.num_waiting,
@@ -395,6 +421,8 @@ class Translator:
             scheduler_time=0.0,
             model_forward_time=None,
             model_execute_time=None,
+            num_swapped=num_swapped,
+            num_free_cpu_blocks=observation.num_free_cpu_blocks,
             num_used_loras=self._num_used_loras(),
         )
 
@@ -412,5 +440,5 @@ class Translator:
             WaitReason(request_id=request.name, cause=cast(WaitCause, cause))
             for request_id, cause in observation.scheduled[-1].wait_reasons
             if (request := self._requests.get(request_id)) is not None
-            and request.status is SequenceStatus.WAITING
+            and request.status in _STILL_WAITS
         ]

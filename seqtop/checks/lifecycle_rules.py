@@ -9,6 +9,7 @@ from seqtop.checks.finding import Finding
 from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.block_index import has_positions
 from seqtop.state.model import SequenceState
 from seqtop.wire.batch import Member, SentOutput, members, scheduled_requests, sent_outputs
 from seqtop.wire.messages import (
@@ -206,7 +207,7 @@ class LifecycleRules(RuleGroup):
     @rule("table-short", "a block table is too short for the computed tokens")
     def _table_short(self, sequence: SequenceState, *, is_preempted: bool) -> Iterator[Finding]:
         info = self.state.info
-        if info is None or info.block_size < 1:
+        if info is None or info.block_size < 1 or not has_positions(info):
             return
         if sequence.status is not _RUNNING and not (is_preempted and sequence.status is _WAITING):
             return

@@ -13,6 +13,7 @@ from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.block_index import has_positions
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import CAUSES, OWN_TURN
@@ -380,7 +381,7 @@ class LivenessRules(RuleGroup):
     def _frees_blocks(self) -> bool:
         """Returns whether tables drop blocks behind a sliding window, so that any prompt fits."""
         info = self.state.info
-        if info is None or len(info.kv_cache_groups) > 1:
+        if info is None or len(info.kv_cache_groups) > 1 or not has_positions(info):
             return True
         reserved = info.num_reserved_blocks
         return reserved > 0 and any(

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from seqtop.state.model import CachedBlock, EngineData, SequenceState
+from seqtop.wire.messages import EngineInfo
 
 MAX_BLOCKS = 2**31
 """The largest pool size accepted from an engine."""
@@ -279,6 +280,17 @@ class _Owner(NamedTuple):
 
 def _mapping(owners: _Owner | dict[int, int]) -> dict[int, int]:
     return {owners.seq_id: owners.position} if isinstance(owners, _Owner) else owners
+
+
+def has_positions(info: EngineInfo | None, group: int = 0) -> bool:
+    """Returns whether the place of a block in its table says which tokens it holds.
+
+    Args:
+        info: The description of the engine.
+        group: The KV-cache group of the table.
+    """
+    specs = info.kv_cache_specs if info is not None else []
+    return group >= len(specs) or specs[group].get("has_positions", True) is not False
 
 
 def _sizes(state: EngineData) -> tuple[int, int, int]:

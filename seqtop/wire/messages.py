@@ -128,7 +128,8 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The recording from which `seqtop whatif` predicted this run; empty for a run of an engine."""
     kv_cache_specs: Public[list[dict[Name, Setting]]] = []
     """By KV-cache group, in the engine's order: its `kind`, and further settings by the engine's
-    names. Empty if the engine does not describe them."""
+    names. Empty if the engine does not describe them. `has_positions` is false if the place of a
+    block in its table does not say which tokens it holds, as in a ring."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):

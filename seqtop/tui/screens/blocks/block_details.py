@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.block_index import BlockIndex
+from seqtop.state.block_index import BlockIndex, has_positions
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
 from seqtop.text import format as fmt
@@ -84,6 +84,8 @@ def facts(
         return [(("The engine has published no blocks yet.", "dim"),)]
     block_size = state.info.block_size if state.info else 0
     held = holdings(state, index, block)
+    if not all(has_positions(state.info, holding.group) for holding in held):
+        block_size = 0
     lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
     if block in index.cached:
         lines += wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
@@ -184,7 +186,7 @@ def _headline(
             (0, ((name, "title"),)),
             (0, ((f"{sign} {word}", style if held or style == CACHED[1] else "dim"),)),
             (2, ((fmt.plural(len(held), "reference"), PLAIN),)),
-            (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held else ()),
+            (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held and block_size else ()),
         ],
         width,
         gap=3,
@@ -203,7 +205,7 @@ def _owner_line(holding: Holding, selected: int | None, block_size: int, width: 
             (3, ((f"seq {sequence.seq_id}", "dim"),)),
             (0, ((where, PLAIN),)),
             (1, ((f"KV-cache group {group}", PLAIN),) if group else ()),
-            (2, ((f"tokens {start} to {start + block_size - 1}", PLAIN),)),
+            (2, ((f"tokens {start} to {start + block_size - 1}", PLAIN),) if block_size else ()),
             (1, ((f"{sign} {status_word(request, sequence)}", style),)),
         ],
         width,
@@ -212,6 +214,10 @@ def _owner_line(holding: Holding, selected: int | None, block_size: int, width: 
 
 def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
     """Returns the ids of the tokens in a block; those not yet computed are dim."""
+    if not block_size:
+        return [
+            (("The place of this block in its table does not say which tokens it holds.", "dim"),)
+        ]
     start = holding.position * block_size
     prompt, sequence = holding.request.prompt_token_ids, holding.sequence
     num_prompt = sequence.num_prompt_tokens

@@ -1,0 +1,504 @@
+"""A real ContinuousBatchingManager that is stepped by hand, and a viewer that is compared.
+
+Nothing of transformers' is replaced; the model has two layers and random weights. The comparison
+reads the processor itself, block by block, which the adapter must not do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching import continuous_api
+
+from seqtop.adapters.transformers.hook import follow
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
+from seqtop.checks.thresholds import Thresholds
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
+from seqtop.sequence import SequenceStatus
+from seqtop.state.listener import StateChange
+from seqtop.state.ordering import SequenceView
+from seqtop.wire import parsing
+from seqtop.wire.batch import members
+from seqtop.wire.messages import Step
+
+SECONDS = 60.0
+THRESHOLDS = Thresholds(stalled_seconds=1e-6, overtaken_seconds=1e-6)
+"""Of those with a unit of time, none is left to the speed of the machine."""
+TRUE_FINDINGS = {"preempt-gains-nothing", "thrash", "overtaken"}
+"""Rules by which `seqtop check` finds what transformers does: it offloads requests whose blocks
+others hold, too, or that have gained nothing since the last time, and admits later requests that
+fit before one that does not."""
+VOCABULARY = 512
+
+os.environ["SEQTOP_TOKENIZER"] = ""
+
+
+def make_model(*, kinds: str = "ff", window: int = 24) -> Any:
+    """A model with random weights. `kinds` has a letter for each layer: full or sliding."""
+    torch.manual_seed(0)
+    names = {"f": "full_attention", "s": "sliding_attention"}
+    shape: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": len(kinds),
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+    }
+    if kinds == "f" * len(kinds):
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).eval()
+    config = transformers.Gemma2Config(
+        **shape,
+        head_dim=16,
+        sliding_window=window,
+        layer_types=[names[kind] for kind in kinds],
+        attn_implementation="eager",
+    )
+    return transformers.Gemma2ForCausalLM(config).eval()
+
+
+def make_manager(model: Any, *, samples: int = 1, eos: int = -1, **options: Any) -> Any:
+    """A manager with a small pool, which has not been started."""
+    config: dict[str, Any] = {
+        "page_size": 16,
+        "num_blocks": 24,
+        "max_batch_tokens": 64,
+        "use_async_batching": False,
+        **options,
+    }
+    generation = GenerationConfig(
+        max_new_tokens=24,
+        do_sample=samples > 1,
+        num_return_sequences=samples,
+        eos_token_id=eos,
+        pad_token_id=0,
+    )
+    return model.init_continuous_batching(
+        generation_config=generation,
+        continuous_batching_config=ContinuousBatchingConfig(**config),
+    )
+
+
+class Watch:
+    """What `seqtop check` finds, as a listener."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.step: Step | None = None
+        """The last step."""
+        self._checker = Checker(thresholds=THRESHOLDS)
+
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            event = parsing.event(change.payload)
+            self.findings += self._checker.apply(event)
+            if isinstance(event, Step):
+                self.step = event
+        elif change.state.info is not None:
+            self._checker = Checker(thresholds=THRESHOLDS)
+            self._checker.apply(change.state.info)
+
+    def end(self) -> None:
+        self.findings += self._checker.end()
+
+
+class ProcessorSpy:
+    """Records the calls of a processor.
+
+    It wraps the classes, and before the adapter wraps the instances.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self.batches: list[dict[str, int]] = []
+        """The tokens of each request in the batches whose outputs have not been processed."""
+        self.batch: dict[str, int] = {}
+        self.refused: list[str] = []
+        """The waiting requests for which the last call of `schedule_batch` found no blocks."""
+        self.num_updates = 0
+        self.preemptions: Counter[str] = Counter()
+        self.num_swaps = 0
+        self.cached: dict[str, int] = {}
+        """By request, the tokens found in the prefix cache when it became active."""
+        self.parents: dict[str, str] = {}
+        self.ended: dict[str, tuple[str, list[int]]] = {}
+        self.num_replaced = 0
+        """Blocks that were replaced by equal ones."""
+        self.is_in_margin = True
+        self._patch = pytest.MonkeyPatch()
+        scheduler, cache = type(processor.scheduler), type(processor.cache)
+        scheduler_of = processor.scheduler
+
+        def wrap(owner: Any, name: str, after: Any, before: Any = None) -> None:
+            original = getattr(owner, name)
+
+            @functools.wraps(original)
+            def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
+                held = before(*args) if before else None
+                result = original(this, *args, **kwargs)
+                after(held, result, *args)
+                return result
+
+            self._patch.setattr(owner, name, wrapper)
+
+        def scheduled(_: Any, result: Any, *__: Any) -> None:
+            waiting = scheduler_of.waiting_requests
+            self.refused = [request_id for request_id in self.refused if request_id in waiting]
+            if result[0]:
+                self.batches.append({one.state.request_id: one.query_length for one in result[0]})
+
+        def stored(_: Any, fits: bool, state: Any, *__: Any) -> None:
+            if not fits:
+                self.refused.append(state.request_id)
+
+        def measured(_: Any, is_in_margin: bool) -> None:
+            self.is_in_margin = is_in_margin
+
+        def matched(_: Any, num_tokens: int, request_id: str, *__: Any) -> None:
+            self.cached[request_id] = num_tokens
+
+        def offloaded(before: dict[str, Any], *_: Any) -> None:
+            for request_id in before.keys() - scheduler_of.active_requests.keys():
+                self.preemptions[request_id] += 1
+                self.num_swaps += scheduler_of.waiting_requests[request_id].is_cpu_offloaded
+
+        def forked(_: Any, __: Any, source: Any, request_ids: list[str], *___: Any) -> None:
+            for request_id in request_ids:
+                self.parents[request_id] = source.request_id
+                self.cached[request_id] = 0
+
+        def marked(before: list[int], _: Any, request_id: str, *__: Any) -> None:
+            (allocator,) = processor.cache.cache_allocators.values()
+            table = allocator.block_table[request_id]
+            self.num_replaced += sum(one != two for one, two in zip(before, table, strict=True))
+
+        def table(request_id: str, *_: Any) -> list[int]:
+            (allocator,) = processor.cache.cache_allocators.values()
+            return list(allocator.block_table[request_id])
+
+        def updated(*_: Any) -> None:
+            self.num_updates += 1
+            self.batch = self.batches.pop(0)
+
+        def delivered(_: Any, __: Any, output: Any) -> None:
+            self.ended[output.request_id] = output.status.name, list(output.generated_tokens)
+
+        wrap(scheduler, "schedule_batch", scheduled, before=lambda *_: self.refused.clear())
+        wrap(cache, "can_store_request_tokens", stored)
+        wrap(scheduler, "_try_to_meet_safety_margin", measured)
+        wrap(cache, "search_prefix_match", matched)
+        wrap(cache, "prepare_fork_request", forked)
+        wrap(
+            type(processor.offloading_manager),
+            "offload_requests",
+            offloaded,
+            before=lambda: dict(scheduler_of.active_requests),
+        )
+        if processor.cache.use_prefix_sharing:
+            (allocator,) = processor.cache.cache_allocators.values()
+            wrap(type(allocator), "mark_complete_blocks", marked, before=table)
+        wrap(type(processor), "update_batch", updated)
+        wrap(type(processor.output_router), "deliver", delivered)
+        wrap(
+            type(processor.output_router),
+            "deliver_batch",
+            lambda _, __, outputs: [
+                delivered(None, None, output) for output in outputs if output.is_finished()
+            ],
+        )
+
+    def close(self) -> None:
+        self._patch.undo()
+
+
+class SteppedEngine:
+    """A manager without a thread, its processor, and their viewer."""
+
+    def __init__(
+        self, manager: Any, processor: Any, session: Session, watch: Watch, spy: ProcessorSpy
+    ) -> None:
+        self.manager, self.processor = manager, processor
+        self.scheduler = processor.scheduler
+        self.session, self.watch, self.spy = session, watch, spy
+        self.differences: list[str] = []
+        self.reasons: Counter[str] = Counter()
+        self.num_starved = self.num_compared = 0
+        self._names: dict[str, str] = {}
+        """The names of requests in the viewer, if they are not their ids."""
+        self._sector = processor.cache.bytes_per_sector
+
+    def add(
+        self, name: str, prompt: list[int], max_tokens: int = 24, shown: str | None = None
+    ) -> None:
+        """Adds a request. Its name in the viewer is `shown`; by default it is `name`."""
+        self._names[name] = shown or name
+        self.manager.add_request(prompt, request_id=name, max_new_tokens=max_tokens)
+
+    def _name(self, request_id: str) -> str:
+        return self._names.get(request_id, request_id)
+
+    def cancel(self, name: str) -> None:
+        self.manager.cancel_request(name)
+
+    def step(self) -> None:
+        """Make a step, and compare what the viewer shows after it with what is true."""
+        num_updates = self.spy.num_updates
+        self.manager._generation_loop_body(self.processor, False)
+        if self.spy.num_updates > num_updates:
+            self.compare()
+
+    def run(self, most: int = 2_000) -> None:
+        for _ in range(most):
+            if self.manager.input_queue.empty() and not self.processor.has_pending_requests():
+                return
+            self.step()
+        raise AssertionError("it does not end")
+
+    def compare(self) -> None:
+        truth, shown = self.truth(), None
+        # After a difference, others are likely, and waiting is in vain.
+        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
+        while True:
+            if self.session.state.step >= self.spy.num_updates - 1:
+                with self.session.lock:
+                    shown = self.shown()
+                if shown == truth:
+                    break
+            if time.monotonic() > deadline:
+                self.differences.append(f"{self.spy.num_updates}: {difference(shown, truth)}")
+                break
+            time.sleep(0.0005)
+        self.num_compared += 1
+        self.num_starved += len(self.scheduler.starved_requests)
+        self._compare_reasons()
+
+    def truth(self) -> dict[str, Any]:
+        scheduler, cache = self.scheduler, self.processor.cache
+        starved = {state.request_id for state, _ in scheduler.starved_requests}
+        active, spy = scheduler.active_requests, self.spy
+        states = {**active, **scheduler.waiting_requests}
+        allocators = cache.cache_allocators.values()
+        num_cached = sum(len(one.ledger.cached_blocks) * one.bytes_per_block for one in allocators)
+        capacity = cache.pool.num_sectors * self._sector
+        free = cache.compute_free_capacity(relative=False)
+
+        def status(state: Any) -> str:
+            if state.request_id in active:
+                return "STARVED" if state.request_id in starved else "RUNNING"
+            if state.is_cpu_offloaded:
+                return "SWAPPED"
+            return "PREEMPTED" if spy.preemptions[state.request_id] else "WAITING"
+
+        def tokens(state: Any) -> tuple[list[int], list[int]]:
+            output = state.to_generation_output()
+            return output.prompt_ids, output.generated_tokens
+
+        return {
+            "requests": {
+                self._name(name): {
+                    "status": status(state),
+                    "computed": state.position_offset,
+                    "tables": {
+                        kind: [block * one.bytes_per_block for block in one.block_table[name]]
+                        for kind, one in cache.cache_allocators.items()
+                        if one.block_table.get(name)
+                    },
+                    "tokens": tokens(state),
+                    "preemptions": spy.preemptions[name],
+                    "parent": spy.parents.get(name, ""),
+                    "cached": spy.cached.get(name, 0) if name in active else None,
+                }
+                for name, state in states.items()
+            },
+            "running": set(map(self._name, active)),
+            "waiting": [
+                self._name(name)
+                for name in scheduler.waiting_requests_order
+                if not states[name].is_cpu_offloaded
+            ],
+            "free": free,
+            "cached": num_cached,
+            "used": capacity - free - num_cached,
+            "batch": {self._name(name): num for name, num in spy.batch.items()},
+            "tokens": sum(spy.batch.values()),
+            "host": self._host(),
+        }
+
+    def _host(self) -> Any:
+        manager = self.processor.offloading_manager
+        if manager._cpu_pool is None or len(self.processor.cache.cache_allocators) > 1:
+            return None
+        blocks = manager._request_id_to_cpu_blocks
+        return {name: list(*own.values()) for name, own in blocks.items()}
+
+    def shown(self) -> dict[str, Any] | None:
+        state, info = self.session.state, self.session.state.info
+        if state.stats is None or info is None:
+            return None
+        cache = self.processor.cache
+        num_sectors = cache.pool.num_sectors + cache.pool.num_reserved_sectors
+        unit = num_sectors * self._sector // info.num_gpu_blocks
+        view = SequenceView()
+        view.rebuild(state)
+        rows = {
+            name: (request, state.sequences[request.seq_ids[0]])
+            for name, request in state.requests.items()
+            if not request.finish_reason
+        }
+        kinds = info.kv_cache_groups or list(cache.cache_allocators)
+
+        def tables(sequence: Any) -> dict[str, list[int]]:
+            """The address of each block, by kind, from the viewer's blocks of one size."""
+            own = dict(
+                zip(kinds, [sequence.block_table, *sequence.group_block_tables], strict=False)
+            )
+            addresses: dict[str, list[int]] = {}
+            for kind, one in cache.cache_allocators.items():
+                if table := own.get(kind):
+                    size = one.bytes_per_block
+                    held = {block * unit for block in table}
+                    if f"{kind}, rest" in own:
+                        held |= {block * unit for block in own[f"{kind}, rest"]}
+                    starts = [block * unit for block in table if block * unit % size == 0]
+                    assert held == {
+                        address for start in starts for address in range(start, start + size, unit)
+                    }
+                    addresses[kind] = starts
+            return addresses
+
+        return {
+            "requests": {
+                name: {
+                    "status": sequence.engine_status or sequence.status.name,
+                    "computed": sequence.num_computed_tokens,
+                    "tables": tables(sequence),
+                    "tokens": (list(request.prompt_token_ids), list(sequence.output_token_ids)),
+                    "preemptions": request.num_preemptions,
+                    "parent": request.parent_request_id,
+                    "cached": sequence.num_cached_tokens
+                    if sequence.status is SequenceStatus.RUNNING
+                    else None,
+                }
+                for name, (request, sequence) in rows.items()
+            },
+            "running": {
+                name
+                for name, (_, sequence) in rows.items()
+                if sequence.status is SequenceStatus.RUNNING
+            },
+            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            "free": state.stats.num_free_blocks * unit,
+            "cached": (state.stats.num_cached_blocks or 0) * unit,
+            "used": state.stats.num_used_blocks * unit,
+            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
+            if self.watch.step is not None
+            else {},
+            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
+            "host": {
+                name: list(sequence.host_table)
+                for name, (_, sequence) in rows.items()
+                if sequence.host_table
+            }
+            if info.num_cpu_blocks is not None
+            else None,
+        }
+
+    def _compare_reasons(self) -> None:
+        """A reason of no blocks is one where no blocks were found, and the reverse."""
+        with self.session.lock:
+            state = self.session.state
+            given = {
+                name: state.requests[name].wait_reason.cause
+                for name in state.wait_reason_ids
+                if name in state.requests and state.requests[name].wait_reason
+            }
+        self.reasons.update(given.values())
+        scheduler, spy = self.scheduler, self.spy
+        missing = set(spy.refused) - given.keys()
+        if missing:
+            self.differences.append(f"{spy.num_updates}: {missing} found no blocks, {given}")
+        num_tokens = sum(spy.batch.values())
+        for name, cause in given.items():
+            is_true = {
+                "no_blocks": name in spy.refused,
+                "reserved_blocks": not spy.is_in_margin or sum(spy.preemptions.values()) > 0,
+                "token_budget": num_tokens == self.processor.max_batch_tokens,
+                "seq_limit": len(spy.batch) == scheduler.max_requests_per_batch,
+            }.get(cause, True)
+            if not is_true:
+                self.differences.append(f"{spy.num_updates}: {name} waits for {cause}")
+
+    def compare_ends(self) -> None:
+        """Compares the ends of all requests."""
+        state = self.session.state
+        for name, (true_status, output) in self.spy.ended.items():
+            (seq_id,) = state.requests[self._name(name)].seq_ids
+            sequence = state.sequences[seq_id]
+            status = sequence.engine_status or sequence.status.name.split("_")[0]
+            if (shown := (status, list(sequence.output_token_ids))) != (true_status, output):
+                self.differences.append(f"{name} ended: {shown}, {true_status, output} is true")
+
+
+def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
+    """The first part that differs."""
+    if shown is None:
+        return "nothing is shown"
+    for key, value in truth.items():
+        if shown[key] == value:
+            continue
+        if key != "requests":
+            return f"{key}: {shown[key]} is shown, {value} is true"
+        for name in {*value, *shown[key]}:
+            one, other = shown[key].get(name), value.get(name)
+            if one is None or other is None:
+                return f"{name}: {one} is shown, {other} is true"
+            for field in other:
+                if one[field] != other[field]:
+                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
+    return "it came too late"
+
+
+@contextmanager
+def stepped(manager: Any) -> Iterator[SteppedEngine]:
+    """A viewer of a manager, in which `seqtop check` finds nothing but what is true."""
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        manager.batch_processor = processor = manager._create_batch_processor()
+        manager.current_batch = 0
+        assert isinstance(processor, continuous_api.ContinuousBatchProcessor)
+        spy, watch = ProcessorSpy(processor), Watch()
+        follow(manager, endpoint)
+        assert manager._create_batch_processor() is processor  # as its thread does
+        attachment = manager._seqtop_follower._attachment
+        assert attachment is not None
+        session = Session(endpoint)
+        session.add_listener(watch.note)
+        with session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            engine = SteppedEngine(manager, processor, session, watch, spy)
+            try:
+                yield engine
+                assert attachment.is_attached
+                manager.background_thread_status.mark_as_stopped()
+                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+                watch.end()
+                engine.compare_ends()
+                assert not engine.differences, engine.differences[:3]
+                false = [one for one in watch.findings if one.rule not in TRUE_FINDINGS]
+                assert not false, false[:3]
+                assert session.state.num_anomalies == 0, session.state.last_anomaly
+            finally:
+                spy.close()
