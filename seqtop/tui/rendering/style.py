@@ -25,7 +25,10 @@ STYLES = frozenset(
         "running-low", "running-mid", "prefill-low", "prefill-mid", "waiting-low",
         "owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5",
         "owner-0-edge", "owner-1-edge", "owner-2-edge", "owner-3-edge", "owner-4-edge",
-        "owner-5-edge", "selected", "selected-shared", "selected-edge", "unheld", "unheld-edge",
+        "owner-5-edge", "owner-0-fill", "owner-1-fill", "owner-2-fill", "owner-3-fill",
+        "owner-4-fill", "owner-5-fill", "owner-0-fill-edge", "owner-1-fill-edge",
+        "owner-2-fill-edge", "owner-3-fill-edge", "owner-4-fill-edge", "owner-5-fill-edge",
+        "selected", "selected-shared", "selected-edge", "unheld", "unheld-edge",
         "unheld-cached", "unheld-cached-edge",
     }
 )  # fmt: skip

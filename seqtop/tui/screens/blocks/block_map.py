@@ -4,7 +4,7 @@ from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.blocks.cells import grid, pool_line, pools_of, shown_owners
+from seqtop.tui.screens.blocks.cells import BlockTexts, grid, pool_line, pools_of, shown_owners
 from seqtop.tui.ui_state import Changes, UiState
 
 MAX_LINES = 1_000
@@ -31,6 +31,7 @@ class BlockMap(CellMap[int]):
         self.block_grid = grid(0, 0, 0, 0)
         """The arrangement of the blocks in the last frame."""
         self._ui = ui
+        self._texts = BlockTexts()
         self._lines_of_cells: dict[int, tuple[Line, set[int]]] = {}
         """The lines of cells of one column by number, each with the owners that it shows."""
         self._lines_for: tuple[BlockGrid, int | None] | None = None
@@ -141,7 +142,7 @@ class BlockMap(CellMap[int]):
     def _cells(self, y: int) -> Line:
         drawn, selected = self.block_grid, self._ui.cursor.seq_id
         if drawn.width > 1:  # such cells show the filled slots, which change at every step
-            return pool_line(drawn, self._ui.state, self.index, y, selected)
+            return pool_line(drawn, self._ui.state, self.index, y, selected, self._texts)
         return self._line_of_cells(y)[0]
 
     def _owners_on(self, y: int) -> set[int]:
@@ -158,6 +159,6 @@ class BlockMap(CellMap[int]):
             self._lines_for = key
         cells = self._lines_of_cells.get(y)
         if cells is None:
-            line = pool_line(key[0], self._ui.state, self.index, y, key[1])
+            line = pool_line(key[0], self._ui.state, self.index, y, key[1], self._texts)
             cells = self._lines_of_cells[y] = line, shown_owners(key[0], self.index, y)
         return cells

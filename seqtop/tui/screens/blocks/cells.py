@@ -7,9 +7,10 @@ have signs of their own. If a pool has more blocks than cells fit, a cell stands
 
 from collections.abc import Iterable, Mapping
 
-from seqtop.state import EngineState
+from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
 from seqtop.text import format as fmt
+from seqtop.text.sanitize import is_narrow, safe_text
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
 from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
@@ -32,6 +33,10 @@ SWAPPED = ("⇄", OWNER_STYLES[0])
 """The sign of a swapped-out block in host memory; its style is that of its owner."""
 RESERVED = ("∅", "unheld")
 SELECTED_SHARED = ("▓", "selected-shared")
+LEAST_ROOM = 6
+"""The columns in a cell from which on it shows the block's text."""
+MAX_TEXTS = 4_000
+"""The texts of blocks that are kept."""
 SHADES = "░▒▓█"
 """Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
 
@@ -121,8 +126,60 @@ def fill(state: EngineState, index: BlockIndex, block: int) -> float:
     return most / size if owners else 1.0
 
 
+class BlockTexts:
+    """The texts of blocks, of which those that have been made are kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], str] = {}
+        """By sequence, its tokens and the logical position of the block."""
+
+    def text(self, state: EngineState, index: BlockIndex, block: int) -> str:
+        """Returns the text of the tokens in a block; empty if it is unknown.
+
+        It is that of the block's first owner, or of the sequence that wrote it into the prefix
+        cache. For a part of a prompt, of which only the whole text is known, it is the token ids.
+        """
+        owner = next(iter(index.owners(block).items()), None)
+        if owner is None and state.cached_blocks is not None:
+            writer = state.cached_blocks.get(block)
+            owner = None if writer is None else (writer.seq_id, writer.position)
+        sequence = None if owner is None else state.sequences.get(owner[0])
+        if owner is None or sequence is None or state.info is None:
+            return ""
+        key = (*owner, min(sequence.num_tokens, (owner[1] + 1) * state.info.block_size))
+        text = self._known.get(key)
+        if text is None:
+            if len(self._known) > MAX_TEXTS:
+                self._known.clear()
+            request = state.requests[sequence.request_id]
+            text = _text(request, sequence, owner[1] * state.info.block_size, key[2])
+            self._known[key] = text
+        return text
+
+
+def _text(request: RequestState, sequence: SequenceState, start: int, stop: int) -> str:
+    """Returns the text of the tokens from `start` to `stop` of a sequence."""
+    prompt, pieces = sequence.num_prompt_tokens, []
+    if start < prompt:
+        if start == 0 and prompt <= stop and request.prompt:
+            pieces.append(request.prompt)
+        else:
+            pieces += [f"{token} " for token in request.prompt_token_ids[start : min(stop, prompt)]]
+    lengths = sequence.text_lengths
+    first, last = max(start - prompt, 0), max(stop - prompt, 0)
+    before = sum(length for length in lengths[:first] if length > 0)
+    length = sum(length for length in lengths[first:last] if length > 0)
+    pieces.append(sequence.text[before : before + length])
+    return safe_text(" ".join("".join(pieces).split()))
+
+
 def pool_line(
-    grid: BlockGrid, state: EngineState, index: BlockIndex, y: int, selected: int | None
+    grid: BlockGrid,
+    state: EngineState,
+    index: BlockIndex,
+    y: int,
+    selected: int | None,
+    texts: BlockTexts,
 ) -> Line:
     """Returns line `y` of the map: in a row's first line the first block's number, then cells."""
     if grid.title(y) is not None:
@@ -144,6 +201,8 @@ def pool_line(
                 first + block - blocks.start,
                 grid,
                 sub_line,
+                text=_part(texts.text(state, index, block), grid, sub_line),
+                own="" if selected is None else owner_mark(selected)[1],
             )
             for block in blocks
         ],
@@ -157,7 +216,25 @@ def shown_owners(grid: BlockGrid, index: BlockIndex, y: int) -> set[int]:
     return {next(iter(owners)) for cell in grid.cells(y) for owners in index.held(cell)[:1]}
 
 
-def cell(sign: StyledText, fill: float, number: int, grid: BlockGrid, sub_line: int) -> Line:
+def _part(text: str, grid: BlockGrid, sub_line: int) -> str:
+    """Returns the part of a block's text that a line of its cell shows."""
+    room = grid.width - 2
+    if room < LEAST_ROOM or not 0 < sub_line < grid.lines - 1:
+        return ""
+    part = text[(sub_line - 1) * room : sub_line * room]
+    return f" {part}" if is_narrow(part) else ""  # a wide character could be cut by the cursor
+
+
+def cell(
+    sign: StyledText,
+    fill: float,
+    number: int,
+    grid: BlockGrid,
+    sub_line: int,
+    *,
+    text: str = "",
+    own: str = "",
+) -> Line:
     """Returns a line of a block's cell, with the gap after it.
 
     Args:
@@ -166,21 +243,25 @@ def cell(sign: StyledText, fill: float, number: int, grid: BlockGrid, sub_line: 
         number: The number of the block, which wide cells show.
         grid: The grid, with the size of a cell.
         sub_line: The number of the line in the cell.
+        text: The text of the line, if it is not the first or the last one.
+        own: The style of the selected sequence, whose blocks stand out from the others.
     """
     glyph, style = sign
+    body = f"{style}-fill" if style in OWNER_STYLES else style
+    if style.startswith("selected"):
+        body = own or style
     width, gap = grid.width, " " * (grid.pitch - grid.width)
     filled = width if fill >= 1 else max(round(width * fill), 1)
     if grid.lines > 1 and sub_line == grid.lines - 1:
-        base = "selected" if style.startswith("selected") else style
-        parts = [(EDGE * filled, f"{base}-edge"), (EDGE * (width - filled), "unheld-edge")]
+        parts = [(EDGE * filled, f"{body}-edge"), (EDGE * (width - filled), "unheld-edge")]
     elif sub_line > 0:
-        parts = [(" " * filled, style), (" " * (width - filled), "unheld")]
+        text = f"{text:<{width}}"
+        parts = [(text[:filled], body), (text[filled:], "unheld")]
     else:
         digits = grid.label - 2
         text = f" {number}" if width >= digits + 3 else ""
         text = f"{text:<{width - 1}}"
-        over = "selected-shared" if style == "selected" else style
-        parts = [(glyph, style), (text[: filled - 1], over), (text[filled - 1 :], "unheld")]
+        parts = [(glyph, style), (text[: filled - 1], body), (text[filled - 1 :], "unheld")]
     return tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.blocks.cells import FREE, cell, condensed_mark, grid
+from seqtop.tui.screens.blocks.cells import FREE, BlockTexts, cell, condensed_mark, grid
 from tests.support.block_screen import pool, sequence
 from tests.support.piloting import play, screen, words
 from tests.support.scripted import Script, ScriptedSource, scene
@@ -86,12 +87,36 @@ def test_a_wide_cell_is_coloured_as_far_as_its_slots_are_filled() -> None:
     first, second, last = (
         cell(("A", "owner-0"), 0.25, 17, drawn, sub_line) for sub_line in (0, 1, drawn.lines - 1)
     )
-    assert first[:2] == (("A", "owner-0"), (" 1", "owner-0"))
+    assert first[:2] == (("A", "owner-0"), (" 1", "owner-0-fill"))
     assert plain(first) == "A 17        "
-    assert second[:2] == (("   ", "owner-0"), (" " * 8, "unheld"))
-    assert last[:2] == (("▀" * 3, "owner-0-edge"), ("▀" * 8, "unheld-edge"))
-    full = cell(("█", "selected"), 1.0, 17, drawn, 0)
-    assert full[:2] == (("█", "selected"), (" 17       ", "selected-shared"))
+    assert second[:2] == (("   ", "owner-0-fill"), (" " * 8, "unheld"))
+    assert last[:2] == (("▀" * 3, "owner-0-fill-edge"), ("▀" * 8, "unheld-edge"))
+    full = cell(("█", "selected"), 1.0, 17, drawn, 0, own="owner-2")
+    assert full[:2] == (("█", "selected"), (" 17       ", "owner-2"))
+
+
+def test_a_large_cell_has_the_text_of_its_block() -> None:
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=20)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    script.arrive("one", num_prompt=16, prompt="Tell me\na story")
+    script.step(prefill={"one": 16})
+    for _ in range(24):
+        script.step()
+    with play(app, (118, 40)) as pilot:
+        pilot.press("2")
+        (seq_id,) = source.state.requests["one"].seq_ids
+        output = source.state.sequences[seq_id]
+        texts, index = BlockTexts(), pool(app).index
+        blocks = [texts.text(source.state, index, block) for block in output.block_table]
+        assert blocks[0] == "Tell me a story"
+        assert " ".join(blocks[1:]).replace(" ", "") == output.text.replace(" ", "")
+        room = pool(app).block_grid.width - 2
+        assert blocks[0][:room] in screen(app)
+        assert blocks[1][:room].strip() in screen(app)
+        script.step(stop={"one": SequenceStatus.FINISHED_STOPPED})
+        pilot.draw()
+        assert blocks[1][:room].strip() not in screen(app), "its blocks are free"
 
 
 def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
