@@ -2,7 +2,10 @@
 
 import pytest
 
+from seqtop.checks.finding import Finding
+from seqtop.checks.stream_checker import LocatedFinding
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.checks import sequence_sentence
 from tests.support.checks_screen import KEY, found, recorded
 from tests.support.piloting import checked, notices, play, words
 
@@ -42,3 +45,13 @@ def test_the_key_alone_has_the_record_checked(app: SeqtopApp) -> None:
         pilot.press("v")
         rules = "budget", "block-leak", "token-sum"
         assert any(f"Check {rule} failed" in words(app) for rule in rules)
+
+
+def test_of_the_findings_about_a_sequence_the_newest_is_shown() -> None:
+    located = [
+        LocatedFinding(number, 10 * step, Finding("token-sum", f"the sum of step {step}", step))
+        for number, step in enumerate((3, 7), start=1)
+    ]
+    assert sequence_sentence(located) == (
+        "Error token-sum at step 7: the sum of step 7 (1 other finding)."
+    )

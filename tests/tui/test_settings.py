@@ -142,13 +142,13 @@ def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
     app = SeqtopApp(
         source,
         settings=Settings(columns=("request", "e2e", "out", "text"), filter="status:wait"),
-        problems=["config.toml: no setting 'colour'."],
+        problems=["config.toml: no setting '[b]colour[/b]'."],
     )
     with play(app, (100, 24)) as pilot:
         assert titles(app) == ["Request", "E2E", "Out", "Text"]
         assert "status:wait" in screen(app)
         assert "5 of 17" in screen(app)
-        assert "no setting 'colour'" in screen(app)
+        assert "no setting '[b]colour[/b]'" in screen(app), "it is no markup"
         pilot.press("slash", "end", "n")
         assert "the active filter is status:wait." in words(app)
         pilot.press("less_than_sign", "escape")  # from an order that is no column

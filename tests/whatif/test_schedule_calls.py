@@ -1,10 +1,13 @@
 """What an asynchronous scheduler was given is assigned to its calls, not to the outputs."""
 
+from unittest.mock import Mock
+
 import msgspec
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.whatif.replay import Clock, Replay, ReplayOptions
 from seqtop.whatif.workload import Workload
 from seqtop.wire import codec
 from seqtop.wire.messages import ControlCall, Event, RequestArrived, RequestFinished, Step
@@ -37,8 +40,8 @@ def test_inputs_belong_to_the_call_of_the_scheduler_that_saw_them_first() -> Non
             engine_info(),
             arrived(0, first),
             arrived(1, first + 1),
-            outputs(first, first + 2),  # two calls were before the first outputs
             arrived(2, first + 2),
+            outputs(first, first + 2),  # two calls were before the first outputs
             outputs(first + 1, first + 3, reset),
             aborted(0, first + 2),  # before the third call, reported with the next outputs
             outputs(first + 2, first + 4),
@@ -47,7 +50,13 @@ def test_inputs_belong_to_the_call_of_the_scheduler_that_saw_them_first() -> Non
         ]
         store = MemoryStore()
         append(store, [codec.encode(event) for event in events], EngineState())
-        steps = Workload(store).steps
+        workload, scheduler = Workload(store), Mock(**{"process_outputs.return_value": []})
+        Replay(workload, ReplayOptions(), Clock()).run(scheduler)
+        called = [name for name, _, _ in scheduler.method_calls if name != "process_outputs"]
+        assert " ".join(called) == (
+            "add schedule add schedule add control abort schedule schedule"
+        ), "the third request came before the first outputs"
+        steps = workload.steps
         assert [inputs.arrived for inputs in steps] == [["req-0"], ["req-1"], ["req-2"], []]
         assert [inputs.aborted for inputs in steps] == [[], [], ["req-0"], []]
         assert [inputs.aborted_during for inputs in steps] == [[], [], [], ["req-1"]]

@@ -5,12 +5,15 @@ from collections import Counter
 from msgspec.structs import replace
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.block_cursor import BlockCursor
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.sequences.table import Rows
 from tests.support.block_screen import pool, table
 from tests.support.drawing import drawn
+from tests.support.events import arrival, engine_info, step, update
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 
@@ -174,3 +177,15 @@ def test_a_small_pool_has_no_larger_cells_to_zoom_to(app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
         pilot.press("2", "z")
         assert "Every block has a cell of its own." in screen(app)
+
+
+def test_blocks_that_changed_in_frames_without_a_map_are_drawn_with_the_next() -> None:
+    state, cursor = EngineState(), BlockCursor()
+    for event in (engine_info(), arrival(1), arrival(2)):
+        state.apply(event)
+    cursor.index(state)
+    cursor.take_changed()
+    for seq_id in (1, 2):
+        state.apply(step(seq_id, sequences=[update(seq_id, new_blocks=[10 + seq_id])]))
+        cursor.update(state, {seq_id})
+    assert cursor.take_changed() == {11, 12}
