@@ -107,6 +107,9 @@ def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) 
     assert "PREDICTION, of no real runs:" in lines
     assert "num_gpu_blocks: 40 recorded" in lines
     assert any(line.lstrip().startswith("32 ") and line.endswith("█") for line in lines)
+    assert main(["whatif", recording, "--sweep", "preemption_victim=last,largest", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["recorded_value"], len(answer["points"])) == ("last", 2)
 
 
 def test_the_highest_load_that_keeps_the_objectives_has_a_range(
