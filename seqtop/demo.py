@@ -47,10 +47,14 @@ class DemoEngine:
         model: A checkpoint, as `engine-stub serve --model` takes it; by default the bundled one.
         device: `cpu`, `cuda` or `auto`.
         pace: The most engine steps per second; 0 for no limit.
+        load: A file with a workload to run instead of the demo's.
     """
 
-    def __init__(self, *, model: str | None, device: str, pace: float) -> None:
+    def __init__(
+        self, *, model: str | None, device: str, pace: float, load: str | None = None
+    ) -> None:
         self._arguments = ["--device", device, "--pace", str(pace)]
+        self._arguments += ["--demo"] if load is None else ["--load", load, "--threads", "1"]
         if model is not None:
             self._arguments += ["--model", model]
 
@@ -59,7 +63,7 @@ class DemoEngine:
         self._directory = tempfile.TemporaryDirectory(prefix="seqtop-")
         self._log = Path(self._directory.name, "engine.log")
         self.endpoint = f"ipc://{self._directory.name}/engine"
-        command = [sys.executable, "-m", "engine_stub", "serve", "--demo", "--control"]
+        command = [sys.executable, "-m", "engine_stub", "serve", "--control"]
         command += ["--bind", self.endpoint, "--until-stdin-closes", *self._arguments]
         with self._log.open("wb") as log:
             # The engine ends when its standard input closes, however this process ends.

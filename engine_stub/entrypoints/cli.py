@@ -112,7 +112,14 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--pace", type=not_negative, default=0.0, metavar="STEPS", help="steps per second"
     )
-    serve.add_argument("--demo", action="store_true", help="generate an endless workload")
+    workload = serve.add_mutually_exclusive_group()
+    workload.add_argument("--demo", action="store_true", help="generate an endless workload")
+    workload.add_argument(
+        "--load",
+        metavar="FILE",
+        help="run the requests of a workload in the Mooncake format, such as seqtop export"
+        " --mooncake writes, at the times in it; prompts are made up, but share the same prefixes",
+    )
     serve.add_argument(
         "--until-stdin-closes",
         action="store_true",
@@ -234,6 +241,16 @@ def _serve(options: argparse.Namespace) -> int:
             _check_http(options.http, insecure=options.insecure)
     except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
+    from engine_stub.entrypoints import load
+
+    rows: list[load.LoadRow] = []
+    if options.load is not None:
+        try:
+            rows = load.read(options.load)
+        except load.LoadError as error:
+            return _fail(f"--load {options.load}: {error}", status=2)
+        except OSError as error:
+            return _fail(f"--load {options.load} cannot be read: {error.strerror}", status=2)
     # The engine needs no numpy; torch warns if it is missing.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     logging.basicConfig(format="engine-stub: %(message)s")
@@ -260,6 +277,17 @@ def _serve(options: argparse.Namespace) -> int:
         torch.set_num_threads(threads)
     try:
         engine = LLMEngine(EngineConfig(**given))
+        sources: list[RequestSource] = []
+        if rows:
+            sources.append(
+                load.LoadSource(
+                    rows,
+                    max_model_len=engine.max_model_len,
+                    vocab_size=engine.model_config.vocab_size,
+                    block_size=engine.config.block_size,
+                    clock=engine.clock,
+                )
+            )
         info = engine_info(
             engine,
             engine_id=options.name,
@@ -274,6 +302,9 @@ def _serve(options: argparse.Namespace) -> int:
             insecure=options.insecure,
             repairs=True,
         )
+    except load.LoadError as error:
+        engine.close()
+        return _fail(f"--load {options.load}: {error}", status=2)
     except (ValueError, OSError, PublishError, StageError) as error:
         return _fail(str(error))
     except torch.OutOfMemoryError as error:
@@ -292,7 +323,6 @@ def _serve(options: argparse.Namespace) -> int:
                 running.enter_context(recorder)
             except flight_recorder.FlightRecorderError as error:
                 logging.getLogger("engine_stub").warning("%s", error)
-        sources: list[RequestSource] = []
         if options.http is not None:
             try:
                 listener = running.enter_context(_http_listener(options, engine, info))

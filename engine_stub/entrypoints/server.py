@@ -98,7 +98,12 @@ class EngineServer:
                 paced_time = time.monotonic() - pause_start
 
     def add(
-        self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: Params,
+        priority: int = 0,
+        arrival_time: float | None = None,
     ) -> list[SequenceGroup]:
         """Adds a request and publishes its arrival; see `LLMEngine.add_request`.
 
@@ -106,7 +111,9 @@ class EngineServer:
             ValueError: The request is refused, or causes any other error.
         """
         try:
-            groups = self._engine.add_request(request_id, prompt, params, priority=priority)
+            groups = self._engine.add_request(
+                request_id, prompt, params, arrival_time=arrival_time, priority=priority
+            )
         except ValueError:
             raise
         except Exception as error:

@@ -32,6 +32,12 @@ def add_command(commands: Commands) -> None:
         metavar="STEPS",
         help="the most engine steps per second, 0 for no limit (default: 15)",
     )
+    demo.add_argument(
+        "--load",
+        metavar="FILE",
+        help="run the requests of a workload in the Mooncake format, such as seqtop export"
+        " --mooncake writes, once and at the times in it",
+    )
     add_view_options(demo)
     demo.set_defaults(run=run, validate=lambda _: 0)
 
@@ -42,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         with (
-            DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
+            DemoEngine(
+                model=options.model, device=options.device, pace=options.pace, load=options.load
+            ) as engine,
             DemoSession(engine) as session,
         ):
             warn("starting the bundled engine …")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
+    from seqtop.export.mooncake import Workload
     from seqtop.export.torch_trace import TorchTrace
     from seqtop.history.timeline import Timeline
 
@@ -41,12 +42,31 @@ def add_command(commands: Commands) -> None:
         action="store_true",
         help="Parquet files of requests, sequences, steps, tokens and events, in a directory",
     )
+    form.add_argument(
+        "--mooncake",
+        action="store_true",
+        help="the workload as JSON lines, as AIPerf, Dynamo and vLLM's benchmarks replay it",
+    )
+    form.add_argument(
+        "--vcr", action="store_true", help="JSON lines for vllm-vcr, whose mock engine plays them"
+    )
+    form.add_argument(
+        "--otlp",
+        action="store_true",
+        help="spans of the requests as OTLP JSON lines, for the OpenTelemetry Collector",
+    )
     export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
     export.add_argument(
         "--merge",
         metavar="FILE",
         help="with --perfetto: a trace of torch.profiler from the same machine, as JSON, to put"
         " below on the same clock",
+    )
+    export.add_argument(
+        "--block-size",
+        type=_block_size,
+        metavar="TOKENS",
+        help="with --mooncake: tokens per block (default: as the engine)",
     )
     export.add_argument(
         "--redact",
@@ -63,6 +83,12 @@ def add_command(commands: Commands) -> None:
     add_timeout(export)
     add_curve_keys(export)
     export.set_defaults(run=run)
+
+
+def _block_size(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,6 +140,8 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "--parquet needs pyarrow: pip install 'seqtop[export]'"
     if options.merge is not None and not options.perfetto:
         return "--merge needs --perfetto"
+    if options.block_size is not None and not options.mooncake:
+        return "--block-size needs --mooncake"
     if options.merge is not None and options.redact:
         return "--redact cannot know which names in a trace of --merge are texts"
     return None
@@ -145,21 +173,46 @@ def _write_parquet(timeline: Timeline, options: argparse.Namespace) -> str:
 
 def _write_file(timeline: Timeline, options: argparse.Namespace, merged: TorchTrace | None) -> str:
     """Writes the file; returns what it contains."""
-    from seqtop.export import csv_rows, perfetto
+    from seqtop.export import csv_rows, mooncake, otlp, perfetto, vcr
     from seqtop.export.lifecycle import read_runs, redacted
 
-    runs = read_runs(timeline)
-    if options.redact:
-        runs = redacted(runs)
+    times = vcr.TokenTimes() if options.vcr else None
+    runs = read_runs(timeline, times)
+    shown = redacted(runs) if options.redact else runs
+    contents = _contents(runs, options)
+    lines: Iterable[bytes] = ()
+    if options.perfetto:
+        lines = perfetto.encode(shown, merged)
+    elif options.mooncake:
+        # Only as long as tokens are known, it is known which prompts share a prefix.
+        block_size = options.block_size or mooncake.block_size_of(runs)
+        workload = mooncake.read(runs, block_size, redact=options.redact)
+        lines = mooncake.encode(workload)
+        contents = _workload(workload, block_size)
+    elif times is not None:
+        lines = vcr.encode(runs, times, redact=options.redact)
+    elif options.otlp:
+        lines = otlp.encode(shown)
+    num_lines = 0
     with _output(options) as file:
-        if options.perfetto:
-            file.writelines(perfetto.encode(runs, merged))
-        else:
+        for num_lines, line in enumerate(lines, 1):  # noqa: B007 - their number is shown
+            file.write(line)
+        if options.csv:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-            (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(runs, text)
+            (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(shown, text)
             text.detach()
         file.flush()
-    return _contents(runs, options)
+    if options.otlp or options.vcr:  # whose first line is none of a request
+        return fmt.plural(num_lines - options.vcr, "request")
+    return contents
+
+
+def _workload(workload: Workload, block_size: int) -> str:
+    """Returns a phrase on a workload."""
+    left_out = workload.num_left_out
+    tokens = fmt.plural(block_size, "token")
+    phrase = f"{fmt.plural(len(workload.rows), 'request')}, in blocks of {tokens}"
+    return phrase + (f"; {left_out:,} without a complete output left out" if left_out else "")
 
 
 @contextmanager

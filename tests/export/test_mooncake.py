@@ -1,0 +1,74 @@
+"""Workloads of a recording: played back by the bundled engine, and read by others."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from seqtop.cli.main import main
+from seqtop.export import mooncake
+from seqtop.export.lifecycle import read_runs
+from seqtop.history import FileStore
+from seqtop.live.session import Session
+from tests.support.waiting import wait_until
+
+
+def rows_of(path: Path) -> list[mooncake.Row]:
+    return msgspec.json.Decoder(mooncake.Row).decode_lines(path.read_bytes())
+
+
+def test_a_recording_is_played_back_with_its_arrivals_lengths_and_shared_prefixes(
+    recorded: Path,
+    tmp_path: Path,
+) -> None:
+    workload, again = tmp_path / "load.jsonl", tmp_path / "again.jsonl"
+    assert main(["export", str(recorded), "--mooncake", "-o", str(workload)]) == 0
+    rows = rows_of(workload)
+    with FileStore(recorded) as recording:
+        (run,) = read_runs(recording)
+    assert [row.request_id for row in rows] == [
+        name
+        for name, it in run.requests.items()
+        if it.request.finish_reason is not None and it.sequences[0].output_token_ids
+    ]
+    for row in rows:
+        lifecycle = run.requests[row.request_id]
+        request, (sequence,) = lifecycle.request, lifecycle.sequences
+        assert row.input_length == request.num_prompt_tokens
+        assert row.output_token_ids == sequence.output_token_ids.tolist()
+        assert len(row.hash_ids) == math.ceil(row.input_length / run.info.block_size)
+    assert len({row.hash_ids[0] for row in rows}) < len(rows), "no prefix is shared"
+
+    endpoint = f"ipc://{tmp_path}/engine"
+    command = [sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1"]
+    command += ["--bind", endpoint, "--load", str(workload), "--until-stdin-closes"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as engine:
+        with Session(endpoint) as session:
+            wait_until(lambda: session.state.num_finished == len(rows))
+        assert main(["export", endpoint, "--mooncake", "-o", str(again)]) == 0
+        engine.stdin.close()
+        engine.wait()
+    played = rows_of(again)
+    for row, other in zip(rows, played, strict=True):
+        assert abs(row.timestamp - other.timestamp) <= 0.002, "microseconds are rounded"
+        for name in ("request_id", "input_length", "output_length", "hash_ids", "priority"):
+            assert getattr(row, name) == getattr(other, name)
+
+
+@pytest.mark.release("needs AIPerf, which takes a hundred packages")
+def test_aiperf_reads_a_workload(recorded: Path, tmp_path: Path) -> None:
+    aiperf = shutil.which("aiperf")
+    if aiperf is None:
+        pytest.skip("aiperf is not installed")
+    workload, report = tmp_path / "load.jsonl", tmp_path / "report.json"
+    assert main(["export", str(recorded), "--mooncake", "-o", str(workload)]) == 0
+    command = [aiperf, "analyze-trace", str(workload), "--block-size", "16"]
+    subprocess.run([*command, "--output-file", str(report)], check=True, cwd=tmp_path)
+    found, rows = json.loads(report.read_text()), rows_of(workload)
+    assert found["total_requests"] == len(rows)
+    assert found["unique_prefixes"] == len({number for row in rows for number in row.hash_ids})

@@ -1,0 +1,60 @@
+"""Trace records for vllm-vcr, checked against its schema (`TraceMeta` and `TraceRecord`)."""
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from seqtop.export import vcr
+from seqtop.export.lifecycle import read_runs
+from seqtop.history import FileStore
+
+
+class Meta(msgspec.Struct, forbid_unknown_fields=True):
+    source: str
+    model: str
+    max_num_seqs: int
+    block_size: int
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True):
+    meta: Meta
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    ttft_ms: float
+    itl_ms: list[float]
+    arrival_ms: float
+    finish_reason: str
+    output_token_ids: list[int]
+    block_hashes: list[int] = []
+    itl_tokens: list[int] | None = None
+
+
+def test_records_add_up_to_the_latencies_of_the_requests(recorded: Path) -> None:
+    times = vcr.TokenTimes()
+    with FileStore(recorded) as recording:
+        (run,) = read_runs(recording, times)
+    header, *lines = vcr.encode([run], times)
+    assert msgspec.json.decode(header, type=Header).meta.block_size == 16
+    records = [msgspec.json.decode(line, type=Record) for line in lines]
+    whole = [
+        it
+        for it in run.requests.values()
+        if it.request.finish_reason is not None and it.sequences[0].output_token_ids
+    ]
+    for record, lifecycle in zip(records, whole, strict=True):
+        request, metrics, (sequence,) = (
+            lifecycle.request,
+            lifecycle.request.metrics,
+            lifecycle.sequences,
+        )
+        assert record.output_token_ids == sequence.output_token_ids.tolist()
+        assert record.cached_tokens == sequence.num_prompt_hits
+        assert len(record.block_hashes) == request.num_prompt_tokens // 16
+        assert record.output_tokens == 1 + sum(record.itl_tokens or [1] * len(record.itl_ms))
+        seconds = (record.ttft_ms + sum(record.itl_ms)) / 1e3
+        assert math.isclose(seconds, metrics.last_token_time - metrics.arrival_time, abs_tol=1e-6)
