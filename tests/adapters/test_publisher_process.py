@@ -70,6 +70,7 @@ def test_a_publisher_that_stops_for_a_while_leaves_a_gap(
     (pid,) = children() - before
     with Session(endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        os.kill(pid, signal.SIGINT)  # Ctrl-C is for the engine, and reaches both
         os.kill(pid, signal.SIGSTOP)
         try:
             for number in range(3_000):

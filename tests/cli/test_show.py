@@ -10,6 +10,7 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileWriter
+from seqtop.live import local_engines
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
@@ -26,6 +27,10 @@ def test_show_json_is_the_state(engine: str) -> None:
     assert document["connection"]["state"] == "live"
     assert document["requests"][0]["request_id"] == "typed-1"
     assert document["requests"][0]["sequences"][0]["num_prompt_tokens"] > 0
+
+
+def test_the_engine_is_found_by_those_that_name_none(engine: str) -> None:
+    assert engine in [found.endpoint for found in local_engines.find()]
 
 
 def test_show_text_is_plain(engine: str) -> None:

@@ -83,6 +83,8 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
         assert sentence not in screen(app)
         pilot.press("up")
         assert sentence in screen(app)
+        pilot.press("enter")
+        assert app.ui.time_travel.position == rows.cursor, "not step 0 of the run before"
         pilot.press("up")
         assert step_at(app, rows.cursor) == 40
         assert sentence not in screen(app)
