@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 VLLM_VERSION := 0.33.0
+SGLANG_VERSION := 0.5.23
 TRITON_VERSION := 3.6.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
@@ -17,7 +18,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man protocol bench test-lowest test-python \
-	test-triton test-vllm clean
+	test-triton test-vllm test-sglang clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -32,12 +33,14 @@ check: lint
 test: lint
 	$(PYTEST) -m "not release"
 
-## Before a release: lint, and run every test, also with the lowest versions, Triton and a real vLLM.
+## Before a release: lint, and run every test, also with the lowest versions, Triton, a real vLLM and
+## a real SGLang.
 test-all: lint
 	$(PYTEST)
 	$(MAKE) test-lowest
 	$(MAKE) test-triton
 	$(MAKE) test-vllm
+	$(MAKE) test-sglang
 
 ## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.
 snapshots: $(VENV)/dev
@@ -88,6 +91,15 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/fake_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
+## Test the adapter with a real SGLang, without a GPU. It downloads about 1 GB the first time. Another
+## version: make test-sglang SGLANG_VERSION=0.5.20
+test-sglang: $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed
+	export PYTHONPATH=$(CURDIR)/$(VENV)-sglang/sglang/$(SGLANG_VERSION):$(CURDIR):$(CURDIR)/tests/sglang; \
+	export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore; \
+	$(VENV)-sglang/bin/python -m pytest --confcutdir tests/sglang -s -q \
+		tests/sglang/stepped_against_sglang.py tests/sglang/against_sglang.py && \
+	$(VENV)-sglang/bin/python tests/sglang/overhead.py
+
 # The tests of the inspector that need neither torch nor the bundled engine.
 INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
 	tests/history tests/kv tests/live tests/process tests/publish tests/sequence tests/state tests/text \
@@ -125,6 +137,10 @@ $(VENV)-triton/installed: | $(VENV)/dev
 
 $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
 	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)
+	touch $@
+
+$(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed: tests/sglang/install.sh tests/sglang/requirements.txt tests/sglang/stand_ins.py
+	PYTHON=$(PYTHON) tests/sglang/install.sh $(VENV)-sglang $(SGLANG_VERSION)
 	touch $@
 
 $(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt

@@ -1,57 +1,221 @@
 """What a viewer shows of SGLang's real scheduler, at each step, over the kinds of work it has.
 
-Run by `make test-sglang`. A process can have one scheduler, of the kind that the environment
-says.
+Run by `make test-sglang`.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from stepping import abort, generate, make_scheduler, stepped
+import pytest
+from stepping import SECONDS, abort, alone, generate, make_scheduler, run_loop, stepped
+
+from seqtop.adapters.sglang.hook import follow
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
+from seqtop.transport.publisher_settings import PublisherSettings
+
+CORES = {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}
+HOOKS = (
+    "_after_add",
+    "_after_input",
+    "_before_schedule",
+    "_before_run",
+    "_after_run",
+    "_before_process",
+    "_after_process",
+    "_before_abort",
+    "_before_retract",
+)
 
 
-def work(scheduler: Any, num_rounds: int = 1) -> Iterator[list[Any]]:
-    """What a scheduler receives, turn by turn."""
-    for number in range(num_rounds):
-        shared = [100 + number + i for i in range(40)]
+def work(scheduler: Any, name: str = "") -> Iterator[list[Any]]:
+    """What a scheduler receives, turn by turn: chunks, prefix hits, retractions and aborts."""
+    shared = [100 + i for i in range(40)]
 
-        def new(name: str, ids: list[int], length: int, number: int = number) -> Any:
-            return generate(scheduler, f"{name}-{number}", ids, length)
+    def new(request: str, ids: list[int], length: int) -> Any:
+        return generate(scheduler, f"{name}{request}", ids, length)
 
-        yield [new("first", shared + [300] * 8, 10)]
-        for _ in range(14):
-            yield []
-        for i in range(4):
-            # One by one: of two at once, the admission sees that they do not fit.
-            yield [new(f"r{i}", shared + [400 + i] * 10, 90 + 5 * i)]
-            yield []
-            yield []
-        yield [new("running", shared + [500] * 5, 200), new("twin", shared + [500] * 5, 30)]
+    yield [new("first", shared + [300] * 8, 10)]
+    for _ in range(14):
         yield []
-        yield [new("long", [600 + i for i in range(100)], 5)]
-        for _ in range(8):
-            yield []
-        yield [new("queued", [700 + i for i in range(150)], 50)]
+    for i in range(4):
+        # One by one: of two at once, the admission sees that they do not fit.
+        yield [new(f"r{i}", shared + [400 + i] * 10, 90 + 5 * i)]
         yield []
-        yield [abort(f"running-{number}"), abort(f"queued-{number}")]
-        for _ in range(400):
-            yield []
+        yield []
+    yield [new("running", shared + [500] * 5, 200), new("twin", shared + [500] * 5, 30)]
+    yield []
+    yield [new("long", [600 + i for i in range(100)], 5)]
+    for _ in range(8):
+        yield []
+    yield [new("queued", [700 + i for i in range(150)], 50)]
+    yield []
+    yield [abort(f"{name}running"), abort(f"{name}queued")]
+    yield []
+    yield [new("chunked", [800 + i for i in range(150)], 5)]
+    for _ in range(100):
+        yield []
+    while not scheduler.is_fully_idle():
+        yield []
 
 
-def test_work() -> None:
-    page_size, overlap = int(os.environ.get("PAGE", "1")), os.environ.get("OVERLAP") != "0"
+SERVED = {"first", "r0", "r1", "r2", "r3", "twin", "long", "chunked"}
+ABORTED = {"running", "queued"}
+NUM_REQUESTS = len(SERVED) + len(ABORTED)
+
+
+def check_work(page_size: int, overlap: bool, core: str) -> None:
+    import sglang
+
     scheduler = make_scheduler(page_size=page_size, disable_overlap_schedule=not overlap)
     assert scheduler.enable_overlap is overlap
+    assert type(scheduler.tree_cache.tree_core).__name__ == core
     with stepped(scheduler) as engine:
         engine.run(work(scheduler))
     assert engine.spy.kinds == {"chunk", "prefix hit", "prefix miss", "retracted"}
-    core = type(scheduler.tree_cache.tree_core).__name__
+    assert len(engine.spy.reqs) == NUM_REQUESTS
     print(
-        f"\npages of {page_size}, overlap {overlap}, {core}:"
+        f"\nSGLang {sglang.__version__}, pages of {page_size}, overlap {overlap}, {core}:"
         f" {engine.num_compared} steps, {len(engine.spy.reqs)} requests,"
         f" {len(engine.differences)} differences, {len(engine.watch.findings)} findings,"
         f" reasons to wait {engine.reasons}"
     )
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("overlap", [False, True], ids=["no overlap", "overlap"])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_viewer_shows_what_the_scheduler_has(page_size: int, overlap: bool, core: str) -> None:
+    environment = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
+    alone(check_work, page_size, overlap, CORES[core], **environment)
+
+
+def check_leak() -> None:
+    scheduler = make_scheduler(max_total_tokens=1024)
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        assert follow(scheduler, PublisherSettings(bind=endpoint, tokenizer="")) is not None
+        command = [sys.executable, "-m", "seqtop", "check", "--duration", "2", "--json", endpoint]
+        found: dict[str, Any] = {}
+
+        def turns() -> Iterator[list[Any]]:
+            yield [generate(scheduler, "one", [5] * 20, 900)]
+            for _ in range(10):
+                yield []
+            assert scheduler.token_to_kv_pool_allocator.alloc(3) is not None
+            yield []
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as checker:
+                while checker.poll() is None:
+                    time.sleep(0.01)  # or the request has all its tokens before
+                    yield []
+                found.update(json.loads(checker.communicate()[0]), status=checker.returncode)
+
+        run_loop(scheduler, turns())
+    print(found)
+    assert found["status"] == 1
+    assert {finding["rule"] for finding in found["findings"]} == {"block-leak"}
+
+
+def test_another_process_finds_a_leak() -> None:
+    alone(check_leak)
+
+
+def serve(scheduler: Any, name: str) -> dict[str, int]:
+    """Serves every request that its client does not abort; returns the tokens of each."""
+    from sglang.srt.managers.schedule_batch import Req
+
+    reqs: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        add = Req.__init__
+
+        def added(req: Any, *args: Any, **kwargs: Any) -> None:
+            add(req, *args, **kwargs)
+            reqs[req.rid.removeprefix(name)] = req
+
+        patch.setattr(Req, "__init__", added)
+        run_loop(scheduler, work(scheduler, name))
+    assert reqs.keys() == SERVED | ABORTED
+    assert all(
+        # After a retraction, SGLang may stop before `min_new_tokens`.
+        req.finished_reason.to_json()["type"] in ("length", "stop") and req.output_ids
+        for rid, req in reqs.items()
+        if rid in SERVED
+    )
+    return {rid: len(req.output_ids) for rid, req in reqs.items()}
+
+
+def check_failing_hooks() -> None:
+    from seqtop.adapters.sglang.scheduler_observer import SchedulerObserver
+
+    scheduler = make_scheduler()
+    for hook in HOOKS:
+        errors: list[str] = []
+
+        def fail(*_: Any, hook: str = hook, errors: list[str] = errors, **__: Any) -> None:
+            errors.append(hook)
+            raise RuntimeError(f"{hook} fails")
+
+        with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="sq") as directory:
+            patch.setattr(SchedulerObserver, hook, fail)
+            settings = PublisherSettings(bind=f"ipc://{directory}/e", tokenizer="")
+            attachment = follow(scheduler, settings)
+            assert attachment is not None
+            serve(scheduler, f"{hook}-")
+            assert errors == [hook], "the first error restores all methods"
+            assert not attachment.is_attached
+    print(f"{len(HOOKS)} failing hooks: {NUM_REQUESTS} requests served with each")
+
+
+def test_sglang_serves_every_request_whichever_hook_fails() -> None:
+    alone(check_failing_hooks)
+
+
+def check_dead_publisher() -> None:
+    scheduler = make_scheduler()
+    with TemporaryDirectory(prefix="sq") as directory:
+        attachment = follow(scheduler, PublisherSettings(bind=f"ipc://{directory}/e", tokenizer=""))
+        assert attachment is not None
+        attachment._publisher._process.kill()
+        attachment._publisher._process.wait()
+        serve(scheduler, "")
+        assert not attachment.is_attached
+
+
+def check_full_disk() -> None:
+    scheduler = make_scheduler()
+    with TemporaryDirectory(prefix="sq") as directory:
+        # As on a full disk, neither this process nor those that it starts can write to a file.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        endpoint = f"ipc://{directory}/e"
+        settings = PublisherSettings(
+            bind=endpoint, tokenizer="", flight_recorder=f"{directory}/records"
+        )
+        attachment = follow(scheduler, settings)
+        assert attachment is not None
+        with Session(endpoint) as session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            num_tokens = serve(scheduler, "")
+            assert attachment.is_attached
+            attachment.close("the test has ended")
+            assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+            shown = {
+                name: len(session.state.sequences[seq_id].output_token_ids)
+                for name, request in session.state.requests.items()
+                for seq_id in request.seq_ids
+            }
+        assert shown == num_tokens
+        assert not any(path.stat().st_size for path in Path(directory, "records").rglob("*.seqtop"))
+
+
+@pytest.mark.parametrize("check", [check_dead_publisher, check_full_disk])
+def test_sglang_serves_every_request_without(check: Any) -> None:
+    alone(check)

@@ -6,11 +6,15 @@ scheduler itself, slot by slot, which the adapter must not do.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import time
+import traceback
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +35,33 @@ from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Step
 
+MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
 THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
 """Of those with a unit of time, none is left to the speed of the machine."""
+
+
+def alone(function: Callable[..., None], *args: Any, **environment: str) -> None:
+    """Calls a function of a module in a process of its own, which can have one scheduler only."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_call, args=(function, args, environment)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _call(function: Callable[..., None], args: tuple[Any, ...], environment: Any) -> None:
+    os.environ.update(environment)
+    status = 1
+    try:
+        function(*args)
+        status = 0
+    except BaseException:  # noqa: BLE001 - the exit status says so
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)  # SGLang's threads do not end
 
 
 def make_scheduler(**options: Any) -> Any:
@@ -42,7 +70,7 @@ def make_scheduler(**options: Any) -> Any:
     from sglang.srt.server_args import PortArgs, ServerArgs
 
     defaults: dict[str, Any] = {
-        "model_path": os.environ["SGLANG_TEST_MODEL"],
+        "model_path": str(MODEL),
         "device": "cpu",
         "dtype": "float32",
         "mem_fraction_static": 0.3,

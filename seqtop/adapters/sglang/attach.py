@@ -31,7 +31,7 @@ def attachment_of(
 
     def observe(wrap: Wrap, publisher: ObservationSink) -> None:
         SchedulerObserver(scheduler, wrap, publisher, not_available)
-        if "end" not in not_available:
+        if hasattr(scheduler, "release_host_resources"):  # if it ends by itself
             attachment.close_before(scheduler, "release_host_resources")
 
     attachment = Attachment(SGLANG, started, observe, settings, endpoint)

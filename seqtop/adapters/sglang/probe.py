@@ -42,11 +42,6 @@ _OF_REQUESTS: Final = (
 )
 """Fields of `ReqKvInfo` without which no row would be true."""
 
-_OPTIONAL: Final = {
-    "end": ("release_host_resources",),
-}
-"""Attributes of the scheduler that one column or figure needs, by its key in `EngineInfo`."""
-
 
 def probe(scheduler: Any) -> dict[str, str]:
     """Returns the columns and figures that a scheduler cannot give, with the reasons.
@@ -69,13 +64,10 @@ def probe(scheduler: Any) -> dict[str, str]:
         raise UnsupportedEngineError(
             f"SGLang {sglang.__version__} cannot be observed, as it has no {', '.join(missing)}"
         )
-    not_available = {
-        key: f"the scheduler has no {', '.join(missing)}"
-        for key, paths in _OPTIONAL.items()
-        if (missing := _missing(scheduler, paths))
+    return {
+        "end": "SGLang kills its processes, and the publisher's, when it shuts down",
+        "prefix_misses": "SGLang's radix tree does not say what it evicts",
     }
-    not_available["prefix_misses"] = "SGLang's radix tree does not say what it evicts"
-    return not_available
 
 
 def _missing(owner: Any, paths: Sequence[str]) -> list[str]:

@@ -1,0 +1,122 @@
+"""What a viewer shows of a real SGLang with all its processes, which found the plugin by itself.
+
+Run by `make test-sglang`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from stepping import SECONDS, Watch
+
+from seqtop.live import local_engines
+from seqtop.live.connection import ConnectionState
+from seqtop.live.session import Session
+
+HERE = Path(__file__).resolve().parent
+STARTS_WITHIN = 120.0
+
+
+@contextmanager
+def sglang(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """An engine that serves once a line is written to it."""
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "serve.py"), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            while (line := process.stdout.readline()) and line != "ready to serve\n":
+                pass
+            assert line, "it has not started"
+            yield process
+        finally:
+            process.kill()
+
+
+def serve(process: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
+    """How each request ended, as its client was told."""
+    output, _ = process.communicate("go\n")
+    ended: dict[str, dict[str, Any]] = json.loads(output.strip().splitlines()[-1])
+    return ended
+
+
+def shown(session: Session) -> dict[str, dict[str, Any]]:
+    state = session.state
+    return {
+        name: {
+            "reason": request.finish_reason,
+            "text": sequence.text,
+            "prompt_tokens": request.num_prompt_tokens,
+            "completion_tokens": len(sequence.output_token_ids),
+            "num_retractions": request.num_preemptions,
+        }
+        for name, request in state.requests.items()
+        for sequence in [state.sequences[request.seq_ids[0]]]
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no-overlap", "--page-size", "16"]])
+def test_a_viewer_shows_what_clients_were_told(arguments: list[str]) -> None:
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        with sglang(*arguments, SEQTOP_BIND=endpoint) as process, Session(endpoint) as session:
+            watch = Watch()
+            session.add_listener(watch.note)
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            told = serve(process)
+        watch.end()
+        seen = shown(session)
+        assert any(end["num_retractions"] for end in told.values())
+        for name, end in told.items():
+            if end["reason"] == "abort":  # its client is not told of its last tokens
+                assert seen[name]["reason"] == "abort"
+            else:
+                assert {key: seen[name][key] for key in end} == end
+        assert watch.findings == []
+        assert session.connection.num_missed == 0
+
+
+def test_nothing_happens_unless_it_is_asked_for() -> None:
+    with sglang() as process:
+        assert local_engines.find() == []
+        assert len(serve(process)) == 8
+
+
+def test_a_dormant_engine_is_woken() -> None:
+    with sglang(SEQTOP_BIND="dormant") as process:
+        (engine,) = local_engines.find()
+        assert engine.endpoint == ""
+        with Session(local_engines.wake(engine.pid)) as session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            told = serve(process)
+        assert {*shown(session)} == {*told}
+
+
+def test_redacted_means_no_text_and_no_tokens() -> None:
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        environment = {"SEQTOP_BIND": endpoint, "SEQTOP_REDACT": "1"}
+        with sglang(**environment) as process, Session(endpoint) as session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            told = serve(process)
+        state = session.state
+        assert {*state.requests} == {*told}
+        for request in state.requests.values():
+            assert not request.prompt
+            assert not any(request.prompt_token_ids)
+            sequence = state.sequences[request.seq_ids[0]]
+            assert not sequence.text
+            assert not any(sequence.output_token_ids)

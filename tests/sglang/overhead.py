@@ -1,0 +1,204 @@
+"""What the adapter costs a step of SGLang: real schedulers, followed, dormant or neither.
+
+256 requests run and 200 wait, in each scheduler as many until the end. Each has a process of its
+own and its real event loop, and two of them take turns every ten steps, so that whatever else the
+machine does hits both. `CPU` is the processor time of the scheduler's thread, which other programs
+cannot add to, with the model, which has 0.15 million parameters. On a GPU, a step takes longer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+NUM_RUNNING, NUM_WAITING = 256, 200
+NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = int(os.environ.get("ROUNDS", "30")), 10, 20
+NUM_TOKENS = 900
+"""The tokens of each request: more than an engine makes here, so that none ends."""
+KINDS = ("wall", "CPU")
+
+
+class OwnTimes:
+    """The CPU seconds of the adapter's own functions in each step."""
+
+    NAMES = (
+        "_after_input",
+        "_before_schedule",
+        "_before_run",
+        "_after_run",
+        "_before_process",
+        "_after_process",
+    )
+
+    def __init__(self) -> None:
+        from seqtop.adapters.sglang.scheduler_observer import SchedulerObserver
+
+        self.is_on = False
+        """False while the adapter itself is measured: reading the clock costs, too."""
+        self.seconds = 0.0
+        for name in self.NAMES:
+            self._replace(SchedulerObserver, name)
+
+    def _replace(self, owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def timed(observer: Any, *args: Any) -> None:
+            if not self.is_on:
+                original(observer, *args)
+                return
+            start = time.thread_time()
+            original(observer, *args)
+            self.seconds += time.thread_time() - start
+
+        setattr(owner, name, timed)
+
+
+def serve(connection: Connection, kind: str, endpoint: str, page_size: int) -> None:
+    """Runs a scheduler in this process: steps it on request, and sends back the times."""
+    from stepping import generate, make_scheduler, run_loop
+
+    from seqtop.adapters.sglang import hook
+    from seqtop.transport.publisher_settings import PublisherSettings
+
+    scheduler = make_scheduler(
+        max_total_tokens=NUM_RUNNING * 1024,
+        page_size=page_size,
+        chunked_prefill_size=8192,
+        max_running_requests=NUM_RUNNING,
+    )
+    attachment, own = None, OwnTimes()
+    if kind == "followed":
+        attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
+    elif kind == "dormant":
+        hook.sleep(scheduler, PublisherSettings(bind="dormant"))
+
+    def turns() -> Iterator[list[Any]]:
+        yield [
+            generate(scheduler, f"{number:032x}", [2 + number % 900, *range(2, 66)], NUM_TOKENS)
+            for number in range(NUM_RUNNING + NUM_WAITING)
+        ]
+        for _ in range(NUM_WARM_UP):
+            yield []
+        connection.send(None)
+        while num_steps := connection.recv():
+            times: dict[str, list[float]] = {name: [] for name in KINDS}
+            for _ in range(num_steps):
+                start = time.perf_counter(), time.thread_time()
+                yield []
+                for name, before, after in zip(
+                    KINDS, start, (time.perf_counter(), time.thread_time()), strict=True
+                ):
+                    times[name].append(after - before)
+            assert len(scheduler.running_batch.reqs) == NUM_RUNNING
+            assert len(scheduler.waiting_queue) == NUM_WAITING
+            connection.send(times)
+        own.is_on = True
+        for _ in range(STEPS_PER_TURN * 5):
+            own.seconds = 0.0
+            yield []
+            own_times.append(own.seconds)
+        assert attachment is None or attachment.is_attached
+
+    own_times: list[float] = []
+    run_loop(scheduler, turns())
+    connection.send(own_times)
+    os._exit(0)
+
+
+class EngineProcess:
+    """A process with one scheduler: `followed`, `dormant` or `plain`."""
+
+    def __init__(self, kind: str, page_size: int, endpoint: str = "") -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, other = spawn.Pipe()
+        self._process = spawn.Process(target=serve, args=(other, kind, endpoint, page_size))
+        self._process.start()
+        other.close()
+        self._connection.recv()
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, num_steps: int) -> None:
+        self._connection.send(num_steps)
+        for name, times in self._connection.recv().items():
+            self.times.setdefault(name, []).extend(times)
+
+    def close(self) -> list[float]:
+        """Returns the times of the adapter's own functions."""
+        self._connection.send(0)
+        own: list[float] = self._connection.recv()
+        self._process.join()
+        return own
+
+
+def measure(one: EngineProcess, plain: EngineProcess, title: str) -> None:
+    one.times.clear()
+    plain.times.clear()
+    for turn in range(NUM_ROUNDS):
+        for engine in (one, plain) if turn % 2 else (plain, one):
+            engine.run(STEPS_PER_TURN)
+    for name in KINDS:
+        on, off = one.times[name], plain.times[name]
+        ratios = [
+            median(some) / median(others)
+            for some, others in zip(turns_of(on), turns_of(off), strict=True)
+        ]
+        print(
+            f"{title}, {name}: {len(on)} steps of each; without it {figures(off)}, with it"
+            f" {figures(on)}; ratio of the medians {median(on) / median(off):.3f}, median ratio of"
+            f" neighbouring turns {median(ratios):.3f}",
+            flush=True,
+        )
+
+
+def figures(times: list[float]) -> str:
+    tenth = quantiles(times, n=10)[0]
+    return f"p10 {1e3 * tenth:.3f} ms, median {1e3 * median(times):.3f} ms"
+
+
+def turns_of(times: list[float]) -> list[list[float]]:
+    return [times[first : first + STEPS_PER_TURN] for first in range(0, len(times), STEPS_PER_TURN)]
+
+
+def main() -> None:
+    for page_size in (1, 16):
+        print(f"Pages of {page_size}; {NUM_RUNNING} requests run, {NUM_WAITING} wait", flush=True)
+        with TemporaryDirectory(prefix="sq") as directory:
+            endpoint = f"ipc://{directory}/e"
+            if page_size == 1:
+                dormant, plain = (EngineProcess(kind, page_size) for kind in ("dormant", "plain"))
+                measure(dormant, plain, "dormant")
+                dormant.close()
+                plain.close()
+            plain = EngineProcess("plain", page_size)
+            followed = EngineProcess("followed", page_size, endpoint)
+            measure(followed, plain, "without a viewer")
+            command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
+                _await(Path(directory, "r"))
+                measure(followed, plain, "a viewer looks on")
+                viewer.terminate()
+            plain.close()
+            print(f"the adapter's own functions, CPU: {figures(followed.close())}", flush=True)
+
+
+def _await(path: Path) -> None:
+    """The recording is begun when the viewer has its first state."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
