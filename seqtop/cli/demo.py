@@ -38,6 +38,9 @@ def add_command(commands: Commands) -> None:
         help="run the requests of a workload in the Mooncake format, such as seqtop export"
         " --mooncake writes, once and at the times in it",
     )
+    demo.add_argument(
+        "--tour", action="store_true", help="begin with a guided tour of eight stops; N goes on"
+    )
     add_view_options(demo)
     demo.set_defaults(run=run, validate=lambda _: 0)
 

@@ -70,6 +70,7 @@ def run_app(
         # The preferences of a page are its own: they are not saved for other pages.
         saved_state=saved if remembers and not is_served() else None,
         problems=[*notices, *problems, *saved.problems],
+        has_tour=getattr(options, "tour", False),
     )
     if (wanted := getattr(options, "select", None)) is not None:
         app.ui.cursor.pending = wanted

@@ -43,6 +43,7 @@ from seqtop.tui.settings import (
 )
 from seqtop.tui.sharing import moment_of, share
 from seqtop.tui.source import Engine, Source
+from seqtop.tui.tour import Tour
 from seqtop.tui.ui_state import Engines, UiState
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class SeqtopApp(BaseApp):
         settings: The settings to start with.
         saved_state: Store for the settings that the user chooses.
         problems: Sentences on invalid settings, shown at the start.
+        has_tour: Whether the guided tour of the demo begins.
     """
 
     DEFAULT_MODE = sequences.TAB.name
@@ -135,6 +137,7 @@ class SeqtopApp(BaseApp):
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
         unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
+        Binding("N", "next_stop", "Next stop", id="screen.tour", tooltip="Next stop of the tour"),
         Binding("R", "record", "Record, or save the past", show=False, id="engine.record"),
         Binding(
             "S", "share", "Share this moment: recording, picture, text", show=False, id="app.share"
@@ -150,6 +153,7 @@ class SeqtopApp(BaseApp):
         settings: Settings = DEFAULTS,
         saved_state: SavedState | None = None,
         problems: Sequence[str] = (),
+        has_tour: bool = False,
     ) -> None:
         super().__init__(theme_name=settings.theme, problems=problems)
         self.title = title
@@ -165,6 +169,8 @@ class SeqtopApp(BaseApp):
         for ui in self.engines.all:
             ui.request_frame = partial(self._refresher.wake, ui)
         self._saved_state = saved_state
+        self.tour = Tour(self.ui) if has_tour else None
+        """The guided tour of the demo; `None` without one, and after its end."""
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
     @property
@@ -202,6 +208,8 @@ class SeqtopApp(BaseApp):
         self._add_modes()
         self._refresher.start()
         self.set_interval(TICK_SECONDS, self._tick)
+        if self.tour is not None:
+            self.call_after_refresh(self._show_stop)
         if len(self.engines) > 1:
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda theme: self.remember(theme=theme.name))
@@ -239,6 +247,11 @@ class SeqtopApp(BaseApp):
 
     def _tick(self) -> None:
         """Updates times by this machine's clock, and the figures of the engines not on display."""
+        if self.tour is not None:
+            with self.ui.lock:
+                found = self.tour.advance()
+            if found:
+                self._show_stop()
         if self.ui.source.connection.state is ConnectionState.LOST:
             self._refresher.wake()
         if len(self.engines) > 1:
@@ -266,6 +279,8 @@ class SeqtopApp(BaseApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""
+        if action == "next_stop":
+            return self.tour is not None
         # Other actions are `BaseApp`'s.
         is_about_one = f"action_{action}" in SeqtopApp.__dict__ and action != "go_to"
         return not is_about_one or self.current_mode != FLEET.name
@@ -288,6 +303,26 @@ class SeqtopApp(BaseApp):
             )
         else:
             super().action_go_to(name)
+
+    def action_next_stop(self) -> None:
+        if self.tour is None:
+            return
+        with self.ui.lock:
+            if not self.tour.go_on():
+                self.tour = None
+        self._show_stop()
+
+    def _show_stop(self) -> None:
+        """Opens the screen of the stop on display."""
+        from seqtop.tui.screens.sequences.screen import SequencesScreen
+
+        if self.tour is not None:
+            if self.tour.stop.screen != self.current_mode:
+                self.switch_mode(self.tour.stop.screen)
+            if self.tour.stop.shows_latency and isinstance(self.screen, SequencesScreen):
+                self.screen.show_latency()
+        self.refresh_bindings()
+        self.draw(redraw=True)
 
     def action_pause(self) -> None:
         with self.ui.lock:

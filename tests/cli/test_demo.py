@@ -64,3 +64,29 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
     assert done.stderr.splitlines()[-1].startswith("seqtop: the bundled engine ended:")
     assert "/nonexistent" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+STOPS = (
+    ("A block", "Block 0"),
+    ("Sharing", "≡ shared by 2"),
+    ("Chunked prefill", "◐ 1 prefill"),
+    ("A full cache", "KV blocks"),
+    ("A preemption", "Preempted here: typed-4 ("),
+    ("A prefix miss", "evicted at step"),
+    ("A slow request, explained", "since its arrival"),
+    ("What if", "LIVE"),
+)
+"""The stops of the tour, each with a text that stands on its screen."""
+
+
+def test_the_tour_shows_the_demo_what_it_explains() -> None:
+    command = ("-m", "seqtop", "demo", "--tour", "--device", "cpu", "--pace", "60")
+    demo = Terminal(sys.executable, *command, size=(120, 40))
+    try:
+        for number, (title, sign) in enumerate(STOPS, 1):
+            demo.wait_until(lambda: f"Tour, {number} of 8: {title}" in demo.text)  # noqa: B023
+            demo.wait_until(lambda: "tour waits" not in demo.text and sign in demo.text)  # noqa: B023
+            demo.press("N")
+        demo.wait_until(lambda: "Tour" not in demo.text)
+    finally:
+        demo.close()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+from textual.app import ComposeResult
+
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.chrome.header import Header
@@ -13,6 +15,7 @@ from seqtop.tui.chrome.notice import Notice, notice_text
 from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.chrome.tour_panel import TourPanel
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
@@ -55,7 +58,14 @@ class EngineScreen(TabbedScreen):
         self._header = header
         self._notice = notice
         self._scrubber = scrubber
+        self._tour = TourPanel(ui, lambda: getattr(self.app, "tour", None))
         self._update_footer()
+
+    def compose(self) -> ComposeResult:
+        *widgets, footer = super().compose()
+        yield from widgets
+        yield self._tour
+        yield footer
 
     def update(self, changes: Changes) -> None:
         """Draws changes in the body. Called under the lock of `ui`."""
@@ -71,6 +81,7 @@ class EngineScreen(TabbedScreen):
         self._header.update()
         self._notice.update()
         self._scrubber.update()
+        self._tour.update()
         self.update(changes)
 
     def _update_footer(self) -> None:

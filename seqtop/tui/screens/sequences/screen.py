@@ -367,11 +367,15 @@ class SequencesScreen(EngineScreen):
         else:
             self.action_open_detail()
 
+    def show_latency(self) -> None:
+        """Shows the parts of the selected request's latency in the detail pane."""
+        self.action_open_detail()
+        self._detail.turn_to(LATENCY)
+
     def action_part(self, direction: int) -> None:
         """Goes to the next part of the selected request's latency; first shows the parts."""
         if not self._detail.is_shown(LATENCY):
-            self.action_open_detail()
-            self._detail.turn_to(LATENCY)
+            self.show_latency()
             return
         with self.ui.lock:
             explanation = self._detail.explanation.read()
