@@ -6,6 +6,7 @@ import argparse
 from contextlib import ExitStack
 
 from seqtop.cli import kv_events
+from seqtop.cli.http_servers import is_http, stream_of
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
 from seqtop.cli.run_app import run_app
@@ -32,8 +33,9 @@ def add_command(commands: Commands) -> None:
         nargs="*",
         type=with_scheme,
         metavar="ENDPOINT",
-        help="HOST:PORT or ipc:///PATH, or the process id of an engine in the list (default: your"
-        f" engine on this machine, or {DEFAULT_ENDPOINT})",
+        help="HOST:PORT or ipc:///PATH, or the process id of an engine in the list, or the address"
+        f" http://HOST:PORT of llama.cpp's server (default: your engine on this machine, or"
+        f" {DEFAULT_ENDPOINT})",
     )
     attach.add_argument(
         "--ranks",
@@ -62,8 +64,12 @@ def validate(options: argparse.Namespace) -> int:
         return fail("--kv-events shows one rank: give the endpoint of that rank", status=2)
     for endpoint in filter(None, (options.kv_events, options.replay)):
         check(endpoint)
+    if options.ranks > 1 and any(map(is_http, options.endpoints)):
+        return fail(
+            "--ranks is for engines that publish: llama.cpp's server has no ranks", status=2
+        )
     for endpoint in options.endpoints:
-        if not endpoint.isdecimal():
+        if not (endpoint.isdecimal() or is_http(endpoint)):
             rank_endpoint(endpoint, options.ranks - 1)
     curve_keys(options)
     return 0
@@ -90,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         sessions = [
             stack.enter_context(
                 Session(
-                    endpoint,
+                    stack.enter_context(stream_of(endpoint)),
                     keys=keys,
                     # All engines together use as much memory for history as one would.
                     history=MemoryStore(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
@@ -133,7 +139,11 @@ def _rank_endpoints(endpoints: list[str], num_ranks: int) -> list[str]:
     """Returns the endpoints of all ranks without duplicates; raises `EndpointError`."""
     ranks = range(num_ranks)
     return list(
-        dict.fromkeys(rank_endpoint(endpoint, rank) for endpoint in endpoints for rank in ranks)
+        dict.fromkeys(
+            endpoint if is_http(endpoint) else rank_endpoint(endpoint, rank)
+            for endpoint in endpoints
+            for rank in ranks
+        )
     )
 
 

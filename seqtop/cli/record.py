@@ -8,9 +8,11 @@ import os
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqtop.cli.http_servers import stream_of
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import (
     Commands,
@@ -160,14 +162,15 @@ def _run_recorder(options: argparse.Namespace) -> int:
     from seqtop.process.signals import until_signalled
     from seqtop.state import DEFAULT_MAX_FINISHED
 
-    session = Session(
-        options.endpoint,
-        max_finished=DEFAULT_MAX_FINISHED,
-        history=MemoryStore(max_bytes=0),  # the file is the history
-        keys=curve_keys(options),
-        redact=bool(options.redact),
-    )
-    with session:
+    with ExitStack() as stack:
+        session = Session(
+            stack.enter_context(stream_of(options.endpoint)),
+            max_finished=DEFAULT_MAX_FINISHED,
+            history=MemoryStore(max_bytes=0),  # the file is the history
+            keys=curve_keys(options),
+            redact=bool(options.redact),
+        )
+        stack.enter_context(session)
         session.await_engine(options.timeout)
         try:
             recorder = Recorder(FileWriter(options.output, overwrite=options.force))

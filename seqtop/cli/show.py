@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from seqtop.cli import kv_events
+from seqtop.cli.http_servers import stream_of
 from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
 from seqtop.cli.options import (
     Commands,
@@ -164,7 +166,10 @@ def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
 def _show_live(options: argparse.Namespace) -> int:
     from seqtop.live.session import Session
 
-    with Session(options.source, keys=curve_keys(options)) as session:
+    with (
+        stream_of(options.source) as endpoint,
+        Session(endpoint, keys=curve_keys(options)) as session,
+    ):
         session.await_engine(options.timeout)
         with session.lock:
             output = _format(session.state, session.connection, options)
@@ -208,8 +213,11 @@ def _follow(options: argparse.Namespace) -> int:
 
     every = 1.0 if options.every is None else options.every
     writer = JsonLinesWriter(options.columns, options.filter or NO_FILTER)
-    session = Session(options.source, history=MemoryStore(max_bytes=0), keys=curve_keys(options))
-    with session, until_signalled() as ended:
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(stream_of(options.source))
+        session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=curve_keys(options))
+        stack.enter_context(session)
+        ended = stack.enter_context(until_signalled())
         session.await_engine(options.timeout)
         follow(session, writer, sys.stdout.buffer, every=every, ended=ended)
     return _warn_of_errors(session.connection)

@@ -14,6 +14,8 @@ FIGURES = {
     "encoder": "encoder budget",
     "parents": "requests that samples belong to",
     "end": "cause of the engine's end",
+    "finish_reason": "how a request ended",
+    "token_budget": "token budget of a step",
 }
 """Figures that are no columns, by key."""
 

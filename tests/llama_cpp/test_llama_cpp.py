@@ -1,0 +1,218 @@
+"""Slots of llama.cpp's server as an engine, by answers of a real one and by broken ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from seqtop.checks.checker import Checker
+from seqtop.cli.main import main
+from seqtop.live.connection import ConnectionState, UnreachableError
+from seqtop.live.session import Session
+from seqtop.llama_cpp import poller
+from seqtop.llama_cpp.client import MAX_ANSWER_BYTES, Client, Props, Slot
+from seqtop.llama_cpp.observer import Observer, engine_info
+from seqtop.llama_cpp.poller import published
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from tests.support.commands import SEQTOP, assert_one_sentence
+from tests.support.commands import run as run_command
+from tests.support.waiting import SECONDS, wait_until
+
+PROPS, *POLLS = map(
+    json.loads, (Path(__file__).parent / "data" / "answers.jsonl").read_text().splitlines()
+)
+"""Answers of `llama-server` (b10434) with two slots of 2,048 tokens and batches of 64, which five
+requests shared: chunked prompts, a prompt of which 1,984 tokens were found, three that waited."""
+
+
+def slots_of(answer: Any) -> list[Slot]:
+    return msgspec.convert(answer, list[Slot])
+
+
+def test_every_poll_is_shown() -> None:
+    observer, state, before = Observer(), EngineState(), POLLS[0][0]
+    info = engine_info("http://x", msgspec.convert(PROPS, Props), slots_of(POLLS[0][2]), before)
+    checker = Checker()
+    findings = [*checker.apply(info)]
+    state.apply(info)
+    ids: set[str] = set()
+    for time, num_deferred, answer in POLLS:
+        slots = slots_of(answer)
+        for event in observer.observe(slots, num_deferred, before, time):
+            payload = codec.encode(event)
+            state.apply(parsing.event(payload))
+            findings += checker.apply(parsing.event(payload))
+        before = time
+        shown = {
+            f"task-{slot.id_task}": slot for slot in slots if slot.is_processing and slot.id_task
+        }
+        ids |= shown.keys()
+        unfinished = {*state.requests} - {*state.finished}
+        assert unfinished == shown.keys()
+        for request_id, slot in shown.items():
+            (seq_id,) = state.requests[request_id].seq_ids
+            assert_shows(state, seq_id, slot)
+        assert state.stats is not None
+        waiting = [s for s in state.sequences.values() if s.status is SequenceStatus.WAITING]
+        assert state.stats.num_waiting == num_deferred + len(waiting)
+    assert findings == []
+    assert state.num_anomalies == 0, state.last_anomaly
+    assert len(ids) == 4
+    assert {*state.finished} == ids
+
+
+def assert_shows(state: EngineState, seq_id: int, slot: Slot) -> None:
+    sequence = state.sequences[seq_id]
+    processed, cached = slot.n_prompt_tokens_processed, slot.n_prompt_tokens_cache
+    assert sequence.num_cached_tokens == (cached if processed + slot.num_decoded else 0)
+    assert len(sequence.output_token_ids) == slot.num_decoded
+    if not processed + cached + slot.num_decoded:
+        assert sequence.status is SequenceStatus.WAITING
+        return
+    assert sequence.num_prompt_tokens == processed + cached
+    assert sequence.num_computed_tokens == processed + cached + max(slot.num_decoded - 1, 0)
+    assert sequence.status is SequenceStatus.RUNNING
+    assert sequence.block_table == [slot.id]
+
+
+Answer = tuple[int, bytes]
+
+
+class Server:
+    """An HTTP server with the recorded answers, of which a test may replace some."""
+
+    def __init__(self) -> None:
+        self.poll = 0
+        self.answers: dict[str, Answer] = {}
+        self.headers: dict[str, str] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.headers = dict(self.headers)
+                status, content = outer.answers.get(self.path) or outer.recorded(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def recorded(self, path: str) -> Answer:
+        _, num_deferred, slots = POLLS[self.poll]
+        metrics = f"# TYPE x gauge\nllamacpp:requests_deferred {num_deferred}\n".encode()
+        content = {"/props": json.dumps(PROPS).encode(), "/slots": json.dumps(slots).encode()}
+        return 200, content.get(path, metrics)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def test_a_server_is_attached_until_it_ends(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(poller, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    with published(server.url) as endpoint, Session(endpoint) as session:
+        session.await_engine(SECONDS)
+        assert session.state.info.engine_id == server.url
+        assert session.state.info.redacted
+        assert server.headers["Authorization"] == "Bearer secret"
+        server.poll = 10
+        wait_until(lambda: session.state.stats and session.state.stats.num_waiting == 3)
+        assert sorted(session.state.requests) == ["task-2", "task-4"]
+        server.answers["/slots"] = 500, b""
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+        assert "/slots answered with status 500" in session.connection.detail
+
+
+def test_commands_take_an_address(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.poll = 60
+    assert main(["show", server.url]) == 0
+    assert re.search("task-24 +running +7 ", capsys.readouterr().out)
+    path = str(tmp_path / "run.seqtop")
+    assert main(["record", server.url, "-o", path, "--duration", "0.3"]) == 0
+    assert main(["show", path]) == 0
+    assert "task-24" in capsys.readouterr().out
+    assert_one_sentence(run_command(*SEQTOP, "attach", "--ranks", "2", server.url), 2, "no ranks")
+
+
+BROKEN: dict[str, tuple[str, Answer, str]] = {
+    "no metrics": ("/metrics", (501, b"{}"), "/metrics is not enabled: start llama-server with --"),
+    "no slots": ("/slots", (501, b"{}"), "/slots is not enabled: start llama-server with --slots"),
+    "a key": ("/metrics", (401, b""), "/metrics wants an API key: set LLAMA_API_KEY"),
+    "loading": ("/metrics", (503, b""), "the server is still loading its model"),
+    "another server": ("/slots", (200, b"<html>"), "does not answer as llama.cpp's server: JSON"),
+    "a wrong field": (
+        "/slots",
+        (200, b'[{"id": 0, "n_ctx": "many", "is_processing": false}]'),
+        "Expected `int`, got `str` - at `$[0].n_ctx`",
+    ),
+    "a huge number": (
+        "/slots",
+        (200, b'[{"id": 0, "n_ctx": 1e18, "is_processing": true}]'),
+        "/slots does not answer as llama.cpp's server",
+    ),
+    "other metrics": ("/metrics", (200, b"up 1"), "does not have llamacpp:requests_deferred"),
+    "no slot": ("/props", (200, b'{"total_slots": 0}'), "total_slots"),
+    "too much": ("/slots", (200, b" " * (MAX_ANSWER_BYTES + 1)), "sent more than 16,777,216 bytes"),
+    "deep": ("/slots", (200, b"[" * 100_000), "/slots does not answer as llama.cpp's server"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_answer_is_named(
+    server: Server, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, answer, sentence = BROKEN[name]
+    server.answers[path] = answer
+    assert main(["show", server.url]) == 1
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "http://x:99999", "ftp://x"])
+def test_a_malformed_address_is_refused(url: str) -> None:
+    with pytest.raises(UnreachableError, match="is not an address"):
+        Client(url)
+
+
+def test_an_older_version_says_less() -> None:
+    """Without the numbers of the prompt, a request is shown with its output."""
+    observer, state = Observer(), EngineState()
+    slot = {"id": 0, "n_ctx": 64, "is_processing": True, "id_task": 7}
+    for n_decoded in (0, 3, 9):
+        answer = slots_of([{**slot, "next_token": {"n_decoded": n_decoded}}])
+        for event in observer.observe(answer, 0, float(n_decoded), n_decoded + 1.0):
+            state.apply(parsing.event(codec.encode(event)))
+    (sequence,) = state.sequences.values()
+    assert len(sequence.output_token_ids) == 9
+    assert state.num_anomalies == 0
