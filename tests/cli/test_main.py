@@ -18,8 +18,8 @@ def test_unreachable_endpoint() -> None:
 
 @pytest.mark.parametrize("command", ["show", "attach", "check"])
 def test_malformed_endpoint(command: str) -> None:
-    done = run(*SEQTOP, command, "http://localhost:80")
-    assert_one_sentence(done, 2, "'http://localhost:80'", "tcp://HOST:PORT")
+    done = run(*SEQTOP, command, "udp://localhost:80")
+    assert_one_sentence(done, 2, "'udp://localhost:80'", "tcp://HOST:PORT")
 
 
 @pytest.mark.parametrize(
