@@ -19,6 +19,7 @@ from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
+    from seqtop.export.measured import MeasuredRequests
     from seqtop.export.mooncake import Workload
     from seqtop.export.torch_trace import TorchTrace
     from seqtop.history.timeline import Timeline
@@ -63,6 +64,14 @@ def add_command(commands: Commands) -> None:
         " below on the same clock",
     )
     export.add_argument(
+        "--join",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="with --csv, --parquet or --mooncake: what others measured about the requests, in"
+        " AIPerf's profile_export.jsonl or Dynamo's dynamo.request.trace.v1",
+    )
+    export.add_argument(
         "--block-size",
         type=_block_size,
         metavar="TOKENS",
@@ -93,12 +102,20 @@ def _block_size(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
+    from seqtop.export.measured import MeasuredError, MeasuredRequests
     from seqtop.export.torch_trace import TorchTrace, TorchTraceError
     from seqtop.history import RecordingError
 
     if (conflict := _find_conflict(options)) is not None:
         return fail(conflict, status=2)
-    merged = None
+    merged = measured = None
+    if options.join:
+        try:
+            measured = MeasuredRequests(options.join)
+        except MeasuredError as error:
+            return fail(str(error), status=2)
+        except OSError as error:
+            return fail(f"{error.filename} cannot be read: {error.strerror}", status=2)
     if options.merge is not None:
         try:
             merged = TorchTrace(options.merge)
@@ -109,9 +126,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         with _timeline(options) as timeline:
             if options.parquet:
-                written = _write_parquet(timeline, options)
+                written = _write_parquet(timeline, options, measured)
             else:
-                written = _write_file(timeline, options, merged)
+                written = _write_file(timeline, options, merged, measured)
     except RecordingError as error:
         return fail(str(error))
     except BrokenPipeError:
@@ -123,6 +140,8 @@ def run(options: argparse.Namespace) -> int:
         return fail(f"{name or 'standard output'} cannot be written: {error.strerror}")
     if options.output is not None:
         warn(f"wrote {options.output}: {written}")
+    if measured is not None:
+        warn(f"{fmt.plural(measured.num_joined, 'request')} joined")
     return 0
 
 
@@ -140,6 +159,8 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "--parquet needs pyarrow: pip install 'seqtop[export]'"
     if options.merge is not None and not options.perfetto:
         return "--merge needs --perfetto"
+    if options.join and (options.steps or not (options.csv or options.parquet or options.mooncake)):
+        return "--join needs --csv, --parquet or --mooncake, which have rows of requests"
     if options.block_size is not None and not options.mooncake:
         return "--block-size needs --mooncake"
     if options.merge is not None and options.redact:
@@ -161,17 +182,28 @@ def _timeline(options: argparse.Namespace) -> Iterator[Timeline]:
             yield recording
 
 
-def _write_parquet(timeline: Timeline, options: argparse.Namespace) -> str:
+def _write_parquet(
+    timeline: Timeline, options: argparse.Namespace, measured: MeasuredRequests | None
+) -> str:
     """Writes the tables; returns what they contain."""
     from seqtop.export import parquet
 
     num_rows = parquet.write(
-        Path(options.output), timeline, redact=options.redact, overwrite=options.force
+        Path(options.output),
+        timeline,
+        redact=options.redact,
+        overwrite=options.force,
+        measured=measured,
     )
     return ", ".join(fmt.plural(count, name.removesuffix("s")) for name, count in num_rows.items())
 
 
-def _write_file(timeline: Timeline, options: argparse.Namespace, merged: TorchTrace | None) -> str:
+def _write_file(
+    timeline: Timeline,
+    options: argparse.Namespace,
+    merged: TorchTrace | None,
+    measured: MeasuredRequests | None,
+) -> str:
     """Writes the file; returns what it contains."""
     from seqtop.export import csv_rows, mooncake, otlp, perfetto, vcr
     from seqtop.export.lifecycle import read_runs, redacted
@@ -186,7 +218,7 @@ def _write_file(timeline: Timeline, options: argparse.Namespace, merged: TorchTr
     elif options.mooncake:
         # Only as long as tokens are known, it is known which prompts share a prefix.
         block_size = options.block_size or mooncake.block_size_of(runs)
-        workload = mooncake.read(runs, block_size, redact=options.redact)
+        workload = mooncake.read(runs, block_size, redact=options.redact, measured=measured)
         lines = mooncake.encode(workload)
         contents = _workload(workload, block_size)
     elif times is not None:
@@ -199,7 +231,10 @@ def _write_file(timeline: Timeline, options: argparse.Namespace, merged: TorchTr
             file.write(line)
         if options.csv:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-            (csv_rows.write_steps if options.steps else csv_rows.write_sequences)(shown, text)
+            if options.steps:
+                csv_rows.write_steps(shown, text)
+            else:
+                csv_rows.write_sequences(shown, text, measured)
             text.detach()
         file.flush()
     if options.otlp or options.vcr:  # whose first line is none of a request

@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle, start_time
+from seqtop.export.measured import COLUMNS as MEASURED_COLUMNS
+from seqtop.export.measured import MeasuredRequests
 from seqtop.sequence import RequestMetrics
 from seqtop.state.fields import FIELDS, Value
 from seqtop.wire.messages import CudaGraph, StepStats
@@ -80,9 +82,18 @@ STEP_COLUMNS = (
 )  # fmt: skip
 
 
-def write_sequences(runs: list[EngineRun], file: TextIO) -> None:
-    """Writes one row per sequence, in order of arrival."""
-    _write(file, SEQUENCE_COLUMNS, _sequences(runs))
+def write_sequences(
+    runs: list[EngineRun], file: TextIO, measured: MeasuredRequests | None = None
+) -> None:
+    """Writes one row per sequence, in order of arrival.
+
+    Args:
+        runs: The recording.
+        file: The file.
+        measured: What others measured; adds `seqtop.export.measured.COLUMNS`.
+    """
+    heading = [*SEQUENCE_COLUMNS, *(() if measured is None else MEASURED_COLUMNS)]
+    _write(file, heading, _sequences(runs, measured))
 
 
 def write_steps(runs: list[EngineRun], file: TextIO) -> None:
@@ -90,11 +101,13 @@ def write_steps(runs: list[EngineRun], file: TextIO) -> None:
     _write(file, STEP_COLUMNS, _steps(runs))
 
 
-def _sequences(runs: list[EngineRun]) -> Iterable[list[Value]]:
+def _sequences(runs: list[EngineRun], measured: MeasuredRequests | None) -> Iterable[list[Value]]:
     start = start_time(runs)
     for run in runs:
         for lifecycle in run.requests.values():
-            yield from _rows(run, lifecycle, start)
+            columns = [] if measured is None else [*measured.columns(lifecycle).values()]
+            for row in _rows(run, lifecycle, start):
+                yield [*row, *columns]
 
 
 def _rows(run: EngineRun, lifecycle: RequestLifecycle, start: float) -> Iterable[list[Value]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from seqtop.export.block_numbers import BlockNumbers
 from seqtop.export.lifecycle import EngineRun, RequestLifecycle
+from seqtop.export.measured import MeasuredRequests
 
 
 class Row(msgspec.Struct, omit_defaults=True):
@@ -44,7 +45,7 @@ def read(
     block_size: int,
     *,
     redact: bool = False,
-    sessions: dict[str, str] | None = None,
+    measured: MeasuredRequests | None = None,
 ) -> Workload:
     """Returns the workload of a recording, in the order of the arrivals.
 
@@ -52,7 +53,7 @@ def read(
         runs: The recording.
         block_size: Tokens per block.
         redact: Leaves the tokens of outputs out.
-        sessions: The ids of sessions by request id, where they are known.
+        measured: What others measured, from which the sessions follow.
     """
     numbers = BlockNumbers(block_size)
     requests = sorted(_complete(runs), key=lambda item: _arrival(item[1]))
@@ -62,6 +63,7 @@ def read(
         request = lifecycle.request
         is_known = not redact and not (run.info and run.info.redacted)
         output = lifecycle.sequences[0].output_token_ids
+        found = None if measured is None else measured.of(lifecycle)
         rows.append(
             Row(
                 timestamp=round((_arrival(lifecycle) - first) * 1e3, 3),
@@ -69,7 +71,7 @@ def read(
                 output_length=len(output),
                 hash_ids=numbers.of_prompt(request) or None,
                 request_id=request.request_id,
-                session_id=(sessions or {}).get(request.request_id),
+                session_id=None if found is None else found.session_id,
                 priority=request.priority,
                 output_token_ids=output.tolist() if is_known else None,
             )

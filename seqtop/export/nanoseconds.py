@@ -17,6 +17,11 @@ def of_time(time: float | None) -> int | None:
     return int(seconds) * 10**9 + round(fraction * 1e9)
 
 
+def of_difference(seconds: float | None) -> int | None:
+    """Converts a difference in seconds, which may be negative; `None` for what is none."""
+    return None if seconds is None or not abs(seconds) < _MAX_SECONDS else round(seconds * 1e9)
+
+
 def of_duration(seconds: float | None) -> int | None:
     """Converts a duration in seconds; `None` for what is none."""
     return None if seconds is None or not 0 <= seconds < _MAX_SECONDS else round(seconds * 1e9)

@@ -25,6 +25,7 @@ from seqtop.export.lifecycle import (
     read_runs,
     redacted,
 )
+from seqtop.export.measured import MeasuredRequests
 from seqtop.history.timeline import Timeline
 from seqtop.process import files
 from seqtop.state import EngineState, SequenceState
@@ -94,6 +95,13 @@ _SCHEMAS = {
         "num_scheduled_steps": _COUNT,
         "num_preemptions": _COUNT,
         "num_lost_tokens": _COUNT,
+        "measured_by": _TEXT,
+        "measured_ttft_ns": _TIME,
+        "measured_e2e_latency_ns": _TIME,
+        "front_end_time_ns": _TIME,
+        "session_id": _TEXT,
+        "turn": _COUNT,
+        "tool_pause_ns": _TIME,
         "prompt": _TEXT,
         "prompt_token_ids": _BLOCKS,
     },
@@ -149,7 +157,14 @@ _SCHEMAS = {
 """The columns of each table after those of the engine."""
 
 
-def write(directory: Path, timeline: Timeline, *, redact: bool, overwrite: bool) -> dict[str, int]:
+def write(
+    directory: Path,
+    timeline: Timeline,
+    *,
+    redact: bool,
+    overwrite: bool,
+    measured: MeasuredRequests | None = None,
+) -> dict[str, int]:
     """Writes a file for each table; returns the number of rows of each.
 
     Args:
@@ -157,6 +172,7 @@ def write(directory: Path, timeline: Timeline, *, redact: bool, overwrite: bool)
         timeline: A recording.
         redact: Leaves texts and tokens out.
         overwrite: Replaces files.
+        measured: What others measured.
 
     Raises:
         FileExistsError: A file exists and is not to be replaced.
@@ -184,7 +200,7 @@ def write(directory: Path, timeline: Timeline, *, redact: bool, overwrite: bool)
 
         runs = read_runs(timeline, observe)
         for run in redacted(runs) if redact else runs:
-            _add_run(tables, run)
+            _add_run(tables, run, measured)
     return {name: table.num_rows for name, table in tables.items()}
 
 
@@ -239,9 +255,12 @@ def _converter(type_: pa.DataType) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _add_run(tables: Mapping[str, _Table], run: EngineRun) -> None:
+def _add_run(
+    tables: Mapping[str, _Table], run: EngineRun, measured: MeasuredRequests | None
+) -> None:
     for lifecycle in run.requests.values():
-        tables["requests"].add(run.info, _request(lifecycle, run.info))
+        columns = {} if measured is None else _measured(measured.columns(lifecycle))
+        tables["requests"].add(run.info, _request(lifecycle, run.info) | columns)
         for sequence in lifecycle.sequences:
             tables["sequences"].add(run.info, _sequence(sequence, run.info))
     for step in run.steps:
@@ -272,6 +291,18 @@ def _request(lifecycle: RequestLifecycle, info: EngineInfo | None) -> Row:
     row["num_output_tokens"] = sum(len(it.output_token_ids) for it in lifecycle.sequences)
     row["prompt_token_ids"] = _tokens(request.prompt_token_ids, info)
     return row
+
+
+def _measured(columns: Mapping[str, Any]) -> Row:
+    plain = ("measured_by", "session_id", "turn")
+    return {
+        **{name: columns[name] for name in plain},
+        **{
+            f"{name}_ns": nanoseconds.of_difference(value)
+            for name, value in columns.items()
+            if name not in plain
+        },
+    }
 
 
 def _sequence(sequence: SequenceState, info: EngineInfo | None) -> Row:

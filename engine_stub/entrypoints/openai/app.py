@@ -107,6 +107,10 @@ def make_app(
     )
 
 
+_CLIENT_ID = re.compile(r"[\w.:/+-]{1,100}", re.ASCII)
+"""What a client may have in its header X-Request-Id; others are ignored."""
+
+
 class _Endpoints:
     def __init__(self, bridge: Bridge, model: ServedModel, tokenizer: Tokenizer) -> None:
         self._bridge = bridge
@@ -126,7 +130,7 @@ class _Endpoints:
 
     async def completions(self, request: Request) -> Response:
         body = await _body(request, CompletionRequest)
-        return await self._complete(body, body.prompts)
+        return await self._complete(request, body, body.prompts)
 
     async def chat_completions(self, request: Request) -> Response:
         template = self._model.chat_template
@@ -134,12 +138,12 @@ class _Endpoints:
             raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
         body = await _body(request, ChatCompletionRequest)
         prompts = partial(self._conversation, body, template)
-        return await self._complete(body, prompts, self._model.chat_stops)
+        return await self._complete(request, body, prompts, self._model.chat_stops)
 
     async def embeddings(self, request: Request) -> Response:
         body = await _body(request, EmbeddingRequest)
         self._check_model(body.model)
-        request_id = f"embd-{next(self._numbers)}"
+        request_id = self._request_id(request, "embd")
         try:
             params = body.pooling_params()
             prompts = await asyncio.to_thread(self._encode, body.prompts)
@@ -176,6 +180,7 @@ class _Endpoints:
 
     async def _complete(
         self,
+        request: Request,
         body: CompletionRequest | ChatCompletionRequest,
         make_prompts: Callable[[], list[Prompt]],
         stops: Sequence[str] = (),
@@ -183,7 +188,7 @@ class _Endpoints:
         self._check_model(body.model)
         is_chat = isinstance(body, ChatCompletionRequest)
         id_prefix = ChatFormat.id_prefix if is_chat else TextFormat.id_prefix
-        request_id = f"{id_prefix}-{next(self._numbers)}"
+        request_id = self._request_id(request, id_prefix)
         try:
             params = body.params(stops)
             prompts = await asyncio.to_thread(self._encode, make_prompts)
@@ -231,6 +236,14 @@ class _Endpoints:
             token_ids,
             self._tokenizer.decode(token_ids[:1]),
         )
+
+    def _request_id(self, request: Request, prefix: str) -> str:
+        """Returns a new id, in which the client's own one is, if it sent one, as in vLLM."""
+        number = next(self._numbers)
+        name = request.headers.get("X-Request-Id", "")
+        if not _CLIENT_ID.fullmatch(name):
+            return f"{prefix}-{number}"
+        return f"{prefix}-{name}-{number:08x}"
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, self._model.name):

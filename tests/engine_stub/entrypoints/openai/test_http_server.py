@@ -1,6 +1,7 @@
 """The addresses of the server, and clients that it keeps out."""
 
 import contextlib
+import re
 import socket
 import subprocess
 
@@ -8,8 +9,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.http_engine import ENGINE, Served, post_by_hand
-from tests.support.waiting import SECONDS
+from tests.support.http_engine import ENGINE, GREEDY, Served, post_by_hand
+from tests.support.waiting import SECONDS, wait_until
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
@@ -129,3 +130,17 @@ def test_connections_that_say_little_hinder_nobody(served: Served) -> None:
     assert httpx.get(f"{served.url}/health").status_code == 200
     for client in slow:
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [("client-7", r"cmpl-client-7-[0-9a-f]{8}"), ("no id", r"cmpl-\d+"), ("x" * 101, r"cmpl-\d+")],
+)
+def test_the_id_that_a_client_sends_is_in_that_of_the_request(
+    served: Served, sent: str, shown: str
+) -> None:
+    response = served.client.completions.create(
+        **GREEDY | {"max_tokens": 1}, prompt="x", extra_headers={"X-Request-Id": sent}
+    )
+    assert re.fullmatch(shown, response.id)
+    wait_until(lambda: served.request(response.id))
