@@ -100,6 +100,14 @@ class Adapter(ABC, Generic[R]):
         published as `FINISHED_ABORTED`.
         """
 
+    def is_waiting(self, request: R) -> bool:
+        """Returns whether a request is in the queue, without anything to report but that.
+
+        An engine with thousands of waiting requests may override it: one that was waiting at the
+        step before is then not described again. Its `wait_cause` is not read either.
+        """
+        return False
+
     @abstractmethod
     def num_free_blocks(self) -> int:
         """Returns the number of blocks that no request holds."""

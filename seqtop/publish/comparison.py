@@ -147,7 +147,11 @@ class Comparison(Generic[R]):
             time: Its end.
         """
         requests, describe = self._requests(), self._adapter.describe_request
-        descriptions = {name: describe(request) for name, request in requests.items()}
+        descriptions = {
+            name: describe(request)
+            for name, request in requests.items()
+            if not self._waits_as_before(name, request)
+        }
         for request_id, description in descriptions.items():
             if request_id not in self._published:
                 # Nobody knows when it arrived. If the step ran it, then before the step.
@@ -159,9 +163,10 @@ class Comparison(Generic[R]):
             else:
                 gone = describe(published.request)
                 descriptions[request_id] = dataclasses.replace(gone, status=_final(gone.status))
-        if not descriptions:
+        if not requests and not descriptions:
             return
-        step, num_running, num_waiting = _Step(), 0, 0
+        step, num_running = _Step(), 0
+        num_waiting = sum(name not in descriptions for name in requests)
         ended: list[tuple[str, SequenceStatus]] = []
         for request_id, description in descriptions.items():
             if request_id not in requests or SequenceStatus.is_finished(description.status):
@@ -188,6 +193,15 @@ class Comparison(Generic[R]):
             if request_id in requests:
                 self._ended[request_id] = requests[request_id]
             yield self._end(request_id, status, time)
+
+    def _waits_as_before(self, request_id: str, request: R) -> bool:
+        """Returns whether a request that viewers know as waiting needs no new description."""
+        published = self._published.get(request_id)
+        return (
+            published is not None
+            and published.status == _WAITING
+            and self._adapter.is_waiting(request)
+        )
 
     def restore(self, time: float) -> Snapshot:
         """Returns the present state of all requests, after messages were lost.
