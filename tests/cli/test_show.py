@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -54,6 +55,16 @@ def test_a_closed_pipe_has_its_exit_status(engine: str) -> None:
 def test_every_without_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "run.seqtop", "--every", "3"]) == 2
     assert capsys.readouterr().err == "seqtop: --every needs --follow\n"
+
+
+@pytest.mark.parametrize(("given", "seconds"), [([], 1.0), (["--every", "0"], 0.0)])
+def test_lines_follow_each_other_after_the_time_given(
+    given: list[str], seconds: float, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow = Mock()
+    monkeypatch.setattr("seqtop.export.follow.follow", follow)
+    assert main(["show", engine, "--follow", "--json", *given]) == 0
+    assert follow.call_args.kwargs["every"] == seconds
 
 
 def show(*options: str) -> subprocess.CompletedProcess[str]:

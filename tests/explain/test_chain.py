@@ -13,13 +13,14 @@ from seqtop.state import RequestState, Span
 from seqtop.state.freeze import freeze
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
+    Event,
     Heartbeat,
     RequestArrived,
     SequenceUpdate,
     StreamingUpdate,
     WaitReason,
 )
-from tests.support.events import step, wait_reason
+from tests.support.events import arrival, delta, full, step, update, wait_reason
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
 
@@ -458,3 +459,18 @@ def test_the_number_of_parts_is_limited(script: Script) -> None:
     assert sum(part.seconds for part in parts) == pytest.approx(
         script.source.state.time - script.source.state.requests["a"].metrics.arrival_time
     )
+
+
+def test_rejected_drafts_are_no_tokens_of_a_part() -> None:
+    chain = Chain(RequestState("req-1", RequestMetrics(1.0, 1.0, None, None, None), [1]))
+    drafted = update(
+        1, new_token_ids=[6, 7], num_computed_tokens=5, num_draft_tokens=4, num_accepted_tokens=1
+    )
+    events: list[Event] = [
+        arrival(1),
+        step(0, full("req-1", 1, chunk=3), sequences=[update(1, new_token_ids=[5])]),
+        step(1, delta("req-1", 1, computed=3), sequences=[drafted]),
+    ]
+    for position, event in enumerate(events):
+        chain.apply(position, event)
+    assert [part.num_tokens for part in chain.parts if part.kind == "decode"] == [2]

@@ -160,9 +160,11 @@ def test_a_sibling_that_comes_changes_the_branch_of_the_one_before(beams: Engine
 def test_senseless_parents_do_no_harm() -> None:
     state = EngineState()
     request(state, "odd", [1])
-    for seq_id, parent in ((2, 3), (3, 2), (4, 4), (5, 99)):
+    request(state, "other", [7])
+    for seq_id, parent in ((2, 3), (3, 2), (4, 4), (5, 99), (6, 7)):
         fork(state, "odd", seq_id, parent)
-    assert sorted(view_ids := viewed(state).page(0, 9)) == [1, 2, 3, 4, 5], view_ids
+    assert sorted(view_ids := viewed(state).page(0, 9)) == [1, 2, 3, 4, 5, 6, 7], view_ids
+    assert paths(state, [1, 5, 6]) == {1: (1,), 5: (1, 5), 6: (1, 6)}
 
 
 def test_children_may_be_listed_before_their_parents() -> None:

@@ -6,8 +6,10 @@ from seqtop.checks.finding import Finding
 from seqtop.checks.stream_checker import LocatedFinding
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.checks import sequence_sentence
+from seqtop.tui.navigation import go_to_finding
 from tests.support.checks_screen import KEY, found, recorded
 from tests.support.piloting import checked, notices, play, words
+from tests.support.scripted import Script, ScriptedSource
 
 
 @pytest.fixture
@@ -55,3 +57,15 @@ def test_of_the_findings_about_a_sequence_the_newest_is_shown() -> None:
     assert sequence_sentence(located) == (
         "Error token-sum at step 7: the sum of step 7 (1 other finding)."
     )
+
+
+def test_a_finding_about_a_request_selects_its_first_sequence() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("before")
+    script.arrive("pair", n=2)
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+    with play(app):
+        finding = Finding("order", "late", 0, request_id="pair", block=0)
+        go_to_finding(app.ui, LocatedFinding(1, app.ui.time_travel.position, finding), "")
+        assert app.ui.cursor.seq_id == script.source.state.requests["pair"].seq_ids[0]
+        assert app.ui.blocks.block == 0
