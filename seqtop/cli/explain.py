@@ -10,6 +10,7 @@ from seqtop.cli.options import Commands, parse_slo
 
 if TYPE_CHECKING:
     from seqtop.history import FileStore
+    from seqtop.state import RequestState
 
 _FIGURES = ("e2e", "ttft", "itl", "tpot", "queue")
 
@@ -27,6 +28,12 @@ def add_command(commands: Commands) -> None:
     )
     explain.add_argument("source", metavar="FILE", help="the recording")
     explain.add_argument("request", nargs="?", metavar="REQUEST", help="the id of the request")
+    explain.add_argument(
+        "--who",
+        action="store_true",
+        help="charge each second to the request itself, to other requests, to the engine's"
+        " settings or to the host, and list the requests that it delayed",
+    )
     explain.add_argument(
         "--slow",
         action="store_true",
@@ -56,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.slow is (options.request is not None):
         return fail("give either the id of a request or --slow", status=2)
+    if options.slow and options.who:
+        return fail("--who needs the id of a request, and not --slow", status=2)
     try:
         with open_recording(options.source) as recording:
             return _slow(recording, options) if options.slow else _request(recording, options)
@@ -70,11 +79,26 @@ def _request(recording: FileStore, options: argparse.Namespace) -> int:
     match = find_request(recording, options.request)
     if match is None:
         return fail(f"the recording has no request {options.request!r}")
+    if options.who:
+        return _who(recording, match[0], options)
     explanation = explain(recording, *match)
     if options.json:
         print_document(as_json(explanation))
     else:
         print(as_text(explanation))
+    return 0
+
+
+def _who(recording: FileStore, request: RequestState, options: argparse.Namespace) -> int:
+    from seqtop.ledger.ledger import Run, charge, harm_done
+    from seqtop.ledger.report import as_json, as_text
+
+    run = Run(recording)
+    own, harms = charge(run, request), harm_done(run, request)
+    if options.json:
+        print_document(as_json(run, request, own, harms))
+    else:
+        print(as_text(run, request, own, harms))
     return 0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -122,6 +122,18 @@ class _Cause(NamedTuple):
     num_missing: int = 0
 
 
+class Piece(NamedTuple):
+    """A piece of a request's time: all of a part, or what one step or pause adds to it."""
+
+    kind: PartKind
+    cause: str
+    seconds: float
+    head: str | None
+    """The request before it in the queue for which the cause was given, if it is another."""
+    preemption: Preemption | None
+    """The last preemption of the request."""
+
+
 _NOWHERE = _Place(None, None)
 
 
@@ -130,9 +142,13 @@ class Chain:
 
     Args:
         request: The request, with its metrics as far as they are known.
+        on_piece: Called with each piece, in order of time.
     """
 
-    def __init__(self, request: RequestState) -> None:
+    def __init__(
+        self, request: RequestState, on_piece: Callable[[Piece], object] | None = None
+    ) -> None:
+        self._on_piece = on_piece
         metrics = request.metrics
         self.request_id = request.request_id
         self.arrival_time = metrics.arrival_time
@@ -216,6 +232,13 @@ class Chain:
             kind: PartKind = self._wait or "unknown"
             self._until(self.finished_time, kind, self._open_cause(), self._last_place)
             self.is_finished = True
+
+    def close(self, now: float) -> None:
+        """Divides the time up to `now`, epoch seconds, if the request has not finished."""
+        if not self.is_finished:
+            kind: PartKind = self._wait or "unknown"
+            end = now if self.finished_time is None else self.finished_time
+            self._until(end, kind, self._open_cause(), self._last_place)
 
     def _join(self, time: float) -> None:
         self._joined = max(time, self._last_end)
@@ -369,6 +392,9 @@ class Chain:
         if others and len(part.others) < _MAX_OTHERS:
             part.others.update(others)
         self._time = end
+        if self._on_piece is not None:
+            head = next(iter(others)) if is_behind and others else None
+            self._on_piece(Piece(kind, cause, seconds, head, self._preemption))
 
     def _fill(self, spans: Sequence[Span], end: float) -> None:
         """Divides the time up to `end`, whose steps are not recorded, by `spans`."""

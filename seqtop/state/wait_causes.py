@@ -156,6 +156,11 @@ _STATUSES = {
 }
 
 
+def is_known_status(cause: str) -> bool:
+    """Returns whether a cause is a status of vLLM: something that the request itself waits for."""
+    return cause in _STATUSES
+
+
 def cause_in_words(cause: str) -> Cause:
     """Returns the words for a cause: a `WaitCause`, time outside of the steps, or an own status."""
     known = CAUSES.get(cause) or OUTSIDE_STEPS.get(cause) or _STATUSES.get(cause)

@@ -30,6 +30,23 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ttft == pytest.approx(document["ttft"], abs=0.001)
 
 
+def test_who_delayed_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", recording, "req-4", "--who"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("req-4: TTFT ")
+    assert lines[1].split() == ["time", "share", "measured", "estimated", "charged", "to"]
+    assert any("req-1: max_num_seqs" in line and "no free blocks" in line for line in lines)
+    assert lines[-1].startswith("Estimated from ")
+    assert main(["explain", recording, "req-4", "--who", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    for charges, seconds in (
+        (document["harmed_by"], document["e2e"]),
+        *((harm["charges"], harm["seconds"]) for harm in document["harm_done"]),
+    ):
+        assert sum(item["seconds"] for item in charges) == pytest.approx(seconds, abs=0.001)
+    assert document["harm_done"]
+
+
 def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", recording, "--slow"]) == 0
     assert "1 slow request of 7: the slowest tenth by E2E\n  req-6: " in capsys.readouterr().out
@@ -47,6 +64,8 @@ def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> No
         (["req-99"], 1, "the recording has no request 'req-99'"),
         ([], 2, "give either the id of a request or --slow"),
         (["req-1", "--slow"], 2, "give either the id of a request or --slow"),
+        (["req-99", "--who"], 1, "the recording has no request 'req-99'"),
+        (["--slow", "--who"], 2, "--who needs the id of a request, and not --slow"),
     ],
 )
 def test_what_cannot_be_explained(

@@ -1,0 +1,186 @@
+"""Accounts as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from seqtop.explain import chain
+from seqtop.ledger import account
+from seqtop.ledger.account import Account, Charge
+from seqtop.ledger.ledger import Harm, Run
+from seqtop.sequence import latency
+from seqtop.state import RequestState
+from seqtop.state.wait_causes import cause_in_words
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.whatif.step_time import StepTime
+
+_MAX_REQUESTS = 12
+"""Other requests that a table names."""
+_MAX_CAUSES = 3
+_TITLES = {
+    "itself": "itself",
+    "settings": "settings",
+    "host": "host",
+    "unexplained": "unexplained",
+}
+_CAUSES = {
+    account.SHARED_STEP: "shared steps",
+    account.QUEUE_HEAD: "ahead in the queue",
+    account.UNNAMED_BLOCKS: "blocks in use that are in no block table",
+    account.STEP_TIME: "difference of shared steps and their estimates",
+    chain.RECOMPUTE: "recomputation",
+    chain.PACED: "the engine waited on purpose",
+    chain.NOT_RECORDED: "steps that are not recorded",
+    "prefill": "prefill",
+    "decode": "decode",
+}
+"""The causes that are not causes of waiting, in words."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """All that is charged to one request, or to one thing."""
+
+    title: str
+    charges: list[Charge]
+
+    def seconds(self, *evidence: str) -> float:
+        """Returns the sum of the charges, or of those with such evidence."""
+        return sum(
+            charge.seconds for charge in self.charges if not evidence or charge.evidence in evidence
+        )
+
+
+def rows(charges: Iterable[Charge]) -> list[Row]:
+    """Returns the charges by request or thing, the largest first, and what is unexplained last."""
+    by_title: dict[tuple[bool, str], list[Charge]] = {}
+    for charge in charges:
+        is_unexplained = charge.charged_to == "unexplained"
+        by_title.setdefault((is_unexplained, _title(charge)), []).append(charge)
+    listed = [(key[0], Row(key[1], items)) for key, items in by_title.items()]
+    return [row for _, row in sorted(listed, key=lambda item: (item[0], -item[1].seconds()))]
+
+
+def _title(charge: Charge) -> str:
+    if charge.charged_to == "request":
+        return charge.request_id if charge.request_id is not None else "other requests"
+    return _TITLES[charge.charged_to]
+
+
+def cause_label(cause: str) -> str:
+    """Returns the cause of a charge in a few words."""
+    return _CAUSES.get(cause) or cause_in_words(cause).label
+
+
+def as_text(run: Run, request: RequestState, own: Account, harms: list[Harm]) -> str:
+    """Returns tables of what delayed a request, and of those that it delayed."""
+    metrics = request.metrics
+    first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
+    ttft = "no first token" if first is None else f"TTFT {fmt.seconds(first)}"
+    total = (
+        f"{fmt.seconds(own.seconds)} since its arrival"
+        if end is None
+        else f"end to end {fmt.seconds(end)} ({request.finish_reason})"
+    )
+    lines = [f"{own.request_id}: {ttft}, {total}"]
+    lines.append(f"{'time':>9} {'share':>6} {'measured':>9} {'estimated':>9}  charged to")
+    lines += _table(rows(own.charges(run.step_time)), own.seconds)
+    lines.append(f"{fmt.seconds(own.seconds):>9} {'100%':>6}")
+    if harms:
+        lines += ["", f"{'time':>9} {'':>6} {'measured':>9} {'estimated':>9}  delayed by it"]
+        lines += _table([Row(harm.request_id, harm.charges) for harm in harms], None)
+        total_harm = sum(harm.seconds for harm in harms)
+        lines.append(f"{fmt.seconds(total_harm):>9}  of {fmt.plural(len(harms), 'request')}")
+    else:
+        lines += ["", "It delayed no other request."]
+    lines += ["", _knowledge(run)]
+    return "\n".join(map(safe_line, lines))
+
+
+def _table(listed: list[Row], total: float | None) -> list[str]:
+    lines = [_line(row, total) for row in listed[:_MAX_REQUESTS]]
+    rest = listed[_MAX_REQUESTS:]
+    # What is no request is always listed.
+    named = set(_TITLES.values())
+    others = [row for row in rest if total is None or row.title not in named]
+    if others:
+        title = f"{fmt.plural(len(others), 'other request')}"
+        merged = Row(title, [charge for row in others for charge in row.charges])
+        lines.append(_line(merged, total))
+    return lines + [_line(row, total) for row in rest if row not in others]
+
+
+def _line(row: Row, total: float | None) -> str:
+    seconds = row.seconds()
+    share = fmt.percent(seconds, total) if total else ""
+    measured, estimated = row.seconds("measured"), row.seconds("estimated")
+    return (
+        f"{_signed(seconds):>9} {share:>6} {_or_blank(measured):>9} {_or_blank(estimated):>9}"
+        f"  {row.title}: {_causes(row)}"
+    )
+
+
+def _causes(row: Row) -> str:
+    by_cause: dict[str, float] = {}
+    for charge in row.charges:
+        by_cause[charge.cause] = by_cause.get(charge.cause, 0.0) + charge.seconds
+    ordered = sorted(by_cause.items(), key=lambda item: -abs(item[1]))
+    if len(ordered) == 1:
+        return cause_label(ordered[0][0])
+    words = [f"{cause_label(name)} {_signed(value)}" for name, value in ordered[:_MAX_CAUSES]]
+    more = len(ordered) - _MAX_CAUSES
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+
+
+def _signed(seconds: float) -> str:
+    return f"-{fmt.seconds(-seconds)}" if seconds < 0 else fmt.seconds(seconds)
+
+
+def _or_blank(seconds: float) -> str:
+    return _signed(seconds) if seconds else ""
+
+
+def _knowledge(run: Run) -> str:
+    """Describes the model of the times of steps, or why there is none."""
+    step_time = run.step_time
+    if step_time is None:
+        return f"Nothing is estimated: {run.no_step_time}."
+    sentence = (
+        f"Estimated from {fmt.plural(step_time.num_steps, 'step')}:"
+        f" {fmt.seconds(step_time.per_step)} a step,"
+        f" {fmt.seconds(step_time.per_prefill_token)} a prefill token,"
+        f" {fmt.seconds(step_time.per_decode_token)} a decode token"
+    )
+    if step_time.held_out_error is not None:
+        sentence += f"; median error {fmt.percent(step_time.held_out_error)}"
+    if step_time.uncertain:
+        sentence += f"; uncertain: {', '.join(step_time.uncertain)}"
+    return sentence + "."
+
+
+def as_json(run: Run, request: RequestState, own: Account, harms: list[Harm]) -> str:
+    """Returns the same as JSON; times in seconds."""
+    metrics = request.metrics
+    document: dict[str, Any] = {
+        "request": own.request_id,
+        "arrival_time": metrics.arrival_time,
+        "ttft": latency.ttft(metrics),
+        "e2e": latency.e2e_latency(metrics),
+        "finish_reason": request.finish_reason,
+        "seconds": own.seconds,
+        "harmed_by": own.charges(run.step_time),
+        "harm_done": [
+            {"request_id": harm.request_id, "seconds": harm.seconds, "charges": harm.charges}
+            for harm in harms
+        ],
+        "step_time": _model(run.step_time),
+        "no_step_time": run.no_step_time or None,
+    }
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def _model(step_time: StepTime | None) -> dict[str, Any] | None:
+    return None if step_time is None else msgspec.structs.asdict(step_time)
