@@ -3,8 +3,8 @@
 //     npm install zeromq @msgpack/msgpack
 //     node docs/example_publisher.mjs       # then, in another terminal: seqtop attach
 //
-// It "generates" one sentence, one character per token, for two requests at a time, and preempts one
-// of them now and then. It has no `SequenceGroupMetadata`, so its updates have chunks.
+// It "generates" one sentence, one character per token, for two requests at a time, and preempts
+// one of them now and then. It has no `SequenceGroupMetadata`, so its updates have chunks.
 
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -136,7 +136,8 @@ class Engine {
       if (letter) sampled.push(request);
       request.status = request.text === ANSWER ? LENGTH_CAPPED : RUNNING;
       // The chunk says that it runs and how far it is: only an end is to be added.
-      const end = request.status === RUNNING ? [null, null, null, null] : [LENGTH_CAPPED, null, null, []];
+      const isEnd = request.status === LENGTH_CAPPED;
+      const end = isEnd ? [LENGTH_CAPPED, null, null, []] : [null, null, null, null];
       const rest = [null, null, null, name, "", null, null, null, false, null, null, chunk];
       updates.push([request.seqId, codes(letter), letter, blocks, [], ...end, ...rest]);
     }
@@ -158,12 +159,13 @@ class Engine {
     const blocks = [NUM_BLOCKS - this.free.length, this.free.length, 0];
     this.stats = [...counts, ...blocks, ...tokens, 0, 0, this.numPreemptions, null, null, null];
     const step = [this.number, start, time, null, updates, this.stats, changed, preemptions];
-    // A snapshot has all messages before it. So nothing may be awaited between the change of the state
+    // A snapshot has all messages before it. So nothing is awaited between the change of the state
     // and the numbers of the messages: `send` takes its number at once.
     const sent = [this.stream.send("Step", ...step)];
     for (const { name, metrics, text } of ended) {
       metrics.finished_time = time;
-      sent.push(this.stream.send("RequestFinished", name, time, LENGTH_CAPPED, metrics, [text.length]));
+      const end = [name, time, LENGTH_CAPPED, metrics, [text.length]];
+      sent.push(this.stream.send("RequestFinished", ...end));
     }
     await Promise.all(sent);
   }

@@ -3,7 +3,7 @@
 //     npm install zeromq @msgpack/msgpack
 //     node docs/example_viewer.mjs tcp://127.0.0.1:5557
 //
-// It prints a line for each sequence after each step. `State` applies the messages, without sockets.
+// It prints a line for each sequence after each step. `State` applies messages, without sockets.
 
 import { pathToFileURL } from "node:url";
 import { decode as unpack, decodeMulti, encode, ExtensionCodec } from "@msgpack/msgpack";
@@ -159,7 +159,8 @@ export class State {
   update(fields, time) {
     const [seqId, newTokenIds = [], textDelta = "", newBlocks = [], , status] = fields;
     const [, , , , , , computed, cached, table, stopReason, , parentId, requestId] = fields;
-    const [engineStatus = "", drafts, accepted, groupTables, isRemoved, external] = fields.slice(13);
+    const [engineStatus = "", drafts, accepted, groupTables, isRemoved, external] =
+      fields.slice(13);
     let sequence = this.sequences.get(seqId);
     if (!sequence) {
       if (!this.requests.has(requestId)) return;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from typing import Annotated, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,7 +19,12 @@ from seqtop.text.sanitize import safe_line
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """The largest answer. A slot takes 2 KB, or more if the server is told to send the prompts."""
 
+MAX_SLOTS: Final = 4_096
+MAX_TOKENS: Final = 2**22
+"""Tokens of all slots together: viewers have a number for each."""
+
 _TIMEOUT_SECONDS: Final = 5.0
+_READ_BYTES: Final = 2**16
 _DEFERRED: Final = re.compile(rb"^llamacpp:requests_deferred (\d{1,9})(?:\.0+)?\s*$", re.MULTILINE)
 
 T = TypeVar("T")
@@ -72,6 +78,12 @@ class Slot(msgspec.Struct):
         first = self.next_token[:1] if isinstance(self.next_token, list) else [self.next_token]
         return max([token.n_decoded for token in first], default=0)
 
+    @property
+    def num_prefilled(self) -> int:
+        """Tokens of the prompt that are computed or were found: at the end, all of them."""
+        parts = (self.n_prompt_tokens_processed, self.n_prompt_tokens_cache)
+        return sum(max(part or 0, 0) for part in parts)
+
 
 class _Defaults(msgspec.Struct, frozen=True):
     n_ctx: Count = 0
@@ -80,7 +92,9 @@ class _Defaults(msgspec.Struct, frozen=True):
 class Props(msgspec.Struct):
     """The server's properties."""
 
-    total_slots: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    total_slots: Annotated[int, msgspec.Meta(ge=1, le=MAX_SLOTS)]
+    model_ftype: str = ""
+    """The type of the weights, such as `Q4_K - Medium`."""
     model_path: str = ""
     model_alias: str = ""
     build_info: str = ""
@@ -117,7 +131,14 @@ class Client:
 
     def slots(self) -> list[Slot]:
         """Returns the slots."""
-        return self._json("/slots", list[Slot])
+        slots = self._json("/slots", list[Slot])
+        num_tokens = sum(slot.num_prefilled + slot.num_decoded for slot in slots)
+        if len(slots) > MAX_SLOTS or num_tokens > MAX_TOKENS:
+            raise UnreachableError(
+                f"{self.url}/slots has {len(slots):,} slots with {num_tokens:,} tokens, of"
+                f" {MAX_SLOTS:,} and {MAX_TOKENS:,} that are shown"
+            )
+        return slots
 
     def num_deferred(self) -> int:
         """Returns the number of requests that wait for a slot."""
@@ -137,22 +158,25 @@ class Client:
     def _get(self, path: str) -> bytes:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=_TIMEOUT_SECONDS)
+        deadline, content = time.monotonic() + _TIMEOUT_SECONDS, bytearray()
         try:
             connection.request("GET", self._path + path, headers=self._headers)
             response = connection.getresponse()
-            content = response.read(MAX_ANSWER_BYTES + 1)
+            while len(content) <= MAX_ANSWER_BYTES and (more := response.read1(_READ_BYTES)):
+                content += more
+                if time.monotonic() > deadline:
+                    raise TimeoutError("timed out")
         except (OSError, http.client.HTTPException) as error:
             reason = safe_line(str(error)) or type(error).__name__
-            raise UnreachableError(
-                f"no llama.cpp server answers at {self.url}: {reason}"
-            ) from error
+            message = f"no llama.cpp server answers at {self.url}: {reason}"
+            raise UnreachableError(message) from error
         finally:
             connection.close()
         if response.status != http.client.OK:
             raise UnreachableError(_refusal(f"{self.url}{path}", path, response.status))
         if len(content) > MAX_ANSWER_BYTES:
             raise UnreachableError(f"{self.url}{path} sent more than {MAX_ANSWER_BYTES:,} bytes")
-        return content
+        return bytes(content)
 
 
 def _refusal(address: str, path: str, status: int) -> str:

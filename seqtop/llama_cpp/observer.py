@@ -66,7 +66,7 @@ def engine_info(url: str, props: Props, slots: list[Slot], time: float) -> Engin
         incarnation=uuid.uuid4().hex,
         engine=f"llama.cpp {props.build_info}".strip(),
         model=props.model_alias or props.model_path,
-        dtype="unknown",
+        dtype=props.model_ftype or "unknown",
         device="unknown",
         start_time=time,
         block_size=max(n_ctx, 1),
@@ -173,7 +173,7 @@ class Observer:
             self._num_sequences,
             slot.id,
             RequestMetrics(before, before, None, None, None),
-            _num_prefilled(slot),
+            slot.num_prefilled,
         )
         self._tasks[slot.id] = task
         self._num_sequences += 1
@@ -189,7 +189,7 @@ class Observer:
 
     def _advance(self, task: _Task, slot: Slot, step: _Step, before: float, time: float) -> None:
         """Adds to a step what a slot has done since the last poll."""
-        num_prompt_tokens = max(_num_prefilled(slot), task.num_prompt_tokens)
+        num_prompt_tokens = max(slot.num_prefilled, task.num_prompt_tokens)
         num_cached = max(slot.n_prompt_tokens_cache or 0, 0)
         num_decoded = max(slot.num_decoded, task.num_decoded)
         # The newest token of the output has not been computed.
@@ -278,11 +278,6 @@ def _same_queue(stats: StepStats, before: StepStats | None) -> bool:
 
 def _request_id(slot: Slot) -> str:
     return f"task-{slot.id_task}" if slot.id_task is not None else f"slot-{slot.id}"
-
-
-def _num_prefilled(slot: Slot) -> int:
-    """Returns the tokens of the prompt that are computed or were found: at the end, all of them."""
-    return max(slot.n_prompt_tokens_processed or 0, 0) + max(slot.n_prompt_tokens_cache or 0, 0)
 
 
 def _sampling_params(slot: Slot) -> SamplingParams:

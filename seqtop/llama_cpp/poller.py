@@ -24,6 +24,9 @@ PATIENCE_SECONDS: Final = 15.0
 """The time without an answer after which a server has ended. One whose HTTP threads all have a
 request (`--threads-http`) answers when one of them is free."""
 
+_JOIN_SECONDS: Final = 6.0
+"""The longest time that a viewer who quits waits for an answer."""
+
 
 @contextlib.contextmanager
 def published(url: str) -> Iterator[str]:
@@ -56,7 +59,7 @@ def published(url: str) -> Iterator[str]:
             yield publisher.endpoint
         finally:
             ended.set()
-            thread.join()
+            thread.join(_JOIN_SECONDS)
 
 
 def _poll(

@@ -164,6 +164,11 @@ def test_commands_take_an_address(
     assert_one_sentence(run_command(*SEQTOP, "attach", "--ranks", "2", server.url), 2, "no ranks")
 
 
+def _slot(number: int, num_tokens: int) -> dict[str, Any]:
+    processed = {"n_prompt_tokens_processed": num_tokens}
+    return {"id": number, "n_ctx": 64, "is_processing": True, "id_task": number, **processed}
+
+
 BROKEN: dict[str, tuple[str, Answer, str]] = {
     "no metrics": ("/metrics", (501, b"{}"), "/metrics is not enabled: start llama-server with --"),
     "no slots": ("/slots", (501, b"{}"), "/slots is not enabled: start llama-server with --slots"),
@@ -179,6 +184,16 @@ BROKEN: dict[str, tuple[str, Answer, str]] = {
         "/slots",
         (200, b'[{"id": 0, "n_ctx": 1e18, "is_processing": true}]'),
         "/slots does not answer as llama.cpp's server",
+    ),
+    "many tokens": (
+        "/slots",
+        (200, json.dumps([_slot(number, 2**21) for number in range(3)]).encode()),
+        "/slots has 3 slots with 6,291,456 tokens, of 4,096 and 4,194,304 that are shown",
+    ),
+    "many slots": (
+        "/slots",
+        (200, json.dumps([_slot(number, 1) for number in range(5_000)]).encode()),
+        "/slots has 5,000 slots",
     ),
     "other metrics": ("/metrics", (200, b"up 1"), "does not have llamacpp:requests_deferred"),
     "no slot": ("/props", (200, b'{"total_slots": 0}'), "total_slots"),

@@ -103,7 +103,7 @@ def test_requests_are_seen_to_wait_run_and_end(url: str, monkeypatch: pytest.Mon
     assert results == [(num_prompt_tokens, 400)] * 4
     assert checker.findings() == []
     assert state.num_anomalies == 0
-    assert most_waiting == 2
+    assert most_waiting >= 2  # and those in slots that had not begun
     for request_id in state.finished:
         (seq_id,) = state.requests[request_id].seq_ids
         sequence = state.sequences[seq_id]
