@@ -87,7 +87,7 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/bugs_against_vllm.py tests/vllm/random_against_vllm.py tests/vllm/against_vllm.py \
 		tests/vllm/kv_events_against_vllm.py tests/vllm/prefix_misses_against_vllm.py \
 		tests/vllm/renamed_against_vllm.py tests/vllm/publisher_against_vllm.py \
-		tests/vllm/whatif_against_vllm.py \
+		tests/vllm/whatif_against_vllm.py tests/vllm/reports_against_vllm.py \
 		tests/vllm/fake_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 

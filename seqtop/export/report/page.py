@@ -60,7 +60,8 @@ _TIME_PARTS = (
     ("scheduling", "queued", ("scheduler",)),
     ("model execution", "decode", ("forward", "execute")),
     ("rest of the step", "cached", ("rest",)),
-    ("between steps", "preempted", ("host", "paced")),
+    ("between steps", "preempted", ("host",)),
+    ("paced on purpose", "prefill", ("paced",)),
     ("idle", "between", ("idle",)),
 )
 """The name, the style and the parts in `seqtop.state.step_summary.TIME_PARTS` of each layer."""

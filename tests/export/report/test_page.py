@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from seqtop.cli.main import main
+from seqtop.demo import DemoEngine
 from seqtop.export.report import charts, contents, page
 from seqtop.export.report.contents import Contents
 from seqtop.history import FileStore
@@ -17,6 +19,7 @@ from seqtop.state.slo import Slo
 from tests.support.broken_recordings import BROKEN, NO_STEP, record
 from tests.support.browsing import a_page
 from tests.support.events import arrival, engine_info, stats, step, update
+from tests.support.waiting import SECONDS
 
 _VOID = {"meta", "br"}
 
@@ -210,6 +213,27 @@ def test_a_browser_shows_it_without_network_or_errors(
     assert all(width > 50 and height > 5 for width, height in boxes)
     assert background == {"light": "rgb(247, 248, 249)", "dark": "rgb(17, 22, 28)"}[scheme]
     assert widths[0] <= widths[1]
+
+
+@pytest.mark.release("needs a browser")
+def test_the_report_of_the_demo_in_a_browser(tmp_path: Path) -> None:
+    recording, path = tmp_path / "demo.seqtop", tmp_path / "report.html"
+    with DemoEngine(model=None, device="cpu", pace=0) as engine:
+        command = ["record", engine.endpoint, "-o", str(recording), "--duration", "5"]
+        assert main([*command, "--timeout", str(SECONDS)]) == 0
+    assert main(["report", str(recording), "-o", str(path)]) == 0
+    run = read(recording)
+    assert run.preemptions
+    with a_page() as browser:
+        browser.goto(path.as_uri())
+        words = browser.inner_text("body")
+        sizes = browser.eval_on_selector_all(
+            "svg", "all => all.map(svg => [svg.clientWidth, svg.clientHeight])"
+        )
+    assert all(width > 50 and height > 5 for width, height in sizes)
+    assert run.preemptions[0].text in words
+    for name in ("KV-cache blocks", "Distributions", "What limited the batches", "max_num_seqs"):
+        assert name in words
 
 
 def test_the_highest_bar_of_a_histogram_is_as_high_as_its_plot() -> None:
