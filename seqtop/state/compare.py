@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,6 +16,8 @@ from seqtop.text import format as fmt
 MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""
 _NUMBER = 10
+_LINE = 72
+"""The characters of a line of ids."""
 _LEAST_WIDTH = 22
 """The least width of the column of the figures' names."""
 
@@ -96,8 +99,13 @@ def compare(one: EngineData, other: EngineData) -> StateComparison:
     )
 
 
-def describe(comparison: StateComparison) -> list[str]:
-    """Returns a comparison as lines of plain text, of which titles end with a colon."""
+def describe(comparison: StateComparison, rates: Sequence[tuple[str, str, str]] = ()) -> list[str]:
+    """Returns a comparison as lines of plain text, of which titles end with a colon.
+
+    Args:
+        comparison: The comparison.
+        rates: Further figures that stand before the others: names, and the texts at A and at B.
+    """
     steps, times = comparison.steps, comparison.times
     later = fmt.seconds(times[1] - times[0])
     width = max(_LEAST_WIDTH, *(len(figure.name) + 3 for figure in comparison.figures))
@@ -107,6 +115,8 @@ def describe(comparison: StateComparison) -> list[str]:
         "",
         f"{'Figures:':<{width}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
     ]
+    for name, before, after in rates:
+        lines.append(f"  {name:<{width - 2}}{before:>{_NUMBER}}{after:>{_NUMBER}}")
     for figure in comparison.figures:
         numbers = (fmt.count(figure.before), fmt.count(figure.after), _change(figure))
         texts = "".join(f"{number:>{_NUMBER}}" for number in numbers)
@@ -114,15 +124,19 @@ def describe(comparison: StateComparison) -> list[str]:
     lines.append("")
     if not comparison.same_incarnation:
         return [*lines, "The engine was restarted in between: its requests are others."]
-    came = (f"  {request_id}" for request_id in comparison.came)
+    by_reason: dict[str, list[str]] = {}
+    for request in comparison.ended:
+        by_reason.setdefault(request.reason or "no longer known", []).append(request.request_id)
+    came = _folded(comparison.came)
     ended = (
-        f"  {request.request_id}  {request.reason or 'no longer known'}"
-        for request in comparison.ended
+        line
+        for reason, request_ids in by_reason.items()
+        for line in _folded(request_ids, f"{reason}: ")
     )
     changed = (f"  {change.name}  {_describe_change(change)}" for change in comparison.changed)
     lines += _section("Arrived", came, len(comparison.came))
     lines += _section("Ended", ended, len(comparison.ended))
-    lines += _section("Changed", changed, len(comparison.changed))
+    lines += _section("Changed", _listed(changed, len(comparison.changed)), len(comparison.changed))
     unchanged = fmt.plural(comparison.num_unchanged, "unfinished sequence")
     blocks = (
         f"{fmt.count(comparison.blocks_taken)} taken,"
@@ -234,16 +248,31 @@ def _owners(state: EngineData) -> dict[int, set[int]]:
 
 
 def _section(title: str, lines: Iterable[str], count: int) -> Iterator[str]:
-    """Yields a title with a count, and the first of the lines."""
+    """Yields a title with a count, and the lines, if there are any."""
     if not count:
         return
     yield f"{title}: {fmt.count(count)}"
+    yield from lines
+    yield ""
+
+
+def _listed(lines: Iterable[str], count: int) -> Iterator[str]:
+    """Yields the first of the lines, and how many there are more."""
     for number, line in enumerate(lines):
         if number == MAX_LISTED:
             yield f"  …and {fmt.count(count - MAX_LISTED)} more"
             break
         yield line
-    yield ""
+
+
+def _folded(request_ids: Sequence[str], title: str = "") -> Iterator[str]:
+    """Yields the first of the ids, several in a line, behind a title."""
+    names = ", ".join(request_ids[:MAX_LISTED])
+    if len(request_ids) > MAX_LISTED:
+        names += f" and {fmt.count(len(request_ids) - MAX_LISTED)} more"
+    yield from textwrap.wrap(
+        title + names, _LINE, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
 
 
 def _describe_change(change: SequenceDifference) -> str:

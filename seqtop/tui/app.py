@@ -32,6 +32,7 @@ from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
+from seqtop.tui.rates import rates_at
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
@@ -132,7 +133,7 @@ class SeqtopApp(BaseApp):
         ),
         *TIME_KEYS,
         Binding("A", "mark_moment", "Mark this moment as A", show=False, id="time.mark"),
-        Binding("B", "compare", "Compare A with this moment", show=False, id="time.compare"),
+        Binding("B", "compare", "Compare with A, or with now", show=False, id="time.compare"),
         Binding("I", "what_if", "What if: other settings", show=False, id="time.what-if"),
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
@@ -163,8 +164,8 @@ class SeqtopApp(BaseApp):
         self.shared: list[str] = []
         """Commands that open the shared moments."""
         self._check_threads: list[CheckThread] = []
-        self._marked_states: dict[int, EngineState] = {}
-        """By engine, a copy of the state at the moment that the user has marked to compare."""
+        self._marked_moments: dict[int, tuple[EngineState, dict[str, str]]] = {}
+        """By engine, a copy of the state and the rates at the moment that the user has marked."""
         self._refresher = Refresher(lambda: self.call_next(self.draw), lambda: self.ui)
         for ui in self.engines.all:
             ui.request_frame = partial(self._refresher.wake, ui)
@@ -467,8 +468,9 @@ class SeqtopApp(BaseApp):
 
     def action_mark_moment(self) -> None:
         with self.ui.lock:
-            self._marked_states[self.engines.shown_index] = freeze(self.ui.state)
-            step = self.ui.state.step
+            state = freeze(self.ui.state)
+            self._marked_moments[self.engines.shown_index] = state, rates_at(self.ui, state)
+            step = state.step
         where = f"step {fmt.count(step)}" if step >= 0 else "the moment before the first step"
         self._show_notice(f"A is {where}. Go to another moment and press B to compare.")
 
@@ -476,11 +478,19 @@ class SeqtopApp(BaseApp):
         from seqtop.state.compare import compare, describe
         from seqtop.tui.dialogs.prompts import ComparisonDialog
 
-        with self.ui.lock:
-            marked = self._marked_states.get(self.engines.shown_index)
-            lines = [] if marked is None else describe(compare(marked, self.ui.state))
+        ui = self.ui
+        with ui.lock:
+            other = self._marked_moments.get(self.engines.shown_index)
+            if other is None and ui.state is not ui.newest:
+                other = ui.newest, rates_at(ui, ui.newest)
+            lines = []
+            if other is not None:
+                here = ui.state, rates_at(ui, ui.state)
+                a, b = sorted((here, other), key=lambda moment: moment[0].time)
+                rates = [(name, text, b[1][name]) for name, text in a[1].items()]
+                lines = describe(compare(a[0], b[0]), rates)
         if not lines:
-            self._show_notice("Mark a first moment with A, then compare another with B.")
+            self._show_notice("Go to a past moment, and B compares it with now; A marks another.")
         else:
             self.clear_notifications()  # that of `A` would cover it
             self.push_screen(ComparisonDialog(lines))

@@ -70,7 +70,7 @@ Arrived: 1
   comes
 
 Ended: 1
-  ends  stop
+  stop: ends
 
 Changed: 1
   stays  running → preempt, +22 output tokens, -3 blocks, preempted to make room for comes
@@ -179,7 +179,9 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
             script.finish(f"crowd-{number}", SequenceStatus.FINISHED_ABORTED)
     text = describe(compare(before, source.state))
     begin = text.index("Arrived: 94")
-    assert text[begin + 50 : begin + 53] == ["  crowd-55", "  …and 44 more", ""]
+    ids = text[begin + 1 : text.index("", begin)]
+    assert len(ids) < 10, "several in a line"
+    assert " ".join("".join(ids).split()).endswith("crowd-54, crowd-55 and 44 more")
     gone = compare(first, source.state).ended[0]
     assert (gone.request_id, gone.reason) == ("dropped", None)
 

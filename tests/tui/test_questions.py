@@ -94,7 +94,7 @@ def test_which_request_is_stuck(run: SeqtopApp) -> None:
 def test_what_differs_between_two_moments(run: SeqtopApp) -> None:
     with play(run, WIDE) as pilot:
         pilot.press("B")
-        assert notices(run) == ["Mark a first moment with A, then compare another with B."]
+        assert notices(run) == ["Go to a past moment, and B compares it with now; A marks another."]
         pilot.press("A")
         pilot.press(*["left_curly_bracket"] * 3)
         pilot.press("B")
@@ -102,7 +102,9 @@ def test_what_differs_between_two_moments(run: SeqtopApp) -> None:
         text = words(run)
         assert f"A: step {END - 31}, " in text
         assert f"B: step {END - 1}, " in text
-        assert "late stop" in text
+        assert "stop: late" in text
+        assert "output tok/s" in text
+        assert "ITL p50" in text
         assert "early running, +30 output tokens, +2 blocks" in text
         pilot.press("escape")
         assert not isinstance(run.screen, ComparisonDialog)

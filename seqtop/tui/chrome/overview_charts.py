@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ from seqtop.tui.rendering.charts import (
     DOTS,
     TIME_SIGNS,
     area_chart,
-    column_height,
+    column_heights,
     part_name,
     ramp,
     round_top,
@@ -52,6 +53,8 @@ _STEPS_PER_COLUMN = 2
 _ALMOST = 0.999
 """The end of a column, as a share of its length: still in it, not in the next one."""
 
+_PARTS = re.compile(" +|[^ ]+").findall
+"""Divides a line of a chart into its blank parts and the others."""
 RAMPS = {
     "running": ("running-low", "running-mid", "running"),
     "prefill": ("prefill-low", "prefill-mid", "prefill"),
@@ -365,7 +368,7 @@ def _area_chart(
         figures = [None if interval is None else of(interval) for interval in values]
         lines = area_chart(figures, height, _top(figures))
         return [
-            merged([(glyph, style if glyph != " " else PLAIN) for glyph in line])
+            tuple((part, PLAIN if part[0] == " " else style) for part in _PARTS(line))
             for line, style in zip(lines, ramp(styles, height), strict=True)
         ]
 
@@ -425,7 +428,7 @@ def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
         else None
         for interval in values
     ]
-    ends = [column_height(number, height, total) for number in both]
+    ends = column_heights(both, height, total)
     lines: list[Line] = []
     styles = ramp(KV_RAMP, height)
     for number, (text, style) in enumerate(

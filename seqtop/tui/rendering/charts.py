@@ -23,24 +23,27 @@ def area_chart(values: Sequence[float | None], height: int, top: float) -> list[
         height: The lines of the chart.
         top: The value that fills the height.
     """
-    levels = [column_height(value, height, top) for value in values]
+    full = height * DOTS
+    levels = column_heights(values, height, top)
     pairs = list(zip(levels[::2], levels[1::2], strict=True))
+    lines: list[str] = []
+    for below in range(full - DOTS, -1, -DOTS):
+        # By the height of a column, the part of it in this line: looked up for each cell.
+        part = [*[0] * below, *range(DOTS), *[DOTS] * (full - below - DOTS + 1)]
+        lines.append("".join([_CELLS[part[left]][part[right]] for left, right in pairs]))
+    return lines
+
+
+def column_heights(values: Sequence[float | None], height: int, top: float) -> list[int]:
+    """Returns the heights of columns in dots."""
+    full = height * DOTS
+    if not top > 0:
+        return [0] * len(values)
+    scale = full / top
     return [
-        "".join(
-            [
-                _CELLS[min(max(left - below, 0), DOTS)][min(max(right - below, 0), DOTS)]
-                for left, right in pairs
-            ]
-        )
-        for below in range((height - 1) * DOTS, -1, -DOTS)
+        0 if value is None or not value > 0 else full if value >= top else round(value * scale) or 1
+        for value in values
     ]
-
-
-def column_height(value: float | None, height: int, top: float) -> int:
-    """Returns the height of a column in dots."""
-    if value is None or not value > 0 or not top > 0:
-        return 0
-    return min(max(round(min(value / top, 1.0) * height * DOTS), 1), height * DOTS)
 
 
 def ramp(styles: Sequence[str], height: int) -> list[str]:

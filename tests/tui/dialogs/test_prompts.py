@@ -16,7 +16,7 @@ from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import SequenceUpdate
 from tests.support.block_screen import pool
 from tests.support.events import arrival, engine_info, step
-from tests.support.piloting import burst, notices, play, screen, until
+from tests.support.piloting import burst, notices, play, screen, until, words
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
 
@@ -66,9 +66,27 @@ def test_two_moments_of_a_running_engine(live: SeqtopApp) -> None:
         assert isinstance(live.screen, ComparisonDialog)
         text = screen(live)
         assert "What differs between two moments" in text
-        assert "Arrived: " in text
+        assert "output tok/s" in text
         pilot.press("down", "B")
         assert not isinstance(live.screen, ComparisonDialog)
+
+
+def test_a_past_moment_is_compared_with_the_present() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    script.arrive("mine")
+    script.step(prefill={"mine": 40})
+    for _ in range(40):
+        script.step()
+    with play(app, (80, 50)) as pilot:
+        pilot.press(*["left"] * 20, "B")
+        lines = words(app)
+        assert "A: step 20, " in lines
+        assert "B: step 40, " in lines
+        assert "output tok/s 20.0 20.0" in lines
+        assert "TTFT p50 52.0 ms 52.0 ms" in lines
+        assert "mine running, +20 output tokens" in lines
 
 
 @pytest.mark.parametrize("key", ["t", "r", "j"])
