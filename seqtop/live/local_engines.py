@@ -103,7 +103,7 @@ def find() -> list[LocalEngine]:
             with contextlib.suppress(OSError):
                 path.unlink()
         elif path.suffix == ".wake":
-            engines.setdefault(pid, LocalEngine(pid, "vLLM", ""))
+            engines.setdefault(pid, LocalEngine(pid, "engine", ""))
         elif (entry := _read(path)) is not None:
             engines[pid] = LocalEngine(pid, entry.name, entry.endpoint)
     return sorted(engines.values())[:_MAX_ENGINES]

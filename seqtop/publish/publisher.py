@@ -66,7 +66,7 @@ class Publisher:
 
     def _start(self, adapter: Adapter[Any], settings: PublisherSettings) -> None:
         if settings.is_dormant:
-            raise ValueError("SEQTOP_BIND=dormant is for vLLM; name an endpoint")
+            raise ValueError("SEQTOP_BIND=dormant is for vLLM and SGLang; name an endpoint")
         description = adapter.describe_engine()
         info = _engine_info(description, settings, self._clock())
         self._comparison = Comparison(adapter, description)

@@ -13,6 +13,7 @@ FIGURES = {
     "cuda_graph": "CUDA graphs",
     "encoder": "encoder budget",
     "parents": "requests that samples belong to",
+    "priority": "priorities",
     "end": "cause of the engine's end",
     "finish_reason": "how a request ended",
     "token_budget": "token budget of a step",

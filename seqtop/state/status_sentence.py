@@ -11,6 +11,7 @@ from seqtop.state.step_summary import preemption_cause
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words, describe_reason
 from seqtop.state.waits import wait_until
 from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_line
 from seqtop.wire.messages import PrefixMiss
 
 _SHORTEST_WAIT = 0.05
@@ -250,7 +251,9 @@ def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool)
             limit = f" ({params.max_tokens:,})" if params and params.max_tokens else ""
             return f"Finished: it reached its limit of tokens{limit}."
         case SequenceStatus.FINISHED_ABORTED:
-            return f"Aborted after {_plural(count)}."
+            reason = sequence.stop_reason  # of engines that give one
+            why = f": {safe_line(reason)}" if isinstance(reason, str) else ""
+            return f"Aborted after {_plural(count)}{why.rstrip('.')}."
         case _:
             return "Ignored: the prompt exceeds the engine's maximum length."
 

@@ -79,5 +79,5 @@ def test_attach_lists_several(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attach"]) == 0
     shown = capsys.readouterr().out
     assert "(publishes): seqtop attach ipc:///e" in shown
-    assert f"vLLM (dormant): seqtop attach {pids[1]}" in shown
+    assert f"engine (dormant): seqtop attach {pids[1]}" in shown
     assert "\x1b" not in shown

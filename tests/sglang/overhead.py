@@ -53,12 +53,12 @@ class OwnTimes:
     def _replace(self, owner: type, name: str) -> None:
         original = getattr(owner, name)
 
-        def timed(observer: Any, *args: Any) -> None:
+        def timed(observer: Any, *args: Any, **kwargs: Any) -> None:
             if not self.is_on:
-                original(observer, *args)
+                original(observer, *args, **kwargs)
                 return
             start = time.thread_time()
-            original(observer, *args)
+            original(observer, *args, **kwargs)
             self.seconds += time.thread_time() - start
 
         setattr(owner, name, timed)

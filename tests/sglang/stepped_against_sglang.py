@@ -21,6 +21,8 @@ from stepping import SECONDS, abort, alone, generate, make_scheduler, run_loop, 
 from seqtop.adapters.sglang.hook import follow
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.state.ordering import SequenceView
+from seqtop.state.status_sentence import status_sentence
 from seqtop.transport.publisher_settings import PublisherSettings
 
 CORES = {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}
@@ -97,6 +99,29 @@ def check_work(page_size: int, overlap: bool, core: str) -> None:
 def test_a_viewer_shows_what_the_scheduler_has(page_size: int, overlap: bool, core: str) -> None:
     environment = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
     alone(check_work, page_size, overlap, CORES[core], **environment)
+
+
+def check_drop(turns: int) -> None:
+    """A request is rejected, since one waits already, before any step or while others run."""
+    scheduler = make_scheduler(max_queued_requests=1, max_running_requests=1)
+    with stepped(scheduler) as engine:
+
+        def requests() -> Iterator[list[Any]]:
+            yield [generate(scheduler, "runs", [5] * 20, 20)]
+            for _ in range(turns):
+                yield []
+            yield [generate(scheduler, name, [6] * 20, 5) for name in ("waits", "dropped")]
+
+        engine.run(requests())
+    state = engine.session.state
+    (seq_id,) = state.requests["dropped"].seq_ids
+    sentence = status_sentence(state, SequenceView(), state.sequences[seq_id])
+    assert sentence.startswith("Aborted after 0 tokens: The request queue is full.")
+
+
+@pytest.mark.parametrize("turns", [0, 5])
+def test_a_dropped_request_says_why(turns: int) -> None:
+    alone(check_drop, turns)
 
 
 def check_leak() -> None:

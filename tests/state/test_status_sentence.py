@@ -388,6 +388,12 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
         (
+            "Aborted after 0 tokens: The request queue is full.",
+            SequenceStatus.FINISHED_ABORTED,
+            {},
+            {"stop_reason": "The request queue is full."},
+        ),
+        (
             "Ignored: the prompt exceeds the engine's maximum length.",
             SequenceStatus.FINISHED_IGNORED,
             {},

@@ -30,7 +30,7 @@ def attachment_of(
     started.not_available = not_available
 
     def observe(wrap: Wrap, publisher: ObservationSink) -> None:
-        SchedulerObserver(scheduler, wrap, publisher, not_available)
+        SchedulerObserver(scheduler, wrap, publisher)
         if hasattr(scheduler, "release_host_resources"):  # if it ends by itself
             attachment.close_before(scheduler, "release_host_resources")
 

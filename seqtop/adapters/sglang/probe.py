@@ -64,10 +64,23 @@ def probe(scheduler: Any) -> dict[str, str]:
         raise UnsupportedEngineError(
             f"SGLang {sglang.__version__} cannot be observed, as it has no {', '.join(missing)}"
         )
-    return {
+    not_available = {
         "end": "SGLang kills its processes, and the publisher's, when it shuts down",
         "prefix_misses": "SGLang's radix tree does not say what it evicts",
     }
+    if has_priorities(scheduler) and not is_lower_first(scheduler):
+        not_available["priority"] = "SGLang runs requests with higher values first"
+    return not_available
+
+
+def has_priorities(scheduler: Any) -> bool:
+    """Returns whether requests have priorities."""
+    return bool(getattr(scheduler, "enable_priority_scheduling", False))
+
+
+def is_lower_first(scheduler: Any) -> bool:
+    """Returns whether requests with lower priorities run first, as viewers show them."""
+    return bool(getattr(scheduler, "schedule_low_priority_values_first", False))
 
 
 def _missing(owner: Any, paths: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from seqtop.adapters.observations import Arrived, Tables
@@ -57,7 +56,9 @@ def num_tokens(req: Any) -> int:
     return len(req.origin_input_ids) + len(req.output_ids)
 
 
-def arrived(req: Any, request_id: str, status: str, clock: float, timer: float) -> Arrived:
+def arrived(
+    req: Any, request_id: str, status: str, clock: float, timer: float, *, has_priority: bool
+) -> Arrived:
     """Returns the arrival of a request.
 
     Args:
@@ -66,6 +67,7 @@ def arrived(req: Any, request_id: str, status: str, clock: float, timer: float) 
         status: Its status.
         clock: The present time in seconds since the epoch.
         timer: The present time on the clock of SGLang's `time_stats`, in seconds.
+        has_priority: Says that requests with lower priorities run first.
     """
     params, stats = req.sampling_params, getattr(req, "time_stats", None)
     times = (getattr(stats, name, 0) for name in ("scheduler_recv_time", "wait_queue_entry_time"))
@@ -74,7 +76,7 @@ def arrived(req: Any, request_id: str, status: str, clock: float, timer: float) 
         request_id=request_id,
         arrival_time=clock - max(since, 0.0),
         status=status,
-        priority=0,
+        priority=(getattr(req, "priority", None) or 0) if has_priority else 0,
         num_prompt_tokens=len(req.origin_input_ids),
         prompt_token_ids=list(req.origin_input_ids),
         sampling_params=_sampling_params(params) if params is not None else None,
@@ -115,8 +117,3 @@ def end_of(reason: Any, eos_token_ids: frozenset[int]) -> tuple[str, int | str |
 def no_table() -> Tables:
     """Returns the tables of a request whose pages are reported later."""
     return ([],)
-
-
-def now() -> float:
-    """Returns the time on the clock of SGLang's `time_stats`, in seconds."""
-    return time.perf_counter()

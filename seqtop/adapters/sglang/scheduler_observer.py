@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from seqtop.adapters.observations import (
     Admitted,
     AllRequests,
+    Arrived,
     CurrentRequest,
     ObservationSink,
     Preempted,
@@ -32,6 +33,7 @@ from seqtop.adapters.observations import (
 from seqtop.adapters.sglang.admission import Admission
 from seqtop.adapters.sglang.engine_description import most_tokens
 from seqtop.adapters.sglang.page_tables import PageTables
+from seqtop.adapters.sglang.probe import has_priorities, is_lower_first
 from seqtop.adapters.sglang.queues import NamedQueues
 from seqtop.adapters.sglang.requests import (
     Request,
@@ -67,7 +69,6 @@ class SchedulerObserver:
         scheduler: SGLang's scheduler.
         wrap: Wraps a method.
         publisher: Receives the observations.
-        not_available: Keys of columns and figures for which the scheduler lacks something.
         clock: Returns the time in seconds since the epoch.
         timer: Returns the time of SGLang's `time_stats`, in seconds.
     """
@@ -77,16 +78,15 @@ class SchedulerObserver:
         scheduler: Any,
         wrap: Wrap,
         publisher: ObservationSink,
-        not_available: Iterable[str] = (),
         *,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._scheduler = scheduler
         self._publisher = publisher
-        self._not_available = not_available
         self._clock, self._timer = clock, timer
         self._page_size: int = scheduler.page_size
+        self._has_priority = has_priorities(scheduler) and is_lower_first(scheduler)
         self._most_tokens = most_tokens(scheduler)
         self._eos_token_ids = _eos_token_ids(scheduler)
         self._tables = PageTables(scheduler, publisher)
@@ -159,7 +159,17 @@ class SchedulerObserver:
         return request
 
     def _send_arrived(self, req: Any, request: Request) -> None:
-        self._tables.send(arrived(req, request.id, "WAITING", self._clock(), self._timer()))
+        self._tables.send(self._arrived(req, request, "WAITING"))
+
+    def _arrived(self, req: Any, request: Request, status: str) -> Arrived:
+        return arrived(
+            req,
+            request.id,
+            status,
+            self._clock(),
+            self._timer(),
+            has_priority=self._has_priority,
+        )
 
     def _after_add(self, _result: object, req: Any, *_: Any, **__: Any) -> None:
         if req not in self._requests and req not in self._just_ended:
@@ -543,7 +553,7 @@ class SchedulerObserver:
             status = "RETRACTED" if req.is_retracted else "WAITING"
         has_pages = is_running or bool(request.queue)
         return CurrentRequest(
-            arrived=arrived(req, request.id, status, self._clock(), self._timer()),
+            arrived=self._arrived(req, request, status),
             num_computed_tokens=req.kv.kv_committed_len if has_pages else 0,
             output_token_ids=[*req.output_ids],
             tables=(self._tables.read(req.kv),) if has_pages else ([],),
