@@ -16,6 +16,7 @@ from seqtop.adapters.wrapping import Wrapping
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.transport.publisher_settings import PublisherSettings
+from seqtop.wire.messages import Event, RequestFinished
 from tests.support.fake_vllm import (
     AsyncScheduler,
     Request,
@@ -111,6 +112,27 @@ def test_a_repair_says_which_requests_have_run(modules: SimpleNamespace) -> None
         for current in observer.all_requests().requests
     }
     assert have_run == {"r": True, "n": False, "p": True, "l": True}
+    assert not errors
+
+
+@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
+def test_an_abort_says_how_often_was_scheduled_before_it(kind: type[Scheduler]) -> None:
+    scheduler = kind()
+    started, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
+    translator, events, errors = Translator(started), list[Event](), list[Exception]()
+    sink = SimpleNamespace(
+        wants_all_requests=False,
+        send=lambda observation: events.extend(translator.events(observation)),
+    )
+    SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
+    scheduler.add_request(Request("one-00000000", [1, 2, 3], 20))
+    scheduler.add_request(Request("two-00000000", [1, 2, 3], 20))
+    for number in range(4):
+        if number == 2:
+            scheduler.finish_requests("one-00000000", RequestStatus.FINISHED_ABORTED)
+        step(scheduler)
+    (ended,) = (event for event in events if isinstance(event, RequestFinished))
+    assert (ended.request_id, ended.num_schedule_calls) == ("one", 2)
     assert not errors
 
 
