@@ -57,6 +57,10 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         pilot.press("left", "O")
         assert app.ui.state.step == 34
         assert selected(app) == "req-7"
+        pilot.press("L", "home")
+        assert selected(app) != "req-7"
+        pilot.press("p")
+        assert selected(app) == "req-7", "the preemption of any request selects it"
 
 
 def test_it_opens_in_the_order_of_arrival_if_the_table_is_sorted(source: ScriptedSource) -> None:
