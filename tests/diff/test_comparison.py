@@ -12,10 +12,10 @@ from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
-from seqtop.wire import parsing
+from seqtop.wire import codec, parsing
 from tests.support import diff_runs
 from tests.support.diff_runs import as_run, payloads, prefer_victim, rank_by
-from tests.support.events import engine_info
+from tests.support.events import arrival, delta, engine_info, full, step
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,17 @@ def test_the_gaps_of_both_runs_are_counted(base: Run) -> None:
     one, other = copy.copy(base), copy.copy(base)
     one.num_gaps, other.num_gaps = 1, 2
     assert "have 3 gaps, in which" in report.as_text(compare(one, other), "a", "b")
+
+
+def test_a_chunk_of_one_prompt_token_is_no_decode() -> None:
+    events = (
+        engine_info(),
+        arrival(1),
+        step(0, full("req-1", 1, chunk=1)),
+        step(1, delta("req-1", 1, computed=1)),
+    )
+    steps = as_run([codec.encode(event) for event in events]).steps
+    assert [(step.chunks, step.decodes) for step in steps] == [(((0, 1),), ()), ((), (0,))]
 
 
 MORE = pytest.mark.release("more of the same kind")

@@ -16,7 +16,7 @@ from seqtop.adapters.wrapping import Wrapping
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire.messages import Event, RequestFinished
+from seqtop.wire.messages import RequestFinished
 from tests.support.fake_vllm import (
     AsyncScheduler,
     Request,
@@ -119,7 +119,7 @@ def test_a_repair_says_which_requests_have_run(modules: SimpleNamespace) -> None
 def test_an_abort_says_how_often_was_scheduled_before_it(kind: type[Scheduler]) -> None:
     scheduler = kind()
     started, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
-    translator, events, errors = Translator(started), list[Event](), list[Exception]()
+    translator, events, errors = Translator(started), list[Any](), list[Exception]()
     sink = SimpleNamespace(
         wants_all_requests=False,
         send=lambda observation: events.extend(translator.events(observation)),
