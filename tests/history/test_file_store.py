@@ -372,7 +372,8 @@ def test_extreme_numbers_are_read_by_every_command(
         recording.at(5)
     for command in (["show"], ["show", "--json"], ["check"], ["check", "--json"]):
         main([*command, str(path)])
-    for form in (["--csv"], ["--csv", "--steps"], ["--perfetto"]):
+    forms = ["--csv", "--csv --steps", "--perfetto", "--mooncake", "--vcr", "--otlp"]
+    for form in map(str.split, forms):
         main(["export", str(path), *form, "--force", "-o", str(tmp_path / "out")])
     assert "Traceback" not in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ import msgspec
 import zstandard
 
 from seqtop.checks.report import check_recording
-from seqtop.export import csv_rows, perfetto
+from seqtop.export import csv_rows, mooncake, otlp, perfetto, vcr
 from seqtop.export.lifecycle import read_runs
 from seqtop.export.report import contents, page
 from seqtop.history import FileStore, FileWriter, RecordingError, file_format, segments
@@ -92,9 +93,18 @@ class _Recordings:
 
     def _export(self, recording: FileStore) -> None:
         with contextlib.suppress(RecordingError):
-            runs = read_runs(recording)
-            for _ in perfetto.encode(runs):
+            times = vcr.TokenTimes()
+            runs = read_runs(recording, times)
+            workload = mooncake.encode(mooncake.read(runs, 16))
+            for _ in chain(
+                perfetto.encode(runs), workload, otlp.encode(runs), vcr.encode(runs, times)
+            ):
                 pass
+            with contextlib.suppress(ImportError):
+                from seqtop.export import parquet
+
+                tables = Path(self._path.parent, "tables")
+                parquet.write(tables, recording, redact=False, overwrite=True)
             with Path(self._path.parent, "rows.csv").open("w") as file:
                 csv_rows.write_sequences(runs, file)
             for text in page.write([contents.read(recording, Slo(e2e=1.0))], with_text=True):
