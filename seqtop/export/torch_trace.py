@@ -132,7 +132,7 @@ class TorchTrace:
         ):
             thread = next(ids)
             names = (self._labels.get(pid), self._names.get((pid, tid)) or f"{pid} {tid}")
-            name = " ".join(filter(None, names))
+            name = " ".join(filter(None, names)).strip() or "torch.profiler"
             yield track_event.thread(thread, process, thread, name)
             for lane, contents in enumerate(lanes):
                 track = thread
