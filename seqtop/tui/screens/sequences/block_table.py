@@ -98,7 +98,8 @@ def block_lines(
 ) -> list[Line]:
     """Returns the summary, the grid and the legend of a block table.
 
-    A row of the grid begins with a logical block number. Its cells are physical block numbers.
+    A row of the grid begins with a logical block number. Its cells are physical block numbers; for
+    blocks of one token, runs of consecutive ones.
 
     Args:
         request: The sequence's request.
@@ -120,6 +121,19 @@ def block_lines(
     computed = in_cache.difference(owners, table[: max(num_cached, 0)])
     slots = len(table) * block_size
     filled = min(max(sequence.num_computed_tokens, 0), slots)
+    if block_size == 1:
+        grid = _runs(table, owners.keys(), computed, num_cached, width)
+    else:
+        grid = _grid(
+            table,
+            owners.keys(),
+            computed,
+            num_cached,
+            filled - slots + block_size,
+            block_size,
+            last_id,
+            width,
+        )
     return [
         row(
             [
@@ -131,16 +145,7 @@ def block_lines(
             ],
             width,
         ),
-        *_grid(
-            table,
-            owners.keys(),
-            computed,
-            num_cached,
-            filled - slots + block_size,
-            block_size,
-            last_id,
-            width,
-        ),
+        *grid,
         *_legend(
             owners.values(),
             num_cached,
@@ -174,18 +179,51 @@ def _grid(
         spans: list[StyledText] = [(f"{first:>{label}} ", "dim")]
         for logical in range(first, min(first + per_row, len(table))):
             block = table[logical]
-            mark, style = " ", PLAIN
-            if block in shared:
-                mark, style = SHARED_MARK, "shared"
-            elif logical < num_cached:
-                mark, style = CACHED_MARK, "cached"
-            elif block in computed:
-                mark, style = COMPUTED_MARK, "cached"
-            elif logical == len(table) - 1:
+            mark, style = _mark(block, logical, shared, computed, num_cached)
+            if mark == " " and logical == len(table) - 1:
                 mark, style = _fill(last_fill, block_size), "strong"
             spans.append((f" {block:>{digits}}{mark}", style))
         lines.append(tuple(spans))
     return lines
+
+
+def _runs(
+    table: list[int], shared: Set[int], computed: Set[int], num_cached: int, width: int
+) -> list[Line]:
+    """Returns the lines of a table of small blocks: runs of consecutive ones with one mark."""
+    runs: list[tuple[int, int, str, str]] = []
+    """The logical position, the first block, the mark and the style of each."""
+    before = None
+    for logical, block in enumerate(table):
+        mark, style = _mark(block, logical, shared, computed, num_cached)
+        if before != (block - 1, mark):
+            runs.append((logical, block, mark, style))
+        before = block, mark
+    label, lines, spans, left = len(str(len(table) - 1)), [], list[StyledText](), 0
+    for number, (logical, first, mark, style) in enumerate(runs):
+        end = runs[number + 1][0] if number + 1 < len(runs) else len(table)
+        num = end - logical
+        text = f" {first}{f'-{first + num - 1}' if num > 1 else ''}{mark}"
+        if not spans or len(text) > left:
+            if spans:
+                lines.append(tuple(spans))
+            spans, left = [(f"{logical:>{label}} ", "dim")], width - label - 1
+        spans.append((text, style))
+        left -= len(text)
+    return [*lines, tuple(spans)]
+
+
+def _mark(
+    block: int, logical: int, shared: Set[int], computed: Set[int], num_cached: int
+) -> tuple[str, str]:
+    """Returns the mark of a block, and its style."""
+    if block in shared:
+        return SHARED_MARK, "shared"
+    if logical < num_cached:
+        return CACHED_MARK, "cached"
+    if block in computed:
+        return COMPUTED_MARK, "cached"
+    return " ", PLAIN
 
 
 def _legend(

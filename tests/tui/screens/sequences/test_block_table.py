@@ -79,6 +79,25 @@ def test_any_block_table_is_drawn(
     assert all(plain(line).isprintable() for line in lines)
 
 
+def test_blocks_of_one_token_are_shown_as_runs(source: ScriptedSource) -> None:
+    request = source.state.requests["req-2"]
+    sequence = source.state.sequences[request.seq_ids[0]]
+    sequence.block_table = [5, 6, 7, 20, 21, 22, 23, 9]
+    sequence.num_cached_tokens, sequence.num_computed_tokens = 2, 8
+
+    def lines(width: int) -> list[str]:
+        drawn = block_lines(request, sequence, {21: "req-1"}, None, 1, 255, width)
+        return [plain(line).rstrip() for line in drawn]
+
+    assert lines(60) == [
+        "8 blocks  8 of 8 slots filled  2 cached  1 shared",
+        "0  5-6° 7  20  21≡ 22-23  9",
+        "≡ shared with req-1",
+        "° found in the prefix cache",
+    ]
+    assert lines(16)[1:3] == ["0  5-6° 7  20", "4  21≡ 22-23  9"]
+
+
 def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSource) -> None:
     request = source.state.requests["req-2"]
     sequence = source.state.sequences[request.seq_ids[0]]
