@@ -72,6 +72,26 @@ def test_it_opens_in_the_order_of_arrival_if_the_table_is_sorted(source: Scripte
         assert rows.page(0, 100) == by_arrival
 
 
+def test_it_opens_with_the_first_request_of_its_window_at_the_top() -> None:
+    script = Script(ScriptedSource())
+    for number in range(20):
+        script.arrive(f"early-{number}")
+        script.step(
+            prefill={f"early-{number}": 40},
+            stop={f"early-{number}": SequenceStatus.FINISHED_STOPPED},
+        )
+    script.time += 9_000
+    script.arrive("waits")
+    for number in range(20):
+        script.arrive(f"late-{number}")
+        script.step(prefill={f"late-{number}": 40})
+    app = SeqtopApp(script.source, clock=lambda: 0.0, settings=Settings(sort="-queue"))
+    with play(app, (100, 24)) as pilot:
+        rows = opened(app, pilot)
+        (waiting,) = script.source.state.requests["waits"].seq_ids
+        assert rows.page(rows.scroll_offset.y, rows.scroll_offset.y + 1) == [waiting]
+
+
 def test_the_window_goes_to_the_selected_bar_and_back_to_the_present() -> None:
     source = ScriptedSource()
     script = Script(source)
