@@ -112,13 +112,19 @@ class Explanation:
             position, event = following
             if event is None or position != self.position + 1:
                 self._resume(self._timeline.at(position))
-            elif isinstance(event, RequestFinished) and event.request_id == self.request_id:
-                chain.end()
             else:
-                chain.apply(position, event)
+                self._apply(position, event)
             self.position = position
 
+    def _apply(self, position: int, event: Event) -> None:
+        """Explains the time up to the end of an event."""
+        if isinstance(event, RequestFinished) and event.request_id == self.request_id:
+            self._chain.end()
+        else:
+            self._chain.apply(position, event)
+
     def _resume(self, state: EngineState) -> None:
+        """Continues from a state that the events so far do not lead to, or begins with it."""
         request = state.requests.get(self.request_id)
         if state.info is not None:
             self._chain.budget = state.info.max_num_batched_tokens

@@ -43,6 +43,8 @@ UNNAMED_BLOCKS = "unnamed_blocks"
 """The cause of a wait for blocks that are in use, but in no block table."""
 STEP_TIME = "step_time"
 """The cause of time in shared steps that the model does not give, or has too much of."""
+NO_ESTIMATE = "no_estimate"
+"""The cause of all time in shared steps, if there is no model."""
 _CLOCK_ERROR = 1e-6
 """Seconds: a difference of times since the epoch is not more exact."""
 MAX_OTHERS = 1_000
@@ -137,7 +139,8 @@ class Account:
                 charges.append(Charge("request", name, RECOMPUTE, "estimated", seconds))
                 rest -= seconds
         if abs(rest) > _CLOCK_ERROR:
-            charges.append(Charge("unexplained", None, STEP_TIME, "unexplained", rest))
+            cause = NO_ESTIMATE if step_time is None else STEP_TIME
+            charges.append(Charge("unexplained", None, cause, "unexplained", rest))
         return charges
 
     def _charge(self, piece: Piece) -> None:

@@ -91,22 +91,22 @@ class Ledger:
     """The accounts of requests, fed with the events of a recording in order.
 
     Args:
-        run: The recorded run.
         state: The state before the first event; it is changed.
         is_wanted: Whether a request gets an account.
         only: The other request whose charges are wanted; `None` for all.
+        with_end: Returns a request with its final metrics, as far as they are known.
     """
 
     def __init__(
         self,
-        run: Run,
         state: EngineState,
         is_wanted: Callable[[RequestState], bool],
         only: str | None = None,
+        with_end: Callable[[RequestState], RequestState] = lambda request: request,
     ) -> None:
         self.accounts: list[Account] = []
         """Those that are complete."""
-        self._run = run
+        self._with_end = with_end
         self._is_wanted = is_wanted
         self._only = only
         self._state = state
@@ -127,15 +127,15 @@ class Ledger:
         """The engine's clock at the last event, epoch seconds."""
         return self._state.time
 
-    def apply(self, position: int, event: Event | None) -> None:
-        """Charges the time up to the end of an event; `None` stands for a snapshot."""
-        if event is None:
-            self._state = self._run.timeline.at(position)
-            for name, account in self._open.items():
-                account.enter(None, None)
-                request = self._state.requests.get(name)
-                account.chain.resume(request, self._state.time)
-            return
+    def resume(self, state: EngineState) -> None:
+        """Continues from a state that the events so far do not lead to; it is changed."""
+        self._state = state
+        for name, account in self._open.items():
+            account.enter(None, None)
+            account.chain.resume(state.requests.get(name), state.time)
+
+    def apply(self, position: int, event: Event) -> None:
+        """Charges the time up to the end of an event, which is at `position`."""
         state = self._state
         contention = None
         if isinstance(event, Step):
@@ -168,7 +168,7 @@ class Ledger:
     def _start(self, request: RequestState) -> Account | None:
         if not self._is_wanted(request):
             return None
-        account = Account(self._run.with_end(request), self._only)
+        account = Account(self._with_end(request), self._only)
         if (other := self._open.pop(request.request_id, None)) is not None:
             self.accounts.append(other)  # the id arrived again, although it had not ended
         self._open[request.request_id] = account
@@ -181,12 +181,7 @@ def charge_all(run: Run) -> list[Account]:
     Raises:
         RecordingError: The recording cannot be read.
     """
-    timeline = run.timeline
-    ledger = Ledger(run, timeline.at(timeline.first), lambda _: True)
-    for position, event in timeline.events(timeline.first, timeline.last):
-        ledger.apply(position, event)
-    ledger.end()
-    return ledger.accounts
+    return _read(run, run.timeline.first, lambda _: True, lambda _: False)
 
 
 def charge(run: Run, request: RequestState) -> Account:
@@ -198,7 +193,7 @@ def charge(run: Run, request: RequestState) -> Account:
     arrival = request.metrics.arrival_time
     return _read(
         run,
-        request,
+        _position_before(run, request),
         lambda other: _key(other) == (request.request_id, arrival),
         lambda ledger: bool(ledger.accounts),
     )[0]
@@ -221,7 +216,8 @@ def harm_done(run: Run, request: RequestState) -> list[Harm]:
             and not any(account.owes_recompute(name) for account in ledger.open)
         )
 
-    accounts = _read(run, request, lambda other: other.request_id != name, is_over, only=name)
+    first = _position_before(run, request)
+    accounts = _read(run, first, lambda other: other.request_id != name, is_over, only=name)
     harms: list[Harm] = []
     for account in accounts:
         charges = account.charges(run.step_time)
@@ -235,21 +231,28 @@ def _key(request: RequestState) -> tuple[str, float]:
     return request.request_id, request.metrics.arrival_time
 
 
+def _position_before(run: Run, request: RequestState) -> int:
+    """Returns the position of the last step before the arrival of a request."""
+    index = run.timeline.index
+    before = index.previous_step(index.at_time(request.metrics.arrival_time))
+    return run.timeline.first if before is None else max(before, run.timeline.first)
+
+
 def _read(
     run: Run,
-    request: RequestState,
+    first: int,
     is_wanted: Callable[[RequestState], bool],
     is_over: Callable[[Ledger], bool],
     only: str | None = None,
 ) -> list[Account]:
-    """Reads the recording from before the arrival of a request until nothing more is wanted."""
+    """Reads the recording from a position until nothing more is wanted."""
     timeline = run.timeline
-    index = timeline.index
-    before = index.previous_step(index.at_time(request.metrics.arrival_time))
-    first = timeline.first if before is None else before
-    ledger = Ledger(run, timeline.at(first), is_wanted, only)
-    for position, event in timeline.events(max(first, timeline.first), timeline.last):
-        ledger.apply(position, event)
+    ledger = Ledger(timeline.at(first), is_wanted, only, run.with_end)
+    for position, event in timeline.events(first, timeline.last):
+        if event is None:
+            ledger.resume(timeline.at(position))
+        else:
+            ledger.apply(position, event)
         if is_over(ledger):
             break
     ledger.end()

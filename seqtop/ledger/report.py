@@ -32,6 +32,7 @@ _CAUSES = {
     account.QUEUE_HEAD: "ahead in the queue",
     account.UNNAMED_BLOCKS: "blocks in use that are in no block table",
     account.STEP_TIME: "difference of shared steps and their estimates",
+    account.NO_ESTIMATE: "shared steps, too few for estimates",
     chain.RECOMPUTE: "recomputation",
     chain.PACED: "the engine waited on purpose",
     chain.NOT_RECORDED: "steps that are not recorded",
@@ -118,29 +119,31 @@ def _line(row: Row, total: float | None) -> str:
     share = fmt.percent(seconds, total) if total else ""
     measured, estimated = row.seconds("measured"), row.seconds("estimated")
     return (
-        f"{_signed(seconds):>9} {share:>6} {_or_blank(measured):>9} {_or_blank(estimated):>9}"
-        f"  {row.title}: {_causes(row)}"
+        f"{signed(seconds):>9} {share:>6} {_or_blank(measured):>9} {_or_blank(estimated):>9}"
+        f"  {row.title}: {causes(row)}"
     )
 
 
-def _causes(row: Row) -> str:
+def causes(row: Row) -> str:
+    """Returns the causes of the charges of a row, those of the most seconds first."""
     by_cause: dict[str, float] = {}
     for charge in row.charges:
         by_cause[charge.cause] = by_cause.get(charge.cause, 0.0) + charge.seconds
     ordered = sorted(by_cause.items(), key=lambda item: -abs(item[1]))
     if len(ordered) == 1:
         return cause_label(ordered[0][0])
-    words = [f"{cause_label(name)} {_signed(value)}" for name, value in ordered[:_MAX_CAUSES]]
+    words = [f"{cause_label(name)} {signed(value)}" for name, value in ordered[:_MAX_CAUSES]]
     more = len(ordered) - _MAX_CAUSES
     return ", ".join(words) + (f" and {more} more" if more > 0 else "")
 
 
-def _signed(seconds: float) -> str:
+def signed(seconds: float) -> str:
+    """Returns seconds as text, which may be negative."""
     return f"-{fmt.seconds(-seconds)}" if seconds < 0 else fmt.seconds(seconds)
 
 
 def _or_blank(seconds: float) -> str:
-    return _signed(seconds) if seconds else ""
+    return signed(seconds) if seconds else ""
 
 
 def _knowledge(run: Run) -> str:

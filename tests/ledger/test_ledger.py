@@ -3,7 +3,7 @@
 import pytest
 
 from seqtop.explain.explanation import explain, find_request
-from seqtop.ledger.account import STEP_TIME
+from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME
 from seqtop.ledger.ledger import Run, charge, charge_all, harm_done
 from seqtop.sequence import latency
 from seqtop.whatif.step_time import StepTime
@@ -66,7 +66,7 @@ def test_a_wait_is_charged_to_the_holder_and_a_recomputation_to_whom_it_made_roo
     assert blocked == pytest.approx(0.1)
     assert parts["preempted"] == pytest.approx(0.05)
     # The other steps were shared, and without a model nobody is charged for them.
-    assert seconds["unexplained", None, STEP_TIME] == pytest.approx(0.1)
+    assert seconds["unexplained", None, NO_ESTIMATE] == pytest.approx(0.1)
     assert seconds["itself", None, "decode"] == pytest.approx(0.05)
     # With a model, the prefill after the preemption is charged to `long`, and so are its tokens.
     model = StepTime(per_step=0.01, per_prefill_token=0.001, per_decode_token=0.002)

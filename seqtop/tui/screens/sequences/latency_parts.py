@@ -1,4 +1,4 @@
-"""The latency of the selected request as a chain of parts."""
+"""The latency of the selected request as a chain of parts, and who is charged for it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from seqtop.tui.ui_state import UiState
 if TYPE_CHECKING:
     from seqtop.explain.chain import Part
     from seqtop.explain.explanation import Explanation
+    from seqtop.ledger.charged_explanation import ChargedExplanation
 
 _INDENT = "   "
+_MAX_CHARGED = 8
 _HERE = "▸"
 """The mark of the parts that begin in the step on display."""
 
@@ -76,7 +78,7 @@ class LatencyParts(ScrollablePane):
 
 
 def latency_lines(
-    explanation: Explanation, position: int | None, width: int
+    explanation: ChargedExplanation, position: int | None, width: int
 ) -> list[tuple[int | None, Line]]:
     """Returns the lines of an explanation, each with the position of its part.
 
@@ -105,6 +107,31 @@ def latency_lines(
         lines += [
             (part.position, line) for line in _part_lines(explanation, part, total, position, width)
         ]
+    if explanation.is_complete:
+        lines += [(None, line) for line in _charge_lines(explanation, total, width)]
+    return lines
+
+
+def _charge_lines(explanation: ChargedExplanation, total: float, width: int) -> list[Line]:
+    """Returns lines with those to whom the time is charged, the most seconds first."""
+    from seqtop.ledger.report import causes, rows, signed
+
+    listed = rows(explanation.charges())
+    lines: list[Line] = [fitted((("Charged to", "strong"),), width)] if listed else []
+    for row in listed[:_MAX_CHARGED]:
+        seconds, estimated = row.seconds(), row.seconds("estimated")
+        evidence = f"  {signed(estimated)} of it estimated" if estimated else ""
+        first: Line = (
+            (f"{_INDENT}{safe_line(row.title)}", PLAIN),
+            (f"  {signed(seconds)}", "strong"),
+            (f" {fmt.percent(seconds, total)}", PLAIN),
+            (evidence, "dim"),
+        )
+        text, room = safe_line(causes(row)), max(width - len(_INDENT) - 2, 10)
+        lines.append(fitted(first, width))
+        lines += [((f"{_INDENT}  {text[start:end]}", "dim"),) for start, end in wrap(text, room)]
+    if (more := len(listed) - _MAX_CHARGED) > 0:
+        lines.append(((f"{_INDENT}and {more:,} more", "dim"),))
     return lines
 
 

@@ -38,6 +38,17 @@ def test_the_parts_of_a_latency(explained: SeqtopApp) -> None:
         assert isinstance(explained.focused, LatencyParts)
 
 
+def test_the_charges_below_the_parts(explained: SeqtopApp) -> None:
+    with play(explained, (100, 60)) as pilot:
+        opened(explained, pilot)
+        pilot.press("tab", "end")
+        until(pilot, lambda: "unexplained" in screen(explained))
+        text = words(explained)
+        assert "Charged to" in text
+        assert "long 100 ms 40% no free blocks" in text
+        assert "unexplained 100 ms 40% shared steps, too few for estimates" in text
+
+
 def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> None:
     with play(explained, (100, 60)) as pilot:
         opened(explained, pilot)

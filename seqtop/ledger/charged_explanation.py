@@ -1,0 +1,87 @@
+"""The explanation of one request's latency together with its account, read in slices."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from seqtop.explain.explanation import Explanation
+from seqtop.history.timeline import Timeline
+from seqtop.ledger.account import Account, Charge
+from seqtop.ledger.ledger import Ledger
+from seqtop.state import EngineState, RequestState
+from seqtop.state.wait_causes import IN_PROGRESS
+from seqtop.whatif.step_time import StepTime, StepTimeError, fit
+from seqtop.whatif.workload import StepInputs, inputs
+from seqtop.wire.messages import Event, Step
+
+_MAX_STEPS = 2_000
+"""The last steps to which the model of their times is fitted."""
+_GROWTH = 1.1
+"""It is fitted again when there are so many times as many steps."""
+
+
+class ChargedExplanation(Explanation):
+    """An explanation that also charges the time of the request.
+
+    The model of the times of steps is fitted to the steps that are read, which are those of the
+    request's time.
+
+    Args:
+        timeline: The timeline; it may grow.
+        request: The request, as it is at `position`.
+        position: The position up to which its time is explained.
+    """
+
+    def __init__(self, timeline: Timeline, request: RequestState, position: int) -> None:
+        super().__init__(timeline, request, position)
+        self._request = request
+        self._ledger: Ledger | None = None
+        self._account: Account | None = None
+        self._steps: deque[StepInputs] = deque(maxlen=_MAX_STEPS)
+        self._step_time: StepTime | None = None
+        self._num_read = 0
+        """The steps that were read."""
+        self._num_fitted = 0
+        """Those that had been read when the model was last fitted."""
+
+    def charges(self) -> list[Charge]:
+        """Returns the charges of what is read, the largest first; none before its arrival."""
+        if self._account is None:
+            return []
+        if self._num_read > self._num_fitted * _GROWTH:
+            self._num_fitted = self._num_read
+            try:
+                self._step_time = fit(list(self._steps))
+            except StepTimeError:
+                self._step_time = None
+        charges = self._account.charges(self._step_time)
+        last = self._chain.open_part(self.now) if self.is_complete else None
+        if last is not None:
+            charges.append(Charge("unexplained", None, IN_PROGRESS, "unexplained", last.seconds))
+        return charges
+
+    def _resume(self, state: EngineState) -> None:
+        super()._resume(state)
+        if self._ledger is None:
+            self._ledger = Ledger(state, self._is_it, with_end=lambda _: self._request)
+        else:
+            self._ledger.resume(state)
+        self._find_account()
+
+    def _apply(self, position: int, event: Event) -> None:
+        super()._apply(position, event)
+        assert self._ledger is not None, "it began with a state"
+        self._ledger.apply(position, event)
+        self._find_account()
+        if isinstance(event, Step):
+            self._steps.append(inputs(event, [], [], [self._steps[-1]] if self._steps else []))
+            self._num_read += 1
+
+    def _is_it(self, request: RequestState) -> bool:
+        wanted = self._request
+        is_same = request.metrics.arrival_time == wanted.metrics.arrival_time
+        return request.request_id == wanted.request_id and is_same
+
+    def _find_account(self) -> None:
+        if self._account is None and self._ledger is not None:
+            self._account = next(iter(self._ledger.open), None)
