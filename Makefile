@@ -6,6 +6,7 @@ VENV   := .venv
 VLLM_VERSION := 0.33.0
 SGLANG_VERSION := 0.5.23
 TRITON_VERSION := 3.6.0
+TRANSFORMERS_VERSION := 5.20.2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -18,7 +19,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man protocol bench test-lowest test-python \
-	test-triton test-vllm test-sglang clean
+	test-triton test-vllm test-sglang test-transformers clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -41,6 +42,7 @@ test-all: lint
 	$(MAKE) test-triton
 	$(MAKE) test-vllm
 	$(MAKE) test-sglang
+	$(MAKE) test-transformers
 
 ## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.
 snapshots: $(VENV)/dev
@@ -100,6 +102,15 @@ test-sglang: $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed
 		tests/sglang/stepped_against_sglang.py tests/sglang/against_sglang.py && \
 	$(VENV)-sglang/bin/python tests/sglang/overhead.py
 
+## Test the adapter with a real transformers, without a GPU; it downloads 1.2 GB the first time.
+## Another version: make test-transformers TRANSFORMERS_VERSION=5.24.0
+test-transformers: $(VENV)-transformers/transformers/$(TRANSFORMERS_VERSION)/installed
+	export PYTHONPATH=$(CURDIR)/$(VENV)-transformers/transformers/$(TRANSFORMERS_VERSION):$(CURDIR):$(CURDIR)/tests/transformers; \
+	export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
+	$(VENV)-transformers/bin/python -m pytest --confcutdir tests/transformers -s -q \
+		tests/transformers/stepped_against_transformers.py tests/transformers/served_against_transformers.py && \
+	$(VENV)-transformers/bin/python tests/transformers/overhead.py
+
 # The tests of the inspector that need neither torch nor the bundled engine.
 INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
 	tests/history tests/kv tests/live tests/process tests/publish tests/sequence tests/state tests/text \
@@ -141,6 +152,10 @@ $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/re
 
 $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed: tests/sglang/install.sh tests/sglang/requirements.txt tests/sglang/stand_ins.py
 	PYTHON=$(PYTHON) tests/sglang/install.sh $(VENV)-sglang $(SGLANG_VERSION)
+	touch $@
+
+$(VENV)-transformers/transformers/$(TRANSFORMERS_VERSION)/installed: tests/transformers/install.sh
+	PYTHON=$(PYTHON) tests/transformers/install.sh $(VENV)-transformers $(TRANSFORMERS_VERSION)
 	touch $@
 
 $(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt

@@ -244,7 +244,8 @@ class LifecycleRules(RuleGroup):
             # A streaming session keeps its blocks while it waits for input.
             allowed = is_preempted or sequence.engine_status not in ("", "PREEMPTED", "RETRACTED")
         else:
-            allowed = (old, new) != (_WAITING, _SWAPPED)
+            # A step may admit a request and swap it out.
+            allowed = is_preempted or (old, new) != (_WAITING, _SWAPPED)
         if not allowed:
             unless = "" if is_finished else " without a preemption"
             yield self.of_sequence(sequence, f"{old.name} became {new.name}{unless}")

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 import transformers
-from stepping import VOCABULARY, SteppedEngine, make_manager, make_model, stepped
+from stepping import (
+    VOCABULARY,
+    SteppedEngine,
+    allow_without_gpu,
+    make_manager,
+    make_model,
+    stepped,
+)
 
 SHARED = list(range(1, 81))
 
@@ -68,6 +75,39 @@ WORKLOADS: dict[str, tuple[dict[str, Any], Callable[[SteppedEngine], None], set[
     "samples in a small pool": ({"samples": 3, "num_blocks": 14}, prompts, {"samples"}),
     "an end by a token": ({"eos": 7}, prompts, set()),
     "sliding windows": ({"kinds": "ss"}, prompts, set()),
+    "offloading": ({"num_blocks": 11, "cpu_offload_space": 1.0}, prompts, {"swapped"}),
+    "offloading to little memory": (
+        {"num_blocks": 11, "cpu_offload_space": 8 * 8192 / 2**30},
+        prompts,
+        {"swapped", "preempted"},
+    ),
+    "offloading, cancellations": (
+        {"num_blocks": 11, "cpu_offload_space": 1.0},
+        cancellations,
+        {"swapped"},
+    ),
+    "offloading of two kinds": (
+        {"kinds": "sf", "num_blocks": 9, "cpu_offload_space": 1.0},
+        prompts,
+        {"swapped"},
+    ),
+    "asynchronous": ({"use_async_batching": True}, prompts, set()),
+    "asynchronous, a small pool": (
+        {"use_async_batching": True, "num_blocks": 11},
+        prompts,
+        {"preempted"},
+    ),
+    "asynchronous, cancellations": (
+        {"use_async_batching": True, "num_blocks": 14},
+        cancellations,
+        set(),
+    ),
+    "asynchronous, samples": ({"use_async_batching": True, "samples": 3}, prompts, {"samples"}),
+    "asynchronous, offloading": (
+        {"use_async_batching": True, "num_blocks": 11, "cpu_offload_space": 1.0},
+        prompts,
+        {"swapped"},
+    ),
     "two kinds": ({"kinds": "sf"}, prompts, set()),
     "two kinds, of which one has more layers": ({"kinds": "ssf", "num_blocks": 12}, prompts, set()),
     "two kinds of no common measure": ({"kinds": "ffsss", "num_blocks": 12}, prompts, set()),
@@ -76,20 +116,26 @@ WORKLOADS: dict[str, tuple[dict[str, Any], Callable[[SteppedEngine], None], set[
 
 @pytest.mark.parametrize("scheduler", ["fifo", "prefill_first"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_viewer_shows_the_processors_state(name: str, scheduler: str) -> None:
+def test_viewer_shows_the_processors_state(
+    name: str, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options, workload, expected = WORKLOADS[name]
     options = dict(options)
     model = make_model(kinds=options.pop("kinds", "ff"))
     manager = make_manager(model, scheduler_type=scheduler, **options)
+    if options.keys() & {"use_async_batching", "cpu_offload_space"}:
+        allow_without_gpu(monkeypatch)
     with stepped(manager) as engine:
         workload(engine)
     spy, seen = engine.spy, set(engine.reasons)
     num_preemptions = sum(spy.preemptions.values())
     seen |= {"preempted"} if num_preemptions else set()
     seen |= {"samples"} if spy.parents else set()
+    seen |= {"swapped"} if spy.num_swaps else set()
     print(
         f"transformers {transformers.__version__}, {scheduler}, {name}: {engine.num_compared}"
-        f" steps, {num_preemptions} preemptions, {len(spy.parents)} samples,"
+        f" steps, {num_preemptions} preemptions ({spy.num_swaps} to host memory),"
+        f" {len(spy.parents)} samples,"
         f" {sum(spy.cached.values())} tokens cached, {spy.num_replaced} blocks replaced,"
         f" {engine.num_starved} starved, reasons {dict(engine.reasons)}"
     )

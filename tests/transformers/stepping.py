@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,7 +19,12 @@ import pytest
 import torch
 import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig
-from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching import (
+    continuous_api,
+    input_outputs,
+    model_runner,
+    offloading_manager,
+)
 
 from seqtop.adapters.transformers.hook import follow
 from seqtop.checks.checker import Checker
@@ -93,6 +98,35 @@ def make_manager(model: Any, *, samples: int = 1, eos: int = -1, **options: Any)
     )
 
 
+class _Stream:
+    """A stream or an event of a device that computes at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def record_event(self, *_: Any) -> None: ...
+    def wait_event(self, *_: Any) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+def allow_without_gpu(patch: pytest.MonkeyPatch) -> None:
+    """Lets transformers batch asynchronously and offload to host memory on a processor.
+
+    Both need CUDA only for streams and for pinned memory.
+    """
+    empty = torch.empty
+
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return empty(*args, **kwargs)
+
+    patch.setattr(torch, "empty", unpinned)
+    patch.setattr(torch, "Event", _Stream)
+    patch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
+    for module in (continuous_api, input_outputs, model_runner, offloading_manager):
+        if hasattr(module, "stream_context"):
+            patch.setattr(module, "stream_context", lambda _: nullcontext())
+        if hasattr(module, "create_device_stream"):
+            patch.setattr(module, "create_device_stream", _Stream)
+
+
 class Watch:
     """What `seqtop check` finds, as a listener."""
 
@@ -137,6 +171,10 @@ class ProcessorSpy:
         self.ended: dict[str, tuple[str, list[int]]] = {}
         self.num_replaced = 0
         """Blocks that were replaced by equal ones."""
+        self.swapped_at_once: dict[str, bool] = {}
+        """By request, whether it became active in the step that offloaded it to host memory."""
+        self._active: set[str] = set()
+        """Active requests after the last update."""
         self.is_in_margin = True
         self._patch = pytest.MonkeyPatch()
         scheduler, cache = type(processor.scheduler), type(processor.cache)
@@ -158,7 +196,13 @@ class ProcessorSpy:
             waiting = scheduler_of.waiting_requests
             self.refused = [request_id for request_id in self.refused if request_id in waiting]
             if result[0]:
-                self.batches.append({one.state.request_id: one.query_length for one in result[0]})
+                self.batches.append(
+                    {
+                        one.state.request_id: one.query_length
+                        for one in result[0]
+                        if one.query_length
+                    }
+                )
 
         def stored(_: Any, fits: bool, state: Any, *__: Any) -> None:
             if not fits:
@@ -173,7 +217,9 @@ class ProcessorSpy:
         def offloaded(before: dict[str, Any], *_: Any) -> None:
             for request_id in before.keys() - scheduler_of.active_requests.keys():
                 self.preemptions[request_id] += 1
-                self.num_swaps += scheduler_of.waiting_requests[request_id].is_cpu_offloaded
+                if scheduler_of.waiting_requests[request_id].is_cpu_offloaded:
+                    self.num_swaps += 1
+                    self.swapped_at_once[request_id] = request_id not in self._active
 
         def forked(_: Any, __: Any, source: Any, request_ids: list[str], *___: Any) -> None:
             for request_id in request_ids:
@@ -192,6 +238,7 @@ class ProcessorSpy:
         def updated(*_: Any) -> None:
             self.num_updates += 1
             self.batch = self.batches.pop(0)
+            self._active = set(scheduler_of.active_requests)
 
         def delivered(_: Any, __: Any, output: Any) -> None:
             self.ended[output.request_id] = output.status.name, list(output.generated_tokens)
@@ -236,6 +283,8 @@ class SteppedEngine:
         self.differences: list[str] = []
         self.reasons: Counter[str] = Counter()
         self.num_starved = self.num_compared = 0
+        self._has_begun = False
+        """True if the next batch is scheduled before the outputs of one."""
         self._names: dict[str, str] = {}
         """The names of requests in the viewer, if they are not their ids."""
         self._sector = processor.cache.bytes_per_sector
@@ -256,7 +305,8 @@ class SteppedEngine:
     def step(self) -> None:
         """Make a step, and compare what the viewer shows after it with what is true."""
         num_updates = self.spy.num_updates
-        self.manager._generation_loop_body(self.processor, False)
+        is_first = self.processor.use_async_batching and not self._has_begun
+        self._has_begun |= not self.manager._generation_loop_body(self.processor, is_first)
         if self.spy.num_updates > num_updates:
             self.compare()
 
@@ -342,7 +392,11 @@ class SteppedEngine:
         if manager._cpu_pool is None or len(self.processor.cache.cache_allocators) > 1:
             return None
         blocks = manager._request_id_to_cpu_blocks
-        return {name: list(*own.values()) for name, own in blocks.items()}
+        return {
+            self._name(name): list(*own.values())
+            for name, own in blocks.items()
+            if not self.spy.swapped_at_once[name]
+        }
 
     def shown(self) -> dict[str, Any] | None:
         state, info = self.session.state, self.session.state.info
@@ -430,13 +484,13 @@ class SteppedEngine:
         missing = set(spy.refused) - given.keys()
         if missing:
             self.differences.append(f"{spy.num_updates}: {missing} found no blocks, {given}")
-        num_tokens = sum(spy.batch.values())
+        batch = spy.batches[-1] if spy.batches else spy.batch
         for name, cause in given.items():
             is_true = {
                 "no_blocks": name in spy.refused,
                 "reserved_blocks": not spy.is_in_margin or sum(spy.preemptions.values()) > 0,
-                "token_budget": num_tokens == self.processor.max_batch_tokens,
-                "seq_limit": len(spy.batch) == scheduler.max_requests_per_batch,
+                "token_budget": sum(batch.values()) == self.processor.max_batch_tokens,
+                "seq_limit": len(batch) == scheduler.max_requests_per_batch,
             }.get(cause, True)
             if not is_true:
                 self.differences.append(f"{spy.num_updates}: {name} waits for {cause}")

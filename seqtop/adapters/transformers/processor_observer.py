@@ -131,7 +131,9 @@ class ProcessorObserver:
         self._wait_reasons: list[tuple[str, str]] = []
         self._refused: list[str] = []
         """The requests for which the last call of `schedule_batch` found no blocks."""
-        self._is_in_margin = self._is_scheduling = self._is_updating = self._is_offloading = False
+        self._is_in_margin = self._is_updating = self._is_offloading = False
+        self._watches_pool = False
+        """True while the method is wrapped that is called for each candidate: if requests wait."""
         self._admits_none = False
         """True if the last call of `schedule_batch` did not look at waiting requests."""
         self._schedule_start: float | None = None
@@ -150,7 +152,9 @@ class ProcessorObserver:
         self._knows_reasons = "why" not in not_available
         if self._knows_reasons:
             wrap(scheduler, "_try_to_meet_safety_margin", after=self._after_margin)
-            wrap(cache, "can_store_request_tokens", after=self._after_store)
+            self._watch_pool = wrap(
+                cache, "can_store_request_tokens", after=self._after_store, is_on=False
+            )
         if cache.use_prefix_sharing:
             wrap(cache, "search_prefix_match", after=self._after_match)
         if "parents" not in not_available:
@@ -222,7 +226,8 @@ class ProcessorObserver:
             # One that has only found its prefix in this step waits for viewers, and loses nothing.
             num_lost = min(old.position_offset, num_tokens) if request.is_active else 0
             self._preempted.append(Preempted(request_id, num_lost, None))
-        self._hits.pop(request_id, None)
+        if not is_swap:
+            self._hits.pop(request_id, None)
         request.state, request.is_active = state, False
         request.table, request.size = [], 0
         if not is_swap:
@@ -231,6 +236,8 @@ class ProcessorObserver:
 
     def _swap_out(self, request: _Request, state: Any) -> None:
         self._note_swapped(request)
+        if not request.is_active:  # it became active in this step, so viewers do not know its table
+            request.host_blocks = []
         pairs = list(zip(request.table, request.host_blocks, strict=False))
         self._swapped_out.append(SwappedOut(state.request_id, state.position_offset, pairs))
 
@@ -284,7 +291,10 @@ class ProcessorObserver:
     def _before_schedule(self, *_: Any, **__: Any) -> None:
         if self._schedule_start is None:
             self._schedule_start, self._schedule_seconds = self._clock(), 0.0
-        self._refused, self._is_in_margin, self._is_scheduling = [], True, True
+        self._refused, self._is_in_margin = [], True
+        if self._knows_reasons and self._watches_pool is not bool(self._scheduler.waiting_requests):
+            self._watches_pool = not self._watches_pool
+            self._watch_pool(self._watches_pool)
         self._admits_none = getattr(self._scheduler, "block_new_requests", False)
         self._started_at = self._timer()
 
@@ -292,7 +302,7 @@ class ProcessorObserver:
         self._is_in_margin = is_in_margin
 
     def _after_store(self, fits: bool, state: Any, *_: Any, **__: Any) -> None:
-        if not fits and self._is_scheduling:
+        if not fits:
             self._refused.append(state.request_id)
 
     def _after_match(self, num_tokens: int, request_id: str, *_: Any, **__: Any) -> None:
@@ -303,7 +313,6 @@ class ProcessorObserver:
         self, result: Any, token_budget: int, cache_budget: int, *_: Any, **__: Any
     ) -> None:
         ended = self._timer()
-        self._is_scheduling = False
         self._schedule_seconds += ended - self._started_at
         members, is_decode_only, num_tokens, num_read = result
         self._wait_reasons = []
@@ -364,7 +373,9 @@ class ProcessorObserver:
         scheduled = self._take_scheduled(batch)
         output_ids, output_token_ids = self._outputs(batch.members)
         num_scheduled: dict[str, int] | None = {
-            member.state.request_id: member.query_length for member in batch.members
+            member.state.request_id: member.query_length
+            for member in batch.members
+            if member.query_length  # a request to be forked may have none to compute
         }
         ran = list(num_scheduled or ())
         if ran == self._ran and sum((num_scheduled or {}).values()) == len(ran):
@@ -426,7 +437,7 @@ class ProcessorObserver:
                     continue
                 if request.is_active:
                     self._append(request, appended)
-                elif request.is_swapped:
+                elif request.is_swapped and request.state.request_id not in self._hits:
                     swapped_in.append(self._swap_in(request))
                 else:
                     admitted.append(self._admit(request))
@@ -455,7 +466,7 @@ class ProcessorObserver:
         return Admitted(request_id, num_cached, self._activate(request))
 
     def _swap_in(self, request: _Request) -> SwappedIn:
-        host_blocks, request.host_blocks, request.is_swapped = request.host_blocks, [], False
+        host_blocks = request.host_blocks
         tables = self._activate(request)
         return SwappedIn(
             request.state.request_id,
@@ -466,7 +477,7 @@ class ProcessorObserver:
     def _activate(self, request: _Request) -> Tables:
         """Notes that a request is active; returns its tables."""
         request_id = request.state.request_id
-        request.is_active = True
+        request.is_active, request.is_swapped, request.host_blocks = True, False, []
         request.table = list(self._blocks.tables[0].get(request_id, ()))
         request.size = self._blocks.size(request_id)
         return self._blocks.of(request_id)
