@@ -108,7 +108,7 @@ class Report(msgspec.Struct):
 
 def sentence(finding: Finding) -> str:
     """Formats a finding as one line of text, safe for a terminal."""
-    where = [f"step {finding.step}"]
+    where = [f"step {finding.step}"] if finding.step >= 0 else ["before the first step"]
     if finding.request_id is not None:
         where.append(f"request {finding.request_id}")
     if finding.seq_id is not None:
