@@ -17,6 +17,9 @@ from seqtop.tui.ui_state import UiState
 
 _LEAST_BAR = 8
 """The cells of the bar of the KV cache at least."""
+_WIDE_ENOUGH_FOR_TIME = 130
+"""From this width on, the shares of time are shown. In less, they would come and go with the length
+of the figures before them."""
 TIME_SECONDS = 5.0
 """Seconds before the moment on display to which the shares of time refer."""
 PAUSED = ("‖ PAUSED", "badge-paused")
@@ -153,7 +156,7 @@ def throughput(ui: UiState, width: int) -> Line:
             if swaps or counts[SequenceStatus.SWAPPED]
             else (9, ()),
             (2, _count("✓", "finished", state.num_finished, "finished")),
-            (6, time),
+            (6, time if width >= _WIDE_ENOUGH_FOR_TIME else ()),
             (8, (("tok/s ", "dim"), (spark, "running")) if spark else ()),
         ],
         width,

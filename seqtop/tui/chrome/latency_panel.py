@@ -117,7 +117,11 @@ def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
     since = f"last {WINDOW:g} s"
     if not slo:
         return row(
-            [(0, ((since, "dim"),)), (1, (("--slo ttft=0.5,itl=0.05 sets limits", "dim"),))], width
+            [
+                (0, ((since, "dim"),)),
+                (1, (("no limits; seqtop … --slo ttft=0.5,itl=0.05 sets some", "dim"),)),
+            ],
+            width,
         )
     good = round(met.mean() * len(met)) if len(met) else 0
     return row(

@@ -1,5 +1,7 @@
 """A hint in place of the rows of an empty table."""
 
+import json
+
 from seqtop.live.connection import ConnectionState
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.line_view import LineView
@@ -54,4 +56,15 @@ def hint(ui: UiState, filter_keys: str) -> str:
         return ""
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."
-    return "No sequences yet.\nSend the engine a request: it appears here as soon as it arrives."
+    return (
+        "No sequences yet.\nSend the engine a request: it appears here as soon as it arrives."
+        " With an OpenAI-compatible API, for example:\n"
+        "curl http://HOST:PORT/v1/completions -H 'Content-Type: application/json'"
+        f" -d '{_example(info.model)}'"
+    )
+
+
+def _example(model: str) -> str:
+    """Returns a request of the completions API in JSON, which a shell takes between quotes."""
+    request = {"model": safe_line(model), "prompt": "Once upon a time", "max_tokens": 64}
+    return json.dumps(request).replace("'", "\\u0027")

@@ -10,7 +10,10 @@ from tests.support.scripted import Script, ScriptedSource, engine_info
 
 @pytest.mark.parametrize(
     ("info", "words"),
-    [({"control": True}, "Press n to submit a prompt"), ({"control": False}, "Send the engine")],
+    [
+        ({"control": True}, "Press n to submit a prompt"),
+        ({"control": False}, "curl http://HOST:PORT/v1/completions"),
+    ],
 )
 def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> None:
     app = SeqtopApp(ScriptedSource(engine_info(**info)))

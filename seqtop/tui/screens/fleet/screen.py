@@ -28,7 +28,7 @@ from seqtop.tui.ui_state import Engines
 
 TALL_FOR_LATENCIES = 20
 """From this height on, latencies are shown below the list."""
-TALL_FOR_CHARTS = 30
+TALL_FOR_CHARTS = 24
 """From this height on, charts are shown below the list, too."""
 LEAST_ROWS = 4
 

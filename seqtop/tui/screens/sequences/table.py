@@ -7,7 +7,7 @@ from textual.message import Message
 
 from seqtop.sequence import SequenceStage
 from seqtop.state import SequenceState
-from seqtop.state.fields import Field, arrange, stage
+from seqtop.state.fields import FIELDS, Field, arrange, stage
 from seqtop.state.latency import MAX_TIMES
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
@@ -55,10 +55,19 @@ class Titles(ColumnTitles):
         self._ui = ui
 
     def on_click(self, event: events.Click) -> None:
-        left = _warn_width(self._ui)
-        columns = _columns_of(self._ui, self.text_width - MARGIN)
-        if event.x >= MARGIN + left and (key := cells.column_at(columns, event.x - MARGIN - left)):
+        if (key := self._key_at(event.x)) is not None:
             self.post_message(self.Clicked(key))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Explains the column under the mouse."""
+        key = self._key_at(event.x)
+        self.tooltip = None if key is None else f"{FIELDS[key].title}: {FIELDS[key].help}"
+
+    def _key_at(self, x: int) -> str | None:
+        """Returns the key of the column at cell `x`."""
+        left = MARGIN + _warn_width(self._ui)
+        columns = _columns_of(self._ui, self.text_width - MARGIN)
+        return cells.column_at(columns, x - left) if x >= left else None
 
     def _line(self, width: int) -> Line:
         sort = self._ui.view.sort

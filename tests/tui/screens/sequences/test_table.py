@@ -311,3 +311,12 @@ def test_a_decoding_sequence_has_its_pace_and_outliers_have_a_style() -> None:
         assert "preempted" not in dict(row_of("short-1")).values()
         pilot.press("space")
         assert "⣀" in plain(row_of("first"))
+
+
+def test_a_title_explains_its_column(app: SeqtopApp) -> None:
+    with play(app, (100, 30)) as pilot:
+        titles = app.screen.query_one(Titles)
+        pilot.hover(Titles, offset=(3, 0))
+        assert titles.tooltip == "Request: request id"
+        pilot.hover(Titles, offset=(screen(app).splitlines()[4].index("Pre"), 0))
+        assert titles.tooltip == "Pre: preemptions"
