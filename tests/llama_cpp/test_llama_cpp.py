@@ -31,7 +31,7 @@ from tests.support.waiting import SECONDS, wait_until
 PROPS, *POLLS = map(
     json.loads, (Path(__file__).parent / "data" / "answers.jsonl").read_text().splitlines()
 )
-"""Answers of `llama-server` (b10434) with two slots of 2,048 tokens and batches of 64, which five
+"""Answers of `llama-server` (7e4c0a9) with two slots of 2,048 tokens and batches of 64, which five
 requests shared: chunked prompts, a prompt of which 1,984 tokens were found, three that waited."""
 
 
