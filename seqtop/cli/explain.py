@@ -32,7 +32,8 @@ def add_command(commands: Commands) -> None:
         "--who",
         action="store_true",
         help="charge each second to the request itself, to other requests, to the engine's"
-        " settings or to the host, and list the requests that it delayed",
+        " settings or to the host, and list the requests that it delayed; without REQUEST, list the"
+        " requests that delayed others most",
     )
     explain.add_argument(
         "--slow",
@@ -61,13 +62,17 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.cli.recordings import open_recording
     from seqtop.history import RecordingError
 
-    if options.slow is (options.request is not None):
-        return fail("give either the id of a request or --slow", status=2)
     if options.slow and options.who:
-        return fail("--who needs the id of a request, and not --slow", status=2)
+        return fail("give either --who or --slow", status=2)
+    if not options.who and options.slow is (options.request is not None):
+        return fail("give either the id of a request or --slow", status=2)
     try:
         with open_recording(options.source) as recording:
-            return _slow(recording, options) if options.slow else _request(recording, options)
+            if options.slow:
+                return _slow(recording, options)
+            if options.request is None:
+                return _totals(recording, options)
+            return _request(recording, options)
     except RecordingError as error:
         return fail(str(error), status=2)
 
@@ -99,6 +104,19 @@ def _who(recording: FileStore, request: RequestState, options: argparse.Namespac
         print_document(as_json(run, request, own, harms))
     else:
         print(as_text(run, request, own, harms))
+    return 0
+
+
+def _totals(recording: FileStore, options: argparse.Namespace) -> int:
+    from seqtop.ledger.ledger import Run, harm_totals
+    from seqtop.ledger.report import totals_as_json, totals_as_text
+
+    run = Run(recording)
+    totals = harm_totals(run)
+    if options.json:
+        print_document(totals_as_json(run, totals))
+    else:
+        print(totals_as_text(run, totals))
     return 0
 
 

@@ -227,6 +227,44 @@ def harm_done(run: Run, request: RequestState) -> list[Harm]:
     return sorted(harms, key=lambda harm: -harm.seconds)
 
 
+class HarmTotal(msgspec.Struct):
+    """What one request cost all others, and they it; all in seconds."""
+
+    request_id: str
+    seconds: float = 0.0
+    """The charges to it in the accounts of the others."""
+    estimated: float = 0.0
+    """The estimated part of it."""
+    num_delayed: int = 0
+    """The others with such a charge."""
+    harmed_by_others: float = 0.0
+    """The charges to others in its own account."""
+
+
+def harm_totals(run: Run) -> list[HarmTotal]:
+    """Returns what each request of a run cost all others, the most first.
+
+    Raises:
+        RecordingError: The recording cannot be read.
+    """
+    totals: dict[str, HarmTotal] = {}
+    for account in charge_all(run):
+        own = totals.setdefault(account.request_id, HarmTotal(account.request_id))
+        culprits: set[str] = set()
+        for charge in account.charges(run.step_time):
+            if charge.charged_to != "request":
+                continue
+            own.harmed_by_others += charge.seconds
+            if charge.request_id is None:
+                continue
+            total = totals.setdefault(charge.request_id, HarmTotal(charge.request_id))
+            total.seconds += charge.seconds
+            total.estimated += charge.seconds if charge.evidence == "estimated" else 0.0
+            total.num_delayed += charge.request_id not in culprits
+            culprits.add(charge.request_id)
+    return sorted(totals.values(), key=lambda total: -total.seconds)
+
+
 def _key(request: RequestState) -> tuple[str, float]:
     return request.request_id, request.metrics.arrival_time
 

@@ -10,7 +10,7 @@ import msgspec
 from seqtop.explain import chain
 from seqtop.ledger import account
 from seqtop.ledger.account import Account, Charge
-from seqtop.ledger.ledger import Harm, Run
+from seqtop.ledger.ledger import Harm, HarmTotal, Run
 from seqtop.sequence import latency
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words
@@ -20,6 +20,7 @@ from seqtop.whatif.step_time import StepTime
 
 _MAX_REQUESTS = 12
 """Other requests that a table names."""
+_MAX_TOTALS = 30
 _MAX_CAUSES = 3
 _TITLES = {
     "itself": "itself",
@@ -179,6 +180,30 @@ def as_json(run: Run, request: RequestState, own: Account, harms: list[Harm]) ->
             {"request_id": harm.request_id, "seconds": harm.seconds, "charges": harm.charges}
             for harm in harms
         ],
+        "step_time": _model(run.step_time),
+        "no_step_time": run.no_step_time or None,
+    }
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def totals_as_text(run: Run, totals: list[HarmTotal]) -> str:
+    """Returns a table of the requests that delayed others most."""
+    lines = [f"{'harm':>9} {'estimated':>9} {'delayed':>8} {'by others':>9}  request"]
+    lines += [
+        f"{fmt.seconds(total.seconds):>9} {_or_blank(total.estimated):>9}"
+        f" {total.num_delayed:>8,} {fmt.seconds(total.harmed_by_others):>9}  {total.request_id}"
+        for total in totals[:_MAX_TOTALS]
+    ]
+    if (more := len(totals) - _MAX_TOTALS) > 0:
+        lines.append(f"and {more:,} more")
+    lines += ["", _knowledge(run)]
+    return "\n".join(map(safe_line, lines))
+
+
+def totals_as_json(run: Run, totals: list[HarmTotal]) -> str:
+    """Returns what all requests cost the others as JSON; times in seconds."""
+    document = {
+        "requests": totals,
         "step_time": _model(run.step_time),
         "no_step_time": run.no_step_time or None,
     }

@@ -44,7 +44,17 @@ def test_who_delayed_a_request(recording: str, capsys: pytest.CaptureFixture[str
         *((harm["charges"], harm["seconds"]) for harm in document["harm_done"]),
     ):
         assert sum(item["seconds"] for item in charges) == pytest.approx(seconds, abs=0.001)
-    assert document["harm_done"]
+    harms = sum(harm["seconds"] for harm in document["harm_done"])
+    assert harms > 0
+    others = sum(item["seconds"] for item in document["harmed_by"] if item["request_id"])
+    assert main(["explain", recording, "--who", "--json"]) == 0
+    totals = {item["request_id"]: item for item in json.loads(capsys.readouterr().out)["requests"]}
+    assert totals["req-4"]["seconds"] == pytest.approx(harms)
+    assert totals["req-4"]["num_delayed"] == len(document["harm_done"])
+    assert totals["req-4"]["harmed_by_others"] == pytest.approx(others)
+    assert main(["explain", recording, "--who"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:8]] == list(totals)
 
 
 def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +75,7 @@ def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> No
         ([], 2, "give either the id of a request or --slow"),
         (["req-1", "--slow"], 2, "give either the id of a request or --slow"),
         (["req-99", "--who"], 1, "the recording has no request 'req-99'"),
-        (["--slow", "--who"], 2, "--who needs the id of a request, and not --slow"),
+        (["--slow", "--who"], 2, "give either --who or --slow"),
     ],
 )
 def test_what_cannot_be_explained(
