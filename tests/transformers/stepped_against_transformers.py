@@ -19,7 +19,11 @@ from stepping import (
     make_model,
     stepped,
 )
+from transformers.generation.continuous_batching import input_outputs
 
+BATCHES_ASYNCHRONOUSLY = hasattr(
+    input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types"
+)
 SHARED = list(range(1, 81))
 
 
@@ -124,6 +128,8 @@ def test_viewer_shows_the_processors_state(
     model = make_model(kinds=options.pop("kinds", "ff"))
     manager = make_manager(model, scheduler_type=scheduler, **options)
     if options.keys() & {"use_async_batching", "cpu_offload_space"}:
+        if "use_async_batching" in options and not BATCHES_ASYNCHRONOUSLY:
+            pytest.skip("this version creates streams of CUDA")
         allow_without_gpu(monkeypatch)
     with stepped(manager) as engine:
         workload(engine)
