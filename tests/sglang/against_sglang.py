@@ -26,6 +26,14 @@ HERE = Path(__file__).resolve().parent
 STARTS_WITHIN = 120.0
 
 
+@pytest.fixture(autouse=True)
+def directory_of_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other engines may run on this machine."""
+    with TemporaryDirectory(prefix="sq") as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield
+
+
 @contextmanager
 def sglang(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """An engine that serves once a line is written to it."""
