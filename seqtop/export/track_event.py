@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 
 from seqtop.text.sanitize import safe_text
 
@@ -120,6 +121,7 @@ def _clipped(value: int) -> int:
     return min(max(value, -_MAX_INT), _MAX_INT)
 
 
+@lru_cache(4_096)
 def _varint(value: int) -> bytes:
     value &= 2**64 - 1
     data = bytearray()
@@ -142,5 +144,6 @@ def _message(field: int, data: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(data)) + data
 
 
+@lru_cache(4_096)  # names come again and again
 def _text(field: int, text: str) -> bytes:
     return _message(field, safe_text(text).encode(errors="replace"))
