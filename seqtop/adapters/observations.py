@@ -95,6 +95,8 @@ class Arrived(Observation, tag="Arrived"):
     eos_token_id: int | None = None
     cache_salt: str = ""
     """A digest of its cache salt; empty without one."""
+    traceparent: str = ""
+    """W3C's header of this name; empty if vLLM does not trace, or the client sent none."""
     num_encoder_inputs: int = 0
     num_schedule_calls: int | None = None
     """Calls of `schedule` before it was added; `None` if that is unknown."""

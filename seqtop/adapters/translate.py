@@ -190,6 +190,7 @@ class Translator:
             parent_request_id=shortened(observation.parent_request_id),
             eos_token_id=observation.eos_token_id,
             cache_salt=observation.cache_salt,
+            traceparent=observation.traceparent,
             num_encoder_inputs=observation.num_encoder_inputs,
             num_schedule_calls=observation.num_schedule_calls,
         )

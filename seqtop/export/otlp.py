@@ -2,11 +2,13 @@
 
 A line has the spans of one request. Names are vLLM's: `llm_request` and its attributes as vLLM
 exports them, and below it `vllm_queue`, `vllm_prefill` and `vllm_decode` (vllm-project/vllm#44402).
-What the scheduler said is in events, with attributes of seqtop's own.
+A request has the parent that its `traceparent` names, if the engine reports it. What the scheduler
+said is in events, with attributes of seqtop's own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -21,6 +23,9 @@ from seqtop.wire.messages import EngineInfo
 _SPAN_NAMES = {"queued": "vllm_queue", "prefill": "vllm_prefill", "decode": "vllm_decode"}
 _INTERNAL, _SERVER = 1, 2
 """`SpanKind` of OTLP."""
+
+_TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+"""W3C's Trace Context: the version, the trace, the span of the client, and flags."""
 
 Attributes = Mapping[str, Any]
 
@@ -56,8 +61,11 @@ def _spans(run: EngineRun, lifecycle: RequestLifecycle) -> list[dict[str, Any]]:
     # Ids are derived, so that two exports of one recording agree.
     identity = f"{run.incarnation}\0{request.request_id}"
     trace_id = _id(identity, 16)
+    parent = ""
+    if known := _TRACEPARENT.fullmatch(request.traceparent):
+        trace_id, parent = known.groups()
     root = _span(
-        trace_id, _id(f"{identity}\0", 8), "", "llm_request", _SERVER, start, max(end, start)
+        trace_id, _id(f"{identity}\0", 8), parent, "llm_request", _SERVER, start, max(end, start)
     )
     root["attributes"] = _attributes(_request_attributes(run.info, lifecycle))
     root["events"] = _events(lifecycle)

@@ -148,6 +148,8 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """A digest of the cache salt; empty without one."""
     parent_request_id: Public[Name] = ""
     """The id of the request of which this is a part; empty if it is whole."""
+    traceparent: Public[Name] = ""
+    """The span of the client, as W3C's header of this name has it; empty if it is unknown."""
 
     def ended_after(self, time: float) -> bool:
         """Returns whether the request ended after `time`, in epoch seconds.

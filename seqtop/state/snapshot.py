@@ -71,6 +71,7 @@ def request_snapshots(state: EngineData) -> Iterator[RequestSnapshot]:
             metrics=request.metrics,
             lora=request.lora,
             cache_salt=request.cache_salt,
+            traceparent=request.traceparent,
             parent_request_id=request.parent_request_id,
         )
         yield RequestSnapshot(

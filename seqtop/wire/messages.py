@@ -169,6 +169,8 @@ class RequestArrived(Message, tag="RequestArrived"):
     num_schedule_calls: Public[int | None] = None
     """Calls of the scheduler before the request arrived: the first call that could schedule it has
     this number, as its step. `None` if it is the next step."""
+    traceparent: Public[Name] = ""
+    """The span of the client, as W3C's header of this name has it; empty if it is unknown."""
 
 
 class StreamingUpdate(Message, tag="StreamingUpdate"):

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from seqtop.export import nanoseconds, otlp
 from seqtop.export.lifecycle import read_runs
 from seqtop.history import FileStore
+from tests.support.broken_recordings import record
+from tests.support.events import arrival, engine_info, step
 
 service = pytest.importorskip(
     "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
@@ -72,3 +75,25 @@ def test_spans_of_a_request_are_its_phases_and_events_what_the_scheduler_said(
     assert num_preempted
     assert len({decoded(line)[0].trace_id for line in lines}) == len(lines)
     assert b"Once upon" not in b"".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "parent"),
+    [
+        (f"00-{'4b' * 16}-{'0f' * 8}-01", ("4b" * 16, "0f" * 8)),
+        (f"00-{'4B' * 16}-{'0f' * 8}-01", None),
+        ("00-4b-0f-01", None),
+        ("", None),
+    ],
+)
+def test_a_request_is_below_the_span_of_its_client(
+    tmp_path: Path, traceparent: str, parent: tuple[str, str] | None
+) -> None:
+    path = tmp_path / "run.seqtop"
+    arrived = msgspec.structs.replace(arrival(1), traceparent=traceparent)
+    record(path, (engine_info(), arrived, step(0)))
+    with FileStore(path) as recording:
+        (line,) = otlp.encode(read_runs(recording))
+    root, *_ = decoded(line)
+    found = (root.trace_id.hex(), root.parent_span_id.hex())
+    assert found == (parent or (found[0], ""))

@@ -185,6 +185,7 @@ def unusual() -> EngineState:
         queue_turn=-2,
         lora="adapter",
         cache_salt="digest",
+        traceparent=f"00-{'1' * 32}-{'2' * 16}-01",
         parent_request_id="p",
     )
     return EngineState(

@@ -72,3 +72,15 @@ def test_the_workload_has_the_lengths_and_prefixes_of_the_requests(
             is_same = tokens[:size] == request.prompt_token_ids.tolist()[:size]
             if request.cache_salt == run.requests[other["request_id"]].request.cache_salt:
                 assert (row["hash_ids"][0] == other["hash_ids"][0]) == is_same
+
+
+def test_spans_are_below_those_of_the_clients(
+    recording: Path, run: EngineRun, tmp_path: Path
+) -> None:
+    path = tmp_path / "spans.jsonl"
+    assert main(["export", str(recording), "--otlp", "-o", str(path)]) == 0
+    for line, name in zip(path.read_text().splitlines(), run.requests, strict=True):
+        ((scope,),) = (it["scopeSpans"] for it in json.loads(line)["resourceSpans"])
+        client = name.removesuffix("-00000000").encode().hex()
+        assert scope["spans"][0]["traceId"] == f"{client:0>32.32}"
+        assert scope["spans"][0]["parentSpanId"] == "2" * 16

@@ -184,6 +184,7 @@ def engine_request(
         "arrival_time": time.time(),
         "lora_request": None,
         "cache_salt": cache_salt,
+        "trace_headers": {"traceparent": f"00-{name.encode().hex():0>32.32}-{'2' * 16}-01"},
         "data_parallel_rank": None,
         "priority": priority,
         "eos_token_id": eos,

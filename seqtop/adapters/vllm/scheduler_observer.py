@@ -7,10 +7,11 @@ the whole waiting queue, and leaves all further computations to the other proces
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
 from seqtop.adapters.vllm.probe import request_class
 from seqtop.adapters.wrapping import Wrap
 
+_TRACEPARENT: Final = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SAMPLING_FIELDS: Final = (
     "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed"
     " stop stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs detokenize"
@@ -203,6 +205,7 @@ class SchedulerObserver:
             # Older versions store it in the request.
             eos_token_id=getattr(params, "eos_token_id", getattr(request, "eos_token_id", None)),
             cache_salt=_digest(getattr(request, "cache_salt", None)),
+            traceparent=_traceparent(getattr(request, "trace_headers", None)),
             num_encoder_inputs=len(getattr(request, "mm_features", ())),
         )
 
@@ -509,6 +512,12 @@ class SchedulerObserver:
 def _digest(salt: str | None) -> str:
     """Returns text that is equal for equal salts only, and does not reveal them."""
     return hashlib.sha256(salt.encode(errors="replace")).hexdigest()[:16] if salt else ""
+
+
+def _traceparent(headers: Mapping[str, str] | None) -> str:
+    """Returns the header `traceparent`; empty if there is none, or it is malformed."""
+    value = (headers or {}).get("traceparent", "")
+    return value if _TRACEPARENT.fullmatch(value) else ""
 
 
 def _num_used_slots(cache: Any) -> int | None:
