@@ -271,6 +271,7 @@ export async function follow(endpoint, onChange) {
       state.apply(message);
       next += 1;
       onChange(state, message);
+      if (state.stopped) live.close(); // ends the loop below
     }
   };
   const readReplies = async () => {
@@ -310,9 +311,7 @@ export async function follow(endpoint, onChange) {
     const frames = [String(topic), Number(number.readBigUInt64BE()), decode(payload)];
     if (state) await receive(...frames);
     else pending.push(frames);
-    if (frames[2][0] === "EngineStopped") break;
   }
-  live.close();
   requests.close();
   await replies.catch(() => {});
 }
