@@ -198,6 +198,15 @@ def parse_columns(text: str) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
+def parse_group_key(text: str) -> str:
+    """Parses a key that requests are grouped by. Raises `argparse.ArgumentTypeError`."""
+    from seqtop.state.groups import KEYS
+
+    if text not in KEYS:
+        raise argparse.ArgumentTypeError(f"cannot group by {text!r}: there are {', '.join(KEYS)}")
+    return text
+
+
 def parse_filter(text: str) -> Filter:
     """Parses a filter. Raises `argparse.ArgumentTypeError`."""
     from seqtop.state.filter import FilterError, UnknownFieldError, parse

@@ -18,6 +18,7 @@ from seqtop.cli.options import (
     curve_keys,
     parse_columns,
     parse_filter,
+    parse_group_key,
     parse_sort,
 )
 from seqtop.cli.recordings import nearest_step, open_recording
@@ -68,6 +69,14 @@ def add_command(commands: Commands) -> None:
         help="sort key of the table: numbers descending, texts ascending; --sort=-KEY reverses the"
         " order",
     )
+    rows.add_argument(
+        "--by",
+        type=parse_group_key,
+        metavar="KEY",
+        help="a row for each group of requests instead of each sequence, the one with the most KV"
+        " blocks first: by prefix (the id up to its first separator, such as -), status, stage,"
+        " prio, why or lora",
+    )
     following = show.add_argument_group("following")
     following.add_argument(
         "--follow",
@@ -88,7 +97,17 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    others = ("follow", "at", "compare", "columns", "filter", "sort", "server_key", "client_key")
+    others = (
+        "follow",
+        "at",
+        "compare",
+        "by",
+        "columns",
+        "filter",
+        "sort",
+        "server_key",
+        "client_key",
+    )
     conflict = kv_events.find_conflict(options, others) or _find_conflict(options)
     if conflict is not None:
         return fail(conflict, status=2)
@@ -117,9 +136,13 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "--compare needs --at: the step to compare with"
     if options.compare is not None and (has_rows or options.sort):
         return "--compare prints differences: --columns, --filter and --sort are for the table"
+    if options.by is not None and (options.columns or options.sort):
+        return "--by has columns and an order of its own: --columns and --sort are for sequences"
+    if options.by is not None and (options.follow or options.compare is not None):
+        return "--by prints groups once: without --follow and --compare"
     if options.json and options.sort:
         return "--sort orders the table; in JSON sequences are in order of arrival"
-    if options.json and has_rows and not options.follow:
+    if options.json and has_rows and not options.follow and options.by is None:
         return "--columns and --filter need the table or --follow; filter a JSON document with jq"
     return None
 
@@ -184,6 +207,8 @@ def _format(state: EngineState, connection: Connection, options: argparse.Namesp
     from seqtop.state.filter import NO_FILTER
     from seqtop.state.ordering import Sort
 
+    if options.by is not None:
+        return _groups(state, options)
     if options.json:
         return json_document.encode(state, connection).decode()
     missing = state.info.not_available if state.info is not None else {}
@@ -195,6 +220,16 @@ def _format(state: EngineState, connection: Connection, options: argparse.Namesp
         sort=options.sort or Sort(),
         filter_=options.filter or NO_FILTER,
     )
+
+
+def _groups(state: EngineState, options: argparse.Namespace) -> str:
+    from seqtop.export import groups
+    from seqtop.state.filter import NO_FILTER
+    from seqtop.state.groups import group_by
+
+    form = groups.as_json if options.json else groups.as_text
+    num_used = None if state.stats is None else state.stats.num_used_blocks
+    return form(group_by(state, options.by, options.filter or NO_FILTER), options.by, num_used)
 
 
 def _print(output: str, options: argparse.Namespace) -> None:

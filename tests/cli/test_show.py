@@ -87,6 +87,23 @@ def test_a_step_of_a_recording(recording: str) -> None:
     assert json.loads(done.stdout)["step"] == 10
 
 
+def test_groups_of_requests(recording: str) -> None:
+    done = show(recording, "--at", "10", "--by", "status")
+    assert done.returncode == 0, done.stderr
+    titles, *lines = (line.split() for line in done.stdout.splitlines())
+    assert titles[:5] == ["status", "Requests", "Running", "Waiting", "Blocks"]
+    document = json.loads(show(recording, "--at", "10", "--by", "status", "--json").stdout)
+    groups = {group["name"]: group for group in document["groups"]}
+    assert [line[0] for line in lines] == list(groups)
+    state = json.loads(show(recording, "--at", "10", "--json").stdout)
+    assert sum(group["num_requests"] for group in groups.values()) == len(state["requests"])
+    only = show(recording, "--at", "10", "--by", "prefix", "--filter", "status:running", "--json")
+    (group,) = json.loads(only.stdout)["groups"]
+    assert group["name"] == "req"
+    assert group["num_running"] == group["num_requests"] == groups["running"]["num_requests"]
+    assert group["num_blocks"] == groups["running"]["num_blocks"]
+
+
 def test_the_differences_between_two_steps(recording: str) -> None:
     done = show(recording, "--at", "10", "--compare", "30")
     assert done.returncode == 0, done.stderr
@@ -115,6 +132,9 @@ def test_the_differences_between_two_steps(recording: str) -> None:
         (["--at", "3"], ("needs a recording",)),
         (["--json", "--sort", "out"], ("orders the table",)),
         (["--json", "--columns", "out"], ("jq",)),
+        (["--by", "nope"], ("cannot group by 'nope'", "there are prefix,")),
+        (["--by", "prefix", "--sort", "out"], ("--sort are for sequences",)),
+        (["--by", "prefix", "--json", "--follow"], ("without --follow",)),
         (["--every", "-1"], ("'-1' is not a number from 0 on",)),
     ],
 )

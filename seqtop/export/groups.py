@@ -1,0 +1,53 @@
+"""Groups of requests as plain text and as JSON (`seqtop show --by`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.cells import cell_len
+
+from seqtop.state.groups import Group
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json, safe_line
+
+_TITLES = (
+    *("Requests", "Running", "Waiting", "Blocks", "KV", "Prompt", "Out", "Pre", "Waited"),
+    "TTFT p50",
+)
+
+
+def as_text(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> str:
+    """Returns a line of titles and a line per group.
+
+    Args:
+        groups: The groups.
+        key: What they are grouped by.
+        num_used_blocks: The blocks in any table, of which *KV* is the share; `None` if unknown.
+    """
+    names = [safe_line(group.name) or "(none)" for group in groups]
+    rows = [_TITLES, *(_cells(group, num_used_blocks) for group in groups)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
+    width = max(map(cell_len, [key, *names]))
+    return "\n".join(
+        f"{name}{' ' * (width - cell_len(name))}  "
+        + "  ".join(f"{cell:>{size}}" for cell, size in zip(row, widths, strict=True))
+        for name, row in zip([key, *names], rows, strict=True)
+    )
+
+
+def as_json(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> str:
+    """Returns the same as a JSON document; durations in seconds."""
+    document = {"by": key, "num_used_blocks": num_used_blocks, "groups": groups}
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def _cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
+    share = fmt.percent(group.num_blocks, num_used_blocks) if num_used_blocks else ""
+    numbers = (
+        *(group.num_requests, group.num_running, group.num_waiting, group.num_blocks),
+        *(group.num_prompt_tokens, group.num_output_tokens, group.num_preemptions),
+    )
+    texts = [f"{number:,}" for number in numbers]
+    ttft = fmt.UNKNOWN if group.ttft is None else fmt.seconds(group.ttft)
+    return (*texts[:4], share, *texts[4:], fmt.seconds(group.waited), ttft)
