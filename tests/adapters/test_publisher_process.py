@@ -38,7 +38,7 @@ def test_publisher_that_dies_is_noticed(
     assert "seqtop attach" not in caplog.text
 
 
-def test_what_messagepack_cannot_carry_is_replaced() -> None:
+def test_values_that_messagepack_cannot_carry_are_replaced() -> None:
     arrived = Arrived(
         "half \ud800", 1.0, "WAITING", 2**70, 1, [1], {"seed": -(2**70), "stop": ["\udfff"]}
     )

@@ -10,7 +10,7 @@ from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Scheduler
 
 
-def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
+def test_fields_that_v1_lacks_are_unknown(modules: SimpleNamespace) -> None:
     started, _ = describe(Scheduler(num_gpu_blocks=17), PublisherSettings(bind="ipc:///e"))
     info = engine_info(started, redacted=True)
     assert info.engine == f"vLLM {modules.vllm.__version__}"

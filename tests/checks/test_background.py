@@ -129,7 +129,7 @@ def test_after_a_gap_it_begins_anew() -> None:
     assert review.num_steps > 60
 
 
-def test_what_is_dropped_before_it_was_checked_is_a_gap() -> None:
+def test_a_message_dropped_before_it_was_checked_is_a_gap() -> None:
     history = MemoryStore(max_events=100)
     taker, review = Taker(history), BackgroundChecker(history)
     taker.take(PAYLOADS[:20])
@@ -166,7 +166,7 @@ class Unreadable(MemoryStore):
         raise RecordingError("it is broken")
 
 
-def test_what_cannot_be_read_is_a_gap_and_no_endless_loop() -> None:
+def test_an_unreadable_message_is_a_gap_and_no_endless_loop() -> None:
     history = Unreadable()
     Taker(history).take(PAYLOADS)
     review = BackgroundChecker(history)

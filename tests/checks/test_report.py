@@ -79,7 +79,7 @@ def test_sentences_cannot_move_the_cursor(tmp_path: Path) -> None:
         ("bad keyframe", "is damaged at byte"),
     ],
 )
-def test_what_could_not_be_checked_does_not_pass(
+def test_an_unchecked_part_does_not_pass(
     pieces: Path, how: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", str(pieces)]) == 0
@@ -104,7 +104,7 @@ def test_what_could_not_be_checked_does_not_pass(
     assert case[0].get("message") == report["problem"]
 
 
-def test_what_lies_beyond_damage_is_checked(pieces: Path) -> None:
+def test_messages_beyond_damage_are_checked(pieces: Path) -> None:
     whole = check_recording(pieces).num_steps
     damage(pieces, "bad events")
     report = check_recording(pieces)

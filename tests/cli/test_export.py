@@ -45,7 +45,7 @@ def test_a_link_is_replaced_and_not_followed(recording: str, tmp_path: Path) -> 
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("years of work", 0o644)
 
 
-def test_what_cannot_be_written_whole_leaves_the_file_that_was_there(
+def test_an_export_that_fails_leaves_the_file_that_was_there(
     recording: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.csv"

@@ -31,7 +31,7 @@ def written(*command: str, status: int = 0) -> str:
     return done.stdout
 
 
-def test_what_is_for_people_is_in_ascii(recording: str) -> None:
+def test_output_for_people_is_in_ascii(recording: str) -> None:
     table = written(*SEQTOP, "show", recording)
     assert "~" in table, "the end of a text that does not fit"
     assert "findings" in written(*SEQTOP, "check", recording, status=1)

@@ -28,7 +28,7 @@ def test_a_page_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) ->
         (None, "no/such/directory.html", "cannot be written: No such file or directory"),
     ],
 )
-def test_what_cannot_be_read_or_written(
+def test_files_that_cannot_be_read_or_written_are_refused(
     source: str | None,
     output: str,
     sentence: str,

@@ -211,7 +211,7 @@ def test_settings_of_a_scheduler_are_compared_by_its_names(base: Run) -> None:
     ]
 
 
-def test_what_was_before_a_recording_is_in_a_table_of_its_own(usual: list[bytes]) -> None:
+def test_requests_from_before_a_recording_have_their_own_table(usual: list[bytes]) -> None:
     """The second half of a run has fewer preemptions, but all of the requests' times."""
     history, state = MemoryStore(), EngineState()
     half = len(usual) // 2

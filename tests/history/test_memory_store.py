@@ -118,7 +118,7 @@ def test_compressed_data_takes_no_more_memory_than_is_counted() -> None:
     assert held < size // 2
 
 
-def test_what_is_compressed_is_counted() -> None:
+def test_compressed_bytes_are_counted() -> None:
     history = MemoryStore()
     history.restore("one", 119, fed(SHORT))
     first = history.num_bytes

@@ -106,7 +106,7 @@ def test_fewer_rows_have_the_same_totals_and_peaks() -> None:
     assert coarse.between(0.0, coarse.end).gauges == fine.between(0.0, fine.end).gauges
 
 
-def test_what_is_not_recorded_is_unknown() -> None:
+def test_unrecorded_figures_are_unknown() -> None:
     """After missed steps, neither the time between nor the figures in it are known."""
     series = read(stored(a_step(0, 0.0, 1.0), a_step(7, 3.0, 4.0)))
     between = series.between(START + 1.5, START + 2.5)

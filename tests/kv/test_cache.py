@@ -76,7 +76,7 @@ def test_parents_among_blocks_that_were_left_out_are_unknown() -> None:
     assert not block(cache, 5).has_unknown_parent
 
 
-def test_where_blocks_are_and_whose_request_stored_them_is_kept() -> None:
+def test_places_of_blocks_and_the_requests_that_stored_them_are_kept() -> None:
     more: dict[str, Any] = {"locality": "REMOTE", "ownership": "disk", "session_id": "chat"}
     cache = cache_after(stored([1], kv_cache_spec_sliding_window=512, **more))
     one = block(cache, 1)
@@ -190,7 +190,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40), st.integers(1, 25))
-def test_what_fits_together_always_does(events: list[KvEvent], max_blocks: int) -> None:
+def test_events_that_fit_together_keep_the_counts(events: list[KvEvent], max_blocks: int) -> None:
     cache = KvCache(max_blocks=max_blocks)
     copies: Counter[tuple[int | bytes, str]] = Counter()
     for event in events:

@@ -6,7 +6,7 @@ from tests.support.kv_scene import HOSTILE, ScriptedKvSource, app_of, digest, ru
 from tests.support.piloting import play, screen
 
 
-def test_what_is_not_known_is_said_and_never_a_zero() -> None:
+def test_unknown_figures_are_never_a_zero() -> None:
     source = ScriptedKvSource()
     app = app_of(source)
     with play(app, (100, 30)) as pilot:

@@ -93,7 +93,7 @@ def test_events_of_kinds_yet_to_come_are_passed_over(event: object) -> None:
         (msgspec.msgpack.encode([1.0, [None] * 100_001]), ["events", "100000"]),
     ],
 )
-def test_what_is_wrong_is_named(payload: bytes, words: list[str]) -> None:
+def test_wrong_fields_are_named(payload: bytes, words: list[str]) -> None:
     with pytest.raises(WireError) as error:
         messages.decode(payload)
     for word in words:

@@ -113,7 +113,7 @@ def test_a_request_that_may_not_use_the_cache() -> None:
     assert misses(history, b"a", name="other")[0][0] == "not_stored"
 
 
-def test_what_has_been_forgotten_is_unknown() -> None:
+def test_forgotten_blocks_are_unknown() -> None:
     history = PrefixHistory(max_blocks=2)
     for number, name in enumerate((b"a", b"b", b"c")):
         history.store(number, "one", name, name)

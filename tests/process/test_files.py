@@ -58,9 +58,7 @@ def names(path: Path) -> set[str]:
     return {entry.name for entry in path.iterdir()}
 
 
-def test_what_is_at_a_path_is_replaced_and_never_written_through(
-    prepared: Path, *, at_once: bool
-) -> None:
+def test_a_path_is_replaced_and_never_written_through(prepared: Path, *, at_once: bool) -> None:
     before, target = names(prepared.parent), prepared.with_name("target")
     write(prepared, b"new", overwrite=True, at_once=at_once)
     assert stat.S_ISREG(prepared.lstat().st_mode)
@@ -71,9 +69,7 @@ def test_what_is_at_a_path_is_replaced_and_never_written_through(
     assert names(prepared.parent) == before
 
 
-def test_what_is_at_a_path_stays_unless_it_is_to_be_replaced(
-    prepared: Path, *, at_once: bool
-) -> None:
+def test_a_file_stays_unless_it_is_to_be_replaced(prepared: Path, *, at_once: bool) -> None:
     before = names(prepared.parent), prepared.lstat()
     with pytest.raises(FileExistsError):
         write(prepared, b"new", overwrite=False, at_once=at_once)
@@ -86,7 +82,7 @@ def test_what_is_at_a_path_stays_unless_it_is_to_be_replaced(
     ]
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path, *, at_once: bool) -> None:
+def test_paths_that_are_no_files_are_refused(tmp_path: Path, *, at_once: bool) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     before = names(tmp_path)

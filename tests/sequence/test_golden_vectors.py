@@ -57,7 +57,7 @@ def test_any_buffer_decodes_alike(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_vllm_loses_arrives_or_is_refused(name: str) -> None:
+def test_values_that_vllm_loses_arrive_or_are_refused(name: str) -> None:
     vector = next(vector for vector in vectors() if vector["name"] == name)
     obj = build(vector["type"], vector["decoded"])
     *steps, last = LOST[name]

@@ -139,7 +139,7 @@ def test_values_at_the_edge(options: dict[str, Any]) -> None:
     assert there == SamplingParams(**options)
 
 
-def test_what_vllm_lets_pass_decodes() -> None:
+def test_nan_parameters_decode_as_in_vllm() -> None:
     params = SamplingParams(temperature=math.nan, repetition_penalty=math.nan)
     assert math.isnan(decode(encode(params), SamplingParams).temperature)
 

@@ -22,7 +22,7 @@ def two_moments() -> tuple[ScriptedSource, Script]:
     return source, script
 
 
-def test_what_came_ended_and_changed() -> None:
+def test_requests_that_came_ended_and_changed_are_told() -> None:
     source, script = two_moments()
     before = freeze(source.state)
     script.step()

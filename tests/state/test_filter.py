@@ -188,7 +188,7 @@ def test_any_text_parses_or_is_refused(source: str) -> None:
 
 
 @given(st.text('re:/status!-<>=" 09k,.[(\\', max_size=30))
-def test_what_one_is_about_to_type_parses_or_is_refused(source: str) -> None:
+def test_beginnings_of_filters_parse_or_are_refused(source: str) -> None:
     try:
         wanted = parse(source)
     except FilterError:
@@ -305,7 +305,7 @@ def test_comparisons_with_a_number(comparison: str, held: list[int]) -> None:
         number_test("kv", comparison, None)
 
 
-def test_what_is_highlighted_is_what_is_searched_for_in_texts() -> None:
+def test_words_searched_for_in_texts_are_highlighted() -> None:
     wanted = parse('  fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea  ')
     assert wanted.source == 'fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea'
     text = "foxy FOX. owl A B sea"

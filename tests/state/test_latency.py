@@ -245,7 +245,7 @@ def test_of_many_starts_the_newest_are_kept() -> None:
     assert kept == [0, 1, 0] + [1] * (MAX_RUNS - 2)
 
 
-def test_who_joins_late_learns_what_the_state_tells() -> None:
+def test_a_late_viewer_has_the_latencies_of_the_state() -> None:
     script, _ = observed()
     script.arrive("a", num_prompt=32)
     script.step(prefill={"a": 32})

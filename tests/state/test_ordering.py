@@ -384,7 +384,7 @@ def test_a_time_that_no_clock_shows_counts_as_none(time: float, descending: bool
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_what_still_waits_is_compared_with_waits_that_ended(descending: bool) -> None:
+def test_present_waits_are_compared_with_waits_that_ended(descending: bool) -> None:
     state, view = EngineState(time=10.0), SequenceView()
     running(state, 1, 5.0)
     state.sequences[1].status = SequenceStatus.WAITING

@@ -538,7 +538,7 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
         ),
     ],
 )
-def test_what_does_not_fit_is_counted_and_harms_nothing(event: Event) -> None:
+def test_events_that_do_not_fit_are_counted_and_harm_nothing(event: Event) -> None:
     state = prefilled()
     sequence = msgspec.structs.asdict(state.sequences[1])
     assert 1 not in [*state.apply(event)]

@@ -132,7 +132,7 @@ def test_candidates_are_kept_by_output_position() -> None:
         ([6, 7], "abc", ["abc"], [-1, 3]),
     ],
 )
-def test_where_tokens_end_is_noted_as_far_as_it_can_be_known(
+def test_ends_of_tokens_are_noted_as_far_as_they_are_known(
     tokens: list[int], text: str, decoded: list[str] | None, lengths: list[int]
 ) -> None:
     state = prefilled()

@@ -10,7 +10,7 @@ from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
 
 
-def test_what_is_still_awaited_can_be_late_already() -> None:
+def test_an_awaited_token_can_be_late_already() -> None:
     script = Script(ScriptedSource())
     script.arrive("a")
     state = script.source.state
@@ -44,7 +44,7 @@ def test_the_figures_of_a_request_are_measured_at_every_stage() -> None:
     )
 
 
-def test_what_has_ended_without_a_token_waits_no_more() -> None:
+def test_a_request_that_ended_without_a_token_waits_no_more() -> None:
     script = Script(ScriptedSource())
     script.arrive("a")
     script.time = START + 2

@@ -411,7 +411,7 @@ def spans(state: EngineState) -> list[tuple[str, float, float | None]]:
     return [(span.kind, span.start, span.end) for span in state.requests["a"].spans]
 
 
-def test_what_is_not_named_has_ended_unless_its_end_is_known() -> None:
+def test_unnamed_requests_have_ended_unless_their_end_is_known() -> None:
     state = prefilled()
     for name, seq_id in (("b", 2), ("c", 3)):
         state.apply(arrived(name, seq_id))

@@ -35,7 +35,7 @@ def test_nothing_is_left_that_is_not_drawn(text: str) -> None:
 
 
 @given(NASTY)
-def test_what_is_ordinary_is_taken_together_and_comes_out_the_same(text: str) -> None:
+def test_ordinary_text_comes_out_the_same(text: str) -> None:
     assert safe_text(text) == _drawn(text.replace("\r\n", "\n"), NEWLINE_MARK)
 
 
@@ -103,7 +103,7 @@ def test_the_scene_is_safe() -> None:
     assert safe_text(HOSTILE + MIXED).isprintable()
 
 
-def test_what_is_copied_has_no_control_characters() -> None:
+def test_copied_text_has_no_control_characters() -> None:
     hostile = "a\x1b[201~\r\nrm\x00\x7f\x9b\tb\rc"
     assert without_controls(hostile) == "a␛[201~↵rm␀␡\N{REPLACEMENT CHARACTER}    b␍c"
     assert without_controls(hostile, kept="\n\t") == "a␛[201~\nrm␀␡\N{REPLACEMENT CHARACTER}\tb␍c"

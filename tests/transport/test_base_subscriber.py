@@ -55,7 +55,7 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         assert session.state.num_anomalies == 0
 
 
-def test_what_follows_an_early_snapshot_is_applied_at_once(endpoint: str) -> None:
+def test_messages_after_an_early_snapshot_are_applied_at_once(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())

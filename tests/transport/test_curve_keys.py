@@ -68,7 +68,7 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
     return str(error.value)
 
 
-def test_whoever_is_on_the_list_sees_snapshot_and_stream(engine: Publisher, place: Path) -> None:
+def test_a_viewer_on_the_list_sees_snapshot_and_stream(engine: Publisher, place: Path) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
         session.await_engine(SECONDS)
         assert "req-1" in session.state.requests

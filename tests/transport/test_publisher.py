@@ -105,7 +105,7 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
         engine.close()
 
 
-def test_what_is_published_after_the_end_is_dropped(endpoint: str) -> None:
+def test_messages_published_after_the_end_are_dropped(endpoint: str) -> None:
     engine = Publisher(endpoint, engine_info(), EngineState())
     engine.close()
     engine.publish(arrival(1))

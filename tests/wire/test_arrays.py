@@ -56,7 +56,7 @@ def test_arrays_are_as_narrow_as_what_is_in_them() -> None:
     assert math.isnan(Floats.of([math.nan])[0])
 
 
-def test_what_no_machine_number_holds_is_cut_down() -> None:
+def test_numbers_that_no_machine_number_holds_are_cut_down() -> None:
     assert Ints("b").plus([2**70, 1, -(2**70)]) == [2**63 - 1, 1, -(2**63)]
 
 
@@ -108,16 +108,14 @@ def test_machines_of_the_other_byte_order_say_the_same(monkeypatch: pytest.Monke
         ("text_lengths", None, "array of ints"),
     ],
 )
-def test_what_is_no_array_is_refused_by_the_name_of_its_field(
-    field: str, sent: object, said: str
-) -> None:
+def test_a_field_that_is_no_array_is_refused_by_name(field: str, sent: object, said: str) -> None:
     state = {"sequences": {7: {"seq_id": 7, "request_id": "a", field: sent}}}
     with pytest.raises(WireError, match=rf"sequences\[\.\.\.\]\.{field}: .*{said}"):
         codec.decode(msgspec.msgpack.encode(state), EngineState)
 
 
 @pytest.mark.parametrize("field", ["output_token_ids", "output_logprobs"])
-def test_what_is_no_array_of_a_snapshot_is_refused_by_the_name_of_its_field(field: str) -> None:
+def test_a_field_of_a_snapshot_that_is_no_array_is_refused_by_name(field: str) -> None:
     sequence = SequenceSnapshot(update=SequenceUpdate(seq_id=7), **{field: {}})  # type: ignore[arg-type]
     whole = snapshot.take(EngineState())
     arrival = RequestArrived(request_id="a", arrival_time=0.0, seq_ids=[7], num_prompt_tokens=1)

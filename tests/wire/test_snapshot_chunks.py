@@ -295,7 +295,7 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_what_is_published_between_the_parts_comes_after_them(endpoint: str) -> None:
+def test_messages_published_between_the_parts_come_after_them(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         for number in range(40):

@@ -105,7 +105,7 @@ def test_a_reset_of_the_cache(followed: Followed) -> None:
     assert followed.misses("again") == [("evicted", 12, 1, None), LAST]
 
 
-def test_what_was_cached_before_the_adapter_came_is_unknown() -> None:
+def test_blocks_cached_before_the_adapter_came_are_unknown() -> None:
     scheduler = Scheduler(num_gpu_blocks=9, budget=32)
     scheduler.add_request(Request("before-00000000", PROMPT, 1))
     while scheduler.requests:

@@ -52,7 +52,7 @@ def without_limits(scheduler: Scheduler) -> None:
         ),
     ],
 )
-def test_what_is_missing_takes_its_columns_alone(
+def test_a_missing_attribute_takes_its_columns_alone(
     remove: Callable[[Scheduler], None], reasons: dict[str, str]
 ) -> None:
     scheduler = Scheduler()

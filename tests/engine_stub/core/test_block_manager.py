@@ -355,7 +355,7 @@ def test_a_shared_block_is_swapped_once(num_tokens: int, num_more: int) -> None:
     assert (manager.stats.used, manager.stats.free_cpu) == (2 + num_more, 2)
 
 
-def test_what_the_host_has_no_room_for_cannot_be_swapped() -> None:
+def test_blocks_that_the_host_has_no_room_for_cannot_be_swapped() -> None:
     manager = BlockManager(5, BLOCK_SIZE, enable_prefix_caching=False, num_cpu_blocks=2)
     seq = make_seq(0, [1] * 9)
     allocate(manager, seq)

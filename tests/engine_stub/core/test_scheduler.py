@@ -631,7 +631,7 @@ def test_each_sequence_of_a_group_takes_a_slot() -> None:
     assert outputs.admission_blocked is None
 
 
-def test_whoever_wants_logprobs_of_the_prompt_has_it_computed(make_engine: MakeEngine) -> None:
+def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for request_id, more in (("a", {}), ("b", {"prompt_logprobs": 1}), ("c", {})):
         engine.add_request(request_id, [1] * 13, greedy(1, **more))

@@ -46,7 +46,9 @@ def test_a_repository_that_is_not_cached_offline(cache: Path) -> None:
         ("RepositoryNotFoundError", "no such repository that you may read"),
     ],
 )
-def test_what_the_hub_refuses(monkeypatch: pytest.MonkeyPatch, error: str, words: str) -> None:
+def test_refusals_of_the_hub_are_explained(
+    monkeypatch: pytest.MonkeyPatch, error: str, words: str
+) -> None:
     kind = getattr(huggingface_hub.errors, error)
 
     def refuse(*_: object, **__: object) -> None:

@@ -175,7 +175,9 @@ def test_a_prompt_may_fill_the_context(checkpoint: Path) -> None:
         (PoolingParams(use_cross_encoder=True), "embeddings only"),
     ],
 )
-def test_what_pooling_does_not_offer(checkpoint: Path, params: PoolingParams, words: str) -> None:
+def test_options_that_pooling_lacks_are_refused(
+    checkpoint: Path, params: PoolingParams, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         make_engine(checkpoint).add_request("p", [1], params)
 

@@ -29,7 +29,7 @@ def accepted(probs: torch.Tensor, draft: Draft, generator: torch.Generator) -> l
 
 
 @pytest.mark.parametrize("certain", [True, False])
-def test_what_is_accepted_is_distributed_as_the_target(certain: bool) -> None:
+def test_accepted_tokens_are_distributed_as_the_target(certain: bool) -> None:
     """Chi-square of the first two tokens; the target's second depends on the first."""
     firsts, seconds = target(1, 1)[0], target(2, VOCAB)
     proposed = target(3, 2)

@@ -74,7 +74,7 @@ def test_as_many_tokens_as_stand_and_one_more(
     assert group.first_seq.get_num_computed_tokens() == 6 + num_tokens - 1
 
 
-def test_what_is_rejected_never_gets_into_the_cache(make_engine: MakeEngine) -> None:
+def test_rejected_drafts_never_get_into_the_cache(make_engine: MakeEngine) -> None:
     """Blocks that wrong drafts were written to are found under the right tokens only."""
     prompts = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5]]
     engine, groups, _, _ = with_oracle(make_engine, 1, prompts, greedy(40))

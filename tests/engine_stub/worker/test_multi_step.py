@@ -43,7 +43,7 @@ def test_sequences_of_one_step_may_end_at_different_iterations(make_engine: Make
     assert second == {"r1": 1, "r2": 2, "r3": 4, "r4": 4}
 
 
-def test_what_comes_after_a_stop_is_discarded(make_engine: MakeEngine) -> None:
+def test_tokens_after_a_stop_are_discarded(make_engine: MakeEngine) -> None:
     (free,), _ = run(make_engine(), [[7] * 5], greedy(12))
     stop = free.first_seq.get_output_token_ids()[6]
     params = greedy(12, stop_token_ids=[stop])

@@ -18,7 +18,7 @@ def test_a_pool_smaller_than_the_model_limits_the_length(make_engine: MakeEngine
     assert not any(record.preemptions for record in records)
 
 
-def test_what_was_left_open_is_filled_in(make_engine: MakeEngine) -> None:
+def test_open_settings_are_filled_in(make_engine: MakeEngine) -> None:
     config = make_engine(num_gpu_blocks=None, device="auto").config
     assert config.device in ("cpu", "cuda")
     assert config.dtype == "float32"

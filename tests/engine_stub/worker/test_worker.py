@@ -61,7 +61,7 @@ def test_same_view_at_every_step(make_engine: MakeEngine) -> None:
         assert sent[0] is SequenceGroupMetadata
 
 
-def test_what_was_sent_does_not_change(make_engine: MakeEngine) -> None:
+def test_sent_metadata_does_not_change(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("r", [5] * 10, SamplingParams(temperature=0, max_tokens=8))
     full = engine.step().execute_model_req.seq_group_metadata_list[0]

@@ -145,7 +145,9 @@ def test_an_agents_request_with_fields_that_change_nothing(served: Served) -> No
         ({"messages": CHAT, "chat_template_kwargs": {"messages": []}}, "messages is no further"),
     ],
 )
-def test_what_chat_does_not_offer(served: Served, given: dict[str, Any], words: str) -> None:
+def test_options_that_chat_lacks_are_refused(
+    served: Served, given: dict[str, Any], words: str
+) -> None:
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=given)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
