@@ -3,13 +3,10 @@
 import math
 import random
 import tracemalloc
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from seqtop.cli.main import main
 from seqtop.history import (
@@ -162,59 +159,6 @@ def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -
             recording.at(position)
         after = recording.keyframe_after(position)
         assert_same(recording.at(after), wanted_at(after))
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_flipped_bytes_raise_nothing_but_recording_errors(
-    recorded: Path, tmp_path: Path, data: st.DataObject
-) -> None:
-    damaged = bytearray(recorded.read_bytes())
-    offsets = st.integers(0, len(damaged) - 1)
-    for offset in data.draw(st.lists(offsets, min_size=1, max_size=4)):
-        damaged[offset] ^= data.draw(st.integers(1, 255))
-    path = tmp_path / "flipped.seqtop"
-    path.write_bytes(damaged)
-    with suppress(RecordingError), FileStore(path) as recording:
-        for position in [*range(0, recording.last + 1, 40), recording.last]:
-            with suppress(RecordingError):
-                state = recording.at(position)
-                assert sum(state.num_by_status) == len(state.sequences)
-            with suppress(RecordingError):
-                list(recording.events(position, position + 5))
-
-
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_malformed_content_with_valid_checksums_raises_nothing_else(
-    recorded: Path, tmp_path: Path, data: st.DataObject
-) -> None:
-    """Valid frames with malformed states and events, as a hostile writer would make them."""
-    whole = recorded.read_bytes()
-    located = frames_of(recorded)
-    damaged = data.draw(st.integers(0, len(located) - 1))
-    frames = [file_format.FILE_HEADER]
-    for number, (offset, header) in enumerate(located):
-        content = bytearray(zstandard.decompress(whole[offset : offset + header.size]))
-        if number == damaged:
-            for offset in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=6)):
-                content[offset] = data.draw(st.integers(0, 255))
-        frames.append(frame(header, zstandard.compress(bytes(content))))
-    path = tmp_path / "hostile.seqtop"
-    path.write_bytes(b"".join(frames))
-    with FileStore(path) as recording:
-        assert recording.num_lost_bytes == 0
-        position = recording.keyframe_after(0)
-        while position is not None:
-            with suppress(RecordingError):
-                recording.at(position - 1)
-            position = recording.keyframe_after(position)
-        with suppress(RecordingError):
-            recording.at(recording.last)
 
 
 @pytest.mark.parametrize(

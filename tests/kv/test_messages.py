@@ -4,8 +4,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from seqtop.kv import messages
 from seqtop.kv.messages import AllBlocksCleared, BlockRemoved, BlockStored, UnknownEvent
@@ -98,26 +96,6 @@ def test_wrong_fields_are_named(payload: bytes, words: list[str]) -> None:
         messages.decode(payload)
     for word in words:
         assert word in str(error.value)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_batch_or_a_wire_error(payload: bytes) -> None:
-    try:
-        messages.decode(payload)
-    except WireError:
-        return
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_a_damaged_batch_is_a_batch_or_a_wire_error(data: st.DataObject) -> None:
-    whole = bytearray(batch(stored([1, b"two"], 3, **NEW_FIELDS), removed([4], as_map=True)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        messages.decode(bytes(whole))
-    except WireError:
-        return
 
 
 @pytest.mark.parametrize(

@@ -178,17 +178,8 @@ def test_time_alone_changes_only_what_still_waits() -> None:
     assert wanted.matches(waiting, sequence, 110.0)
 
 
-@given(st.text())
+@given(st.text() | st.text('re:/status!-<>=" 09k,.[(\\', max_size=30))
 def test_any_text_parses_or_is_refused(source: str) -> None:
-    try:
-        wanted = parse(source)
-    except FilterError:
-        return
-    assert wanted.matches(request_of(), sequence_of(), NOW) in {True, False}
-
-
-@given(st.text('re:/status!-<>=" 09k,.[(\\', max_size=30))
-def test_beginnings_of_filters_parse_or_are_refused(source: str) -> None:
     try:
         wanted = parse(source)
     except FilterError:

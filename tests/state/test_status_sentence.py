@@ -16,27 +16,25 @@ from tests.support.events import engine_info, wait_reason
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
 
-def sentence(
-    status: SequenceStatus, *, request: dict[str, Any] | None = None, **sequence: Any
-) -> str:
+def sentence(status: SequenceStatus, **changes: Any) -> str:
+    """The sentence of the third sequence; `changes` are of it or of its request."""
     state = EngineState()
     for seq_id, name in enumerate(("req-0", "req-1", "req-2")):
         metrics = RequestMetrics(float(seq_id), 0.0, None, None, None)
         state.requests[name] = RequestState(name, metrics, [seq_id])
         state.sequences[seq_id] = SequenceState(seq_id, name)
-    for name, value in (request or {}).items():
-        setattr(state.requests["req-2"], name, value)
-    if "num_cached_tokens" in sequence:  # the others do without an engine's limits
+    if "num_cached_tokens" in changes:  # the others do without an engine's limits
         state.info = engine_info(block_size=16)
-    if sequence.pop("is_redacted", False):
+    if changes.pop("is_redacted", False):
         state.info = engine_info(redacted=True)
     known = dict.fromkeys((4, 5, 6, 9), CachedBlock("req-1", 1, 0))
     known |= {40 + writer: CachedBlock(f"req-{writer}", 1, 0) for writer in range(5, 9)}
     state.cached_blocks = known | {12: CachedBlock("req-2", 2, 4)}
     state.sequences[1].block_table = [20, 21, 22]
     asked = state.sequences[2]
-    for name, value in {"status": status, **sequence}.items():
-        setattr(asked, name, value)
+    asked.status = status
+    for name, value in changes.items():
+        setattr(asked if hasattr(asked, name) else state.requests["req-2"], name, value)
     view = SequenceView()
     view.rebuild(state)
     return status_sentence(state, view, asked)
@@ -61,183 +59,125 @@ PREEMPTED = {
 }
 DECODING = {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]}
 LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
-
-
-@pytest.mark.parametrize(
-    ("expected", "status", "request_changes", "changes"),
-    [
-        ("Behind req-1, 2 sequences ahead of it in the queue.", WAITING, {}, {}),
-        (
-            "Waiting: too few blocks are free; 3 more blocks needed.",
-            WAITING,
-            reason("no_blocks", 3),
-            {},
-        ),
-        (
-            "Waiting: too few blocks are free; 1 more block needed.",
-            WAITING,
-            reason("no_blocks", 1),
-            {},
-        ),
-        ("Waiting: too few blocks are free.", WAITING, reason("no_blocks"), {}),
-        ("Waiting: the scheduler is paused.", WAITING, reason("paused"), {}),
+CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
+    WAITING: [
+        ("Behind req-1, 2 sequences ahead of it in the queue.", {}),
+        ("Waiting: too few blocks are free; 3 more blocks needed.", reason("no_blocks", 3)),
+        ("Waiting: too few blocks are free; 1 more block needed.", reason("no_blocks", 1)),
+        ("Waiting: too few blocks are free.", reason("no_blocks")),
+        ("Waiting: the scheduler is paused.", reason("paused")),
         (
             (
-                "Waiting: max_loras other LoRA adapters are in use."
-                " Waited 1.52 s (max_loras 1.50 s, FROZEN 20.0 ms). LoRA adapter: poems."
+                "Waiting: max_loras other LoRA adapters are in use. Waited 1.52 s (max_loras "
+                "1.50 s, FROZEN 20.0 ms). LoRA adapter: poems."
             ),
-            WAITING,
             reason("lora_slots")
             | {
                 "lora": "poems",
                 "wait": WaitTimes(1.52, {"FROZEN": 0.02, "lora_slots": 1.5}, named=1.52),
             },
-            {},
         ),
-        ("Waiting: the scheduler gave no reason.", WAITING, reason("unknown"), {}),
+        ("Waiting: the scheduler gave no reason.", reason("unknown")),
         (
             "Waiting: too few blocks are free. Waited 1.50 s (no reason given).",
-            WAITING,
             reason("no_blocks") | {"wait": WaitTimes(1.5, {}, named=0.0)},
-            {},
         ),
         (
             (
-                "Waiting: too few blocks are free. Waited 10.0 s (no free blocks 6.00 s,"
-                " no reason given 4.00 s), 2.00 s of it behind others."
+                "Waiting: too few blocks are free. Waited 10.0 s (no free blocks 6.00 s, no "
+                "reason given 4.00 s), 2.00 s of it behind others."
             ),
-            WAITING,
             reason("no_blocks") | {"wait": WaitTimes(10.0, {"no_blocks": 6.0}, named=4.0)},
-            {},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 16 tokens found in the prefix cache: 1 block (13)."
-                " 32 tokens loaded by the KV connector. Not in the prefix cache from token 16 on:"
-                " 16 new."
-            ),
-            RUNNING,
-            {},
-            DECODING
-            | {"num_cached_tokens": 48, "num_external_tokens": 32, "block_table": [13, 14, 15]}
-            | misses(("new_tokens", 16, None, None)),
-        ),
-        (
-            "Decoding: 1 token so far. 3 tokens loaded by the KV connector.",
-            RUNNING,
-            {},
-            DECODING | {"num_external_tokens": 3},
         ),
         (
             "Waiting: a KV connector is loading its KV cache (WAITING_FOR_REMOTE_KVS).",
-            WAITING,
-            {},
             {"engine_status": "WAITING_FOR_REMOTE_KVS"},
         ),
         (
             "Waiting: the step's token budget is used up; 1 more token needed.",
-            WAITING,
             reason("token_budget", 1),
-            {},
         ),
-        (
-            "Waiting: the step's token budget is used up.",
-            WAITING,
-            reason("token_budget"),
-            {},
-        ),
-        (
-            "Waiting: max_num_seqs sequences are running.",
-            WAITING,
-            reason("seq_limit"),
-            {},
-        ),
+        ("Waiting: the step's token budget is used up.", reason("token_budget")),
+        ("Waiting: max_num_seqs sequences are running.", reason("seq_limit")),
         (
             "Waiting: max_num_seqs sequences are running; 2 more sequence slots needed.",
-            WAITING,
             reason("seq_limit", 2),
-            {},
         ),
         (
             (
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
                 "recomputed. Waiting: too few blocks are free; 3 more blocks needed."
             ),
-            WAITING,
             PREEMPTED | reason("no_blocks", 3),
-            {},
         ),
         (
             (
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
                 "recomputed. Next in the queue."
             ),
-            WAITING,
             PREEMPTED,
-            {},
         ),
         (
             (
-                "Preempted at step 1,120 because no blocks were free for it; 212 computed "
-                "tokens will be recomputed. Waiting: too few blocks are free; 3 more blocks needed."
+                "Preempted at step 1,120 because no blocks were free for it; 212 computed tokens "
+                "will be recomputed. Waiting: too few blocks are free; 3 more blocks needed."
             ),
-            WAITING,
             PREEMPTED | {"preempted_for": "req-2"} | reason("no_blocks", 3),
-            {},
         ),
         (
             (
-                "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. "
-                "Waiting: too few blocks are free."
+                "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. Waiting: too "
+                "few blocks are free."
             ),
-            WAITING,
             PREEMPTED
             | {"preempted_for": None, "num_preemptions": 3, "num_lost_tokens": 500}
             | reason("no_blocks"),
-            {},
         ),
         (
             (
-                "Swapped out at step 1,120 to make room for req-9; nothing is lost. "
-                "Waiting for free blocks on the device."
+                "Behind req-1, which is more urgent (priority 0 before 3), 2 sequences ahead of "
+                "it in the queue."
             ),
-            SequenceStatus.SWAPPED,
-            PREEMPTED | {"last_preemption_mode": "swap"},
-            {},
+            {"priority": 3},
+        ),
+    ],
+    RUNNING: [
+        (
+            (
+                "Decoding: 1 token so far. 16 tokens found in the prefix cache: 1 block (13). 32 "
+                "tokens loaded by the KV connector. Not in the prefix cache from token 16 on: 16 "
+                "new."
+            ),
+            DECODING
+            | {"num_cached_tokens": 48, "num_external_tokens": 32, "block_table": [13, 14, 15]}
+            | misses(("new_tokens", 16, None, None)),
+        ),
+        (
+            "Decoding: 1 token so far. 3 tokens loaded by the KV connector.",
+            DECODING | {"num_external_tokens": 3},
         ),
         (
             "Computing its 900 tokens: 512 are in the cache.",
-            RUNNING,
-            {},
             {"num_prompt_tokens": 900, "num_computed_tokens": 512},
         ),
         (
             "Computing its 12 tokens again, as it was preempted: 4 are in the cache.",
-            RUNNING,
-            {},
             {"num_prompt_tokens": 10, "num_computed_tokens": 4, "output_token_ids": [1, 2]},
         ),
         (
             "Decoding: 1 of at most 64 tokens so far.",
-            RUNNING,
-            LIMIT,
-            {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+            LIMIT | {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
         ),
         (
             "Decoding: 1 token so far.",
-            RUNNING,
-            {},
             {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
         ),
         (
             (
-                "Decoding: 1 token so far. Not in the prefix cache from token 0 on: 16 evicted at"
-                " step 40 for req-9, 32 not stored by req-1, which was admitted at step 41,"
-                " 48 of req-0 with another adapter or salt, 16 cached behind missing ones,"
-                " 21 more."
+                "Decoding: 1 token so far. Not in the prefix cache from token 0 on: 16 evicted "
+                "at step 40 for req-9, 32 not stored by req-1, which was admitted at step 41, 48 "
+                "of req-0 with another adapter or salt, 16 cached behind missing ones, 21 more."
             ),
-            RUNNING,
-            {},
             DECODING
             | misses(
                 ("evicted", 16, 40, "req-9"),
@@ -250,12 +190,81 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         (
             (
-                "Finished: it reached its limit of tokens. Not in the prefix cache from token 32"
-                " on: 16 new, 16 for an unknown reason; no request had them since step 7,"
-                " 3 in the last block."
+                "Decoding: 1 token so far. 32 tokens found in the prefix cache: 2 blocks written "
+                "by req-1 (4, 9)."
             ),
-            SequenceStatus.FINISHED_LENGTH_CAPPED,
-            {},
+            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: 4 blocks written "
+                "by req-1 (4-6, 9); 1 block that it wrote itself (12); 1 block (13)."
+            ),
+            DECODING | {"num_cached_tokens": 96, "block_table": [4, 5, 6, 9, 12, 13, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 64 tokens found in the prefix cache: 4 blocks (20, "
+                "22, 24, 26)."
+            ),
+            DECODING | {"num_cached_tokens": 64, "block_table": [20, 22, 24, 26, 28]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: 6 blocks (20, "
+                "22, 24, 26 and more)."
+            ),
+            DECODING | {"num_cached_tokens": 96, "block_table": [20, 22, 24, 26, 28, 30]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: 1 block written "
+                "by req-1 (4); 1 block written by req-5 (45); 1 block written by req-6 (46); 1 "
+                "block written by req-7 (47); and blocks of 2 other requests."
+            ),
+            DECODING | {"num_cached_tokens": 96, "block_table": [4, 45, 46, 47, 48, 12]},
+        ),
+        (
+            "Decoding: 1 token so far. 32 tokens found in the prefix cache.",
+            {"last_preemption_mode": "swap"}
+            | DECODING
+            | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 1 at token 40, sharing 2 blocks with it.",
+            DECODING | {"parent_seq_id": 1, "fork_length": 40, "block_table": [20, 21, 30]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 77 at token 40.",
+            DECODING | {"parent_seq_id": 77, "fork_length": 40, "block_table": [20]},
+        ),
+    ],
+    SequenceStatus.SWAPPED: [
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9; nothing is lost. Waiting for "
+                "free blocks on the device."
+            ),
+            PREEMPTED | {"last_preemption_mode": "swap"},
+        ),
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9, 2 blocks to host memory; "
+                "nothing is lost. Waiting: too few blocks are free; 3 more blocks needed."
+            ),
+            PREEMPTED
+            | {"last_preemption_mode": "swap"}
+            | reason("no_blocks", 3)
+            | {"host_table": [7, 8]},
+        ),
+    ],
+    SequenceStatus.FINISHED_LENGTH_CAPPED: [
+        (
+            (
+                "Finished: it reached its limit of tokens. Not in the prefix cache from token 32 "
+                "on: 16 new, 16 for an unknown reason; no request had them since step 7, 3 in "
+                "the last block."
+            ),
             {"num_cached_tokens": 32}
             | misses(
                 ("new_tokens", 16, None, None),
@@ -265,146 +274,36 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         (
             (
-                "Finished: it reached its limit of tokens. All its tokens have to be computed, so"
-                " it does not use the prefix cache."
+                "Finished: it reached its limit of tokens. All its tokens have to be computed, "
+                "so it does not use the prefix cache."
             ),
-            SequenceStatus.FINISHED_LENGTH_CAPPED,
-            {},
             misses(("not_cacheable", 10, None, None)),
         ),
-        (
-            "Finished at the end-of-text token after 2 tokens.",
-            SequenceStatus.FINISHED_STOPPED,
-            {},
-            {"output_token_ids": [1, 2]},
-        ),
-        (
-            "Finished by itself after 2 tokens.",
-            SequenceStatus.FINISHED_STOPPED,
-            {},
-            {"output_token_ids": [1, 2], "is_redacted": True},
-        ),
-        (
-            "Finished at stop token 13 after 0 tokens.",
-            SequenceStatus.FINISHED_STOPPED,
-            {},
-            {"stop_reason": 13},
-        ),
-        (
-            "Finished at the stop string 'END' after 0 tokens.",
-            SequenceStatus.FINISHED_STOPPED,
-            {},
-            {"stop_reason": "END"},
-        ),
-        (
-            "Finished: it reached its limit of tokens (64).",
-            SequenceStatus.FINISHED_LENGTH_CAPPED,
-            LIMIT,
-            {},
-        ),
-        (
-            (
-                "Behind req-1, which is more urgent (priority 0 before 3), "
-                "2 sequences ahead of it in the queue."
-            ),
-            WAITING,
-            {"priority": 3},
-            {},
-        ),
-        (
-            (
-                "Swapped out at step 1,120 to make room for req-9, 2 blocks to host memory; "
-                "nothing is lost. Waiting: too few blocks are free; 3 more blocks needed."
-            ),
-            SequenceStatus.SWAPPED,
-            PREEMPTED | {"last_preemption_mode": "swap"} | reason("no_blocks", 3),
-            {"host_table": [7, 8]},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 32 tokens found in the prefix cache: "
-                "2 blocks written by req-1 (4, 9)."
-            ),
-            RUNNING,
-            {},
-            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
-                "4 blocks written by req-1 (4-6, 9); 1 block that it wrote itself (12); "
-                "1 block (13)."
-            ),
-            RUNNING,
-            {},
-            DECODING | {"num_cached_tokens": 96, "block_table": [4, 5, 6, 9, 12, 13, 11]},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 64 tokens found in the prefix cache: "
-                "4 blocks (20, 22, 24, 26)."
-            ),
-            RUNNING,
-            {},
-            DECODING | {"num_cached_tokens": 64, "block_table": [20, 22, 24, 26, 28]},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
-                "6 blocks (20, 22, 24, 26 and more)."
-            ),
-            RUNNING,
-            {},
-            DECODING | {"num_cached_tokens": 96, "block_table": [20, 22, 24, 26, 28, 30]},
-        ),
-        (
-            (
-                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
-                "1 block written by req-1 (4); 1 block written by req-5 (45); "
-                "1 block written by req-6 (46); 1 block written by req-7 (47); "
-                "and blocks of 2 other requests."
-            ),
-            RUNNING,
-            {},
-            DECODING | {"num_cached_tokens": 96, "block_table": [4, 45, 46, 47, 48, 12]},
-        ),
-        (
-            "Decoding: 1 token so far. 32 tokens found in the prefix cache.",
-            RUNNING,
-            {"last_preemption_mode": "swap"},
-            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
-        ),
-        (
-            "Decoding: 1 token so far. A fork of sequence 1 at token 40, sharing 2 blocks with it.",
-            RUNNING,
-            {},
-            DECODING | {"parent_seq_id": 1, "fork_length": 40, "block_table": [20, 21, 30]},
-        ),
-        (
-            "Decoding: 1 token so far. A fork of sequence 77 at token 40.",
-            RUNNING,
-            {},
-            DECODING | {"parent_seq_id": 77, "fork_length": 40, "block_table": [20]},
-        ),
-        ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
+        ("Finished: it reached its limit of tokens (64).", LIMIT),
+    ],
+    SequenceStatus.FINISHED_STOPPED: [
+        ("Finished at the end-of-text token after 2 tokens.", {"output_token_ids": [1, 2]}),
+        ("Finished by itself after 2 tokens.", {"output_token_ids": [1, 2], "is_redacted": True}),
+        ("Finished at stop token 13 after 0 tokens.", {"stop_reason": 13}),
+        ("Finished at the stop string 'END' after 0 tokens.", {"stop_reason": "END"}),
+    ],
+    SequenceStatus.FINISHED_ABORTED: [
+        ("Aborted after 0 tokens.", {}),
         (
             "Aborted after 0 tokens: The request queue is full.",
-            SequenceStatus.FINISHED_ABORTED,
-            {},
             {"stop_reason": "The request queue is full."},
         ),
-        (
-            "Ignored: the prompt exceeds the engine's maximum length.",
-            SequenceStatus.FINISHED_IGNORED,
-            {},
-            {},
-        ),
     ],
+    SequenceStatus.FINISHED_IGNORED: [
+        ("Ignored: the prompt exceeds the engine's maximum length.", {}),
+    ],
+}
+"""The sentence of a sequence by its status and by the fields that have other values."""
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "changes"),
+    [(status, *case) for status, cases in CASES.items() for case in cases],
 )
-def test_explanation(
-    expected: str,
-    status: SequenceStatus,
-    request_changes: dict[str, Any],
-    changes: dict[str, Any],
-) -> None:
-    assert sentence(status, request=request_changes, **changes) == expected
+def test_explanation(status: SequenceStatus, expected: str, changes: dict[str, Any]) -> None:
+    assert sentence(status, **changes) == expected

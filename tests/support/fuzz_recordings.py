@@ -78,7 +78,10 @@ class _Recordings:
                 is_whole = not list(recording.unreadable())
                 for position in (recording.last, choose.randint(0, recording.last)):
                     try:
-                        recording.at(position)
+                        state = recording.at(position)
+                        assert sum(state.num_by_status) == len(state.sequences)
+                        for _ in recording.events(position, min(position + 5, recording.last)):
+                            pass
                     except RecordingError as error:
                         require_reason(error)
                         is_whole = False

@@ -47,7 +47,7 @@ SPECS: list[dict[str, Any]] = [{"kind": "FullAttentionSpec", "block_size": 16}]
         ),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_by_name(
+def test_recordings_that_cannot_be_replayed_are_refused_by_name(
     info: dict[str, Any], request_fields: dict[str, Any], error: str
 ) -> None:
     request = arrival(0)

@@ -1,7 +1,7 @@
 """Block accounting: every block has one state, shared ones are counted, the oldest goes first."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -43,31 +43,6 @@ def append(seq: Sequence, token_id: int) -> None:
     seq.data.append_token_id(token_id, -1.0)
 
 
-def test_a_sequence_gets_blocks_for_its_tokens() -> None:
-    manager = make_manager(8)
-    seq = make_seq(0, [1] * 9)
-    assert allocate(manager, seq) == 0
-    assert manager.get_block_table(seq) == [0, 1, 2]
-    stats = manager.stats
-    assert (stats.total, stats.used, stats.cached, stats.free) == (8, 3, 0, 5)
-    assert (stats.total_cpu, stats.free_cpu) == (0, 0)
-
-
-def test_slots_are_appended_as_tokens_come() -> None:
-    manager = make_manager(3)
-    seq = make_seq(0, [1] * 7)
-    allocate(manager, seq)
-    lengths = []
-    for token_id in range(5):
-        append(seq, token_id)
-        assert can_append(manager, seq)
-        manager.append_slots([seq])
-        lengths.append(len(manager.get_block_table(seq)))
-    assert lengths == [2, 3, 3, 3, 3]
-    append(seq, 9)
-    assert not can_append(manager, seq)
-
-
 def test_forks_share_blocks_until_one_writes() -> None:
     manager = make_manager(8)
     parent, child = make_seq(0, [1] * 6), make_seq(1, [1] * 6)
@@ -93,56 +68,6 @@ def test_forks_share_blocks_until_one_writes() -> None:
     manager.begin_step()
     assert manager.append_slots([parent, child]) == []
     assert manager.table_changes == TableChanges(appended={0: [3], 1: [4]})
-
-
-def test_equal_prefixes_share_blocks() -> None:
-    manager = make_manager(8)
-    first, second = make_seq(0, [*range(12), 50]), make_seq(1, [*range(8), 60, 61])
-    allocate(manager, first)
-    compute(manager, first)
-    assert allocate(manager, second) == 2
-    assert manager.get_block_table(second)[:2] == manager.get_block_table(first)[:2]
-    assert manager.stats.used == 5
-    assert manager.get_computed_block_nums([second]) == manager.get_block_table(first)[:2]
-    manager.free(first)
-    manager.check()
-    assert manager.stats.used == 3
-
-
-def test_blocks_are_shared_only_once_computed() -> None:
-    manager = make_manager(8)
-    first, second = make_seq(0, [1] * 9), make_seq(1, [1] * 9)
-    allocate(manager, first)
-    assert allocate(manager, second) == 0
-    compute(manager, first)
-    compute(manager, second)
-    manager.free(first)
-    manager.free(second)
-    manager.check()
-    # Both computed the same two blocks; one copy of them is worth keeping.
-    stats = manager.stats
-    assert (stats.cached, stats.free) == (2, 6)
-
-
-def test_a_prompt_found_whole_keeps_a_token_to_compute() -> None:
-    manager = make_manager(8)
-    for seq_id in (0, 1):
-        seq = make_seq(seq_id, [1] * 8)
-        assert allocate(manager, seq) == seq_id
-        compute(manager, seq)
-    assert manager.stats.prefix_queries == 16
-    assert manager.stats.prefix_hits == 4
-
-
-def test_a_prefix_depends_on_all_before_it() -> None:
-    manager = make_manager(8)
-    first, second = (
-        make_seq(0, [1, 1, 1, 1, 2, 2, 2, 2, 3]),
-        make_seq(1, [9, 1, 1, 1, 2, 2, 2, 2, 3]),
-    )
-    allocate(manager, first)
-    compute(manager, first)
-    assert allocate(manager, second) == 0
 
 
 def test_adapters_do_not_share_blocks() -> None:
@@ -519,17 +444,3 @@ class Blocks(RuleBasedStateMachine):
 
 TestBlocks = Blocks.TestCase
 TestBlocks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.booleans())
-@settings(max_examples=50, deadline=None)
-def test_a_second_run_finds_all_full_blocks_but_the_last_token(
-    token_ids: list[int], has_adapter: bool
-) -> None:
-    manager = make_manager(32)
-    lora = LoRARequest("l", 1, "/l") if has_adapter else None
-    first = make_seq(0, token_ids, lora)
-    allocate(manager, first)
-    compute(manager, first)
-    manager.free(first)
-    assert allocate(manager, make_seq(1, token_ids, lora)) == (len(token_ids) - 1) // BLOCK_SIZE

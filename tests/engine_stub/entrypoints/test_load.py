@@ -49,7 +49,7 @@ def test_the_block_size_is_derived_from_the_lengths(
         (lines({**ROW, "input_length": 10**6}), "does not fit the engine's max_model_len"),
     ],
 )
-def test_what_cannot_be_run_is_named(tmp_path: Path, content: str, words: str) -> None:
+def test_a_load_that_cannot_be_run_is_named(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "load.jsonl"
     path.write_text(content)
     with pytest.raises(load.LoadError, match=words.replace("[", r"\[")):

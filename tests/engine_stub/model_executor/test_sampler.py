@@ -40,44 +40,61 @@ def frequencies(row: RowSampling) -> torch.Tensor:
     return counts / NUM_DRAWS
 
 
-def assert_drawn_from(probs: torch.Tensor, **params: Any) -> None:
-    """The draws' frequencies are within five standard deviations of `probs`."""
-    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
-    difference = (frequencies(request(**params)) - probs).abs()
-    assert (difference <= 5 * deviation).all(), difference / deviation
-    assert (difference[probs == 0] == 0).all()
-
-
-def renormalised(keep: list[int]) -> torch.Tensor:
+def renormalised(*keep: int) -> torch.Tensor:
     probs = torch.zeros(VOCAB)
-    probs[keep] = LOGITS.softmax(-1)[keep]
+    probs[[*keep]] = LOGITS.softmax(-1)[[*keep]]
     return probs / probs.sum()
+
+
+def moved(changes: dict[int, float]) -> torch.Tensor:
+    """The distribution of logits of which some are changed by addition."""
+    logits = LOGITS.clone()
+    for token_id, change in changes.items():
+        logits[token_id] += change
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("row", "probs"),
+    [
+        (request(), moved({})),
+        (request(temperature=0.5), (LOGITS / 0.5).softmax(-1)),
+        (request(temperature=2.0), (LOGITS / 2.0).softmax(-1)),
+        (request(top_k=3), renormalised(0, 1, 2)),
+        (request(top_k=100), moved({})),
+        # The token that crosses the mass is kept: two have 0.51, three 0.68.
+        (request(top_p=0.55), renormalised(0, 1, 2)),
+        (request(top_p=1e-6), renormalised(0)),
+        # The mass is that within the best three: one has 0.46, two 0.75.
+        (request(top_k=3, top_p=0.6), renormalised(0, 1)),
+        # 1.0 is one nat below the best, 0.3 is 1.7 below.
+        (request(min_p=math.exp(-1.3)), renormalised(0, 1, 2, 3)),
+        (request(logit_bias={3: 1.0, 11: 5.0}), moved({3: 1.0, 11: 5.0})),
+        (request(allowed_token_ids=[2, 5, 6]), renormalised(2, 5, 6)),
+        # Prompt and output become less likely: 1.5 is divided, -1 is multiplied.
+        (
+            request(prompt=(0, 8), output=(1,), repetition_penalty=1.5),
+            moved({0: 2.0 / 1.5 - 2.0, 1: 1.5 / 1.5 - 1.5, 8: -0.5}),
+        ),
+        # These count the output alone.
+        (
+            request((2, 2, 2), (0, 1, 0, 0), presence_penalty=0.5, frequency_penalty=0.25),
+            moved({0: -0.5 - 3 * 0.25, 1: -0.5 - 0.25}),
+        ),
+    ],
+)
+def test_tokens_are_drawn_from_the_wanted_distribution(
+    row: RowSampling, probs: torch.Tensor
+) -> None:
+    """Frequencies are within five standard deviations."""
+    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
+    difference = (frequencies(row) - probs).abs()
+    assert (difference <= 5 * deviation).all(), difference / deviation
 
 
 def test_greedy_takes_the_likeliest() -> None:
     assert sample(request(temperature=0)).token_id == 0
     assert sample(request(temperature=0), -LOGITS).token_id == 11
-
-
-def test_plain_sampling_follows_the_model() -> None:
-    assert_drawn_from(LOGITS.softmax(-1))
-
-
-def test_temperature_scales_the_logits() -> None:
-    assert_drawn_from((LOGITS / 0.5).softmax(-1), temperature=0.5)
-    assert_drawn_from((LOGITS / 2.0).softmax(-1), temperature=2.0)
-
-
-def test_top_k_keeps_the_best() -> None:
-    assert_drawn_from(renormalised([0, 1, 2]), top_k=3)
-    assert_drawn_from(LOGITS.softmax(-1), top_k=100)
-
-
-def test_top_p_keeps_the_token_that_crosses_the_mass() -> None:
-    mass = LOGITS.softmax(-1).cumsum(-1)
-    assert mass[1] < 0.55 < mass[2]
-    assert_drawn_from(renormalised([0, 1, 2]), top_p=0.55)
-    assert_drawn_from(renormalised([0]), top_p=1e-6)
 
 
 def test_rounding_of_the_mass_costs_no_token_of_a_neighbour() -> None:
@@ -96,17 +113,6 @@ def test_rounding_of_the_mass_costs_no_token_of_a_neighbour() -> None:
         patch.setattr(torch.Tensor, "softmax", spy)
         sampler(logits, [request(top_p=1.0), request(top_p=0.5)])
     assert kept[-1] == [5000, 1]
-
-
-def test_top_p_counts_mass_within_top_k() -> None:
-    probs = renormalised([0, 1, 2])
-    assert probs[0] < 0.6 < probs[0] + probs[1]
-    assert_drawn_from(renormalised([0, 1]), top_k=3, top_p=0.6)
-
-
-def test_min_p_keeps_what_is_likely_relative_to_the_best() -> None:
-    # exp(-1.4 - 0) to exp(0): 1.0 is one nat below the best, 0.3 is 1.7 below.
-    assert_drawn_from(renormalised([0, 1, 2, 3]), min_p=math.exp(-1.3))
 
 
 @given(
@@ -188,40 +194,8 @@ def test_logprobs_are_the_models_own_with_ranks() -> None:
     assert len(sample(request(temperature=0, logprobs=500)).logprobs) == VOCAB
 
 
-def test_logit_bias_shifts_the_distribution() -> None:
-    biased = LOGITS.clone()
-    biased[[3, 11]] += torch.tensor([1.0, 5.0])
-    assert_drawn_from(biased.softmax(-1), logit_bias={3: 1.0, 11: 5.0})
-
-
-def test_only_allowed_tokens_are_drawn() -> None:
-    assert_drawn_from(renormalised([2, 5, 6]), allowed_token_ids=[2, 5, 6])
-
-
 def test_stop_tokens_are_out_of_reach_before_min_tokens() -> None:
     wanted: dict[str, Any] = {"temperature": 0, "min_tokens": 2, "stop_token_ids": [0, 1]}
     assert sample(request(output=(), **wanted)).token_id == 2
     assert sample(request(output=(5,), **wanted)).token_id == 2
     assert sample(request(output=(5, 5), **wanted)).token_id == 0
-
-
-def test_repetition_penalty_pushes_prompt_and_output_towards_unlikely() -> None:
-    penalised = LOGITS.clone()
-    penalised[[0, 1]] /= 1.5
-    penalised[8] *= 1.5
-    wanted = request(prompt=(0, 8), output=(1,), repetition_penalty=1.5)
-    probs = penalised.softmax(-1)
-    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
-    assert ((frequencies(wanted) - probs).abs() <= 5 * deviation).all()
-
-
-def test_presence_and_frequency_penalties_count_the_output_alone() -> None:
-    penalised = LOGITS.clone()
-    penalised[0] -= 0.5 + 3 * 0.25
-    penalised[1] -= 0.5 + 0.25
-    wanted = request(
-        prompt=(2, 2, 2), output=(0, 1, 0, 0), presence_penalty=0.5, frequency_penalty=0.25
-    )
-    probs = penalised.softmax(-1)
-    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
-    assert ((frequencies(wanted) - probs).abs() <= 5 * deviation).all()
