@@ -1,6 +1,5 @@
 """Everything at once, in two stages: whatever comes when, of whatever length, in any pool."""
 
-import random
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
@@ -14,14 +13,9 @@ from engine_stub.worker.pipeline import Pipeline
 from seqtop.sequence import SamplingParams
 from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
-from tests.support.running import drain
+from tests.support.running import LOOKAHEADS, drain, repeating_prompts
 
 MAX_TOKENS = 14
-LOOKAHEADS: dict[str, dict[str, Any]] = {
-    "multi-step": {"num_scheduler_steps": 4},
-    "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
-    "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
-}
 # Each family with several iterations a schedule and with drafts, which exclude each other. A case
 # starts two processes that import torch; make test has two stages in worker/test_pipeline.py.
 CASES = [
@@ -34,14 +28,6 @@ CASES = [
     ("qwen2", "draft-head"),
     ("qwen3", "ngram"),
 ]
-
-
-def prompts() -> list[list[int]]:
-    """Of 3 to 51 tokens; half begin alike, and all repeat themselves, for drafts to be found."""
-    rng = random.Random(11)
-    shared = [rng.randrange(1, 257) for _ in range(6)] * 3
-    own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
-    return [(shared if index % 2 else []) + prompt + prompt[:3] for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -74,7 +60,7 @@ def case(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine_stub.engine.Pipeline", stages)
-        yield make, generate(path, prompts(), MAX_TOKENS)
+        yield make, generate(path, repeating_prompts(), MAX_TOKENS)
     for engine in started:
         engine.close()
 
@@ -120,7 +106,7 @@ def test_any_requests_through_two_stages(
     groups = []
     for number, (index, max_tokens, num_steps) in enumerate(requests):
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-        groups += engine.add_request(f"r{number}", prompts()[index], params)
+        groups += engine.add_request(f"r{number}", repeating_prompts()[index], params)
         for _ in range(num_steps):
             engine.step()
             engine.block_manager.check()

@@ -16,18 +16,10 @@ from engine_stub.model_executor.sampler import prompt_logprobs
 from engine_stub.worker import model_runner
 from seqtop.checks.checker import Checker
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus, token_inputs
-from seqtop.wire.messages import Event, RequestFinished
-from tests.support.running import MakeEngine, drain, greedy, tokens
+from seqtop.wire.messages import RequestFinished
+from tests.support.running import MakeEngine, Sink, drain, greedy, tokens
 
 PROMPTS = {"first": [40, 50, 60], "bad": [70, 80, 90], "last": [41, 51, 61]}
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def publish(self, event: Event) -> None:
-        self.events.append(event)
 
 
 def failing(*_: object, **__: object) -> NoReturn:

@@ -1,13 +1,39 @@
 """Run an engine to the end of what it was given, its books checked at every step."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroup
+from seqtop.wire.messages import Event
 
 MakeEngine = Callable[..., LLMEngine]
+LOOKAHEADS: dict[str, dict[str, Any]] = {
+    "multi-step": {"num_scheduler_steps": 5},
+    "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
+    "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
+}
+"""The settings of each way to compute several tokens of a sequence in a step."""
+
+
+class Sink:
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def repeating_prompts() -> list[list[int]]:
+    """Of 6 to 51 tokens; half begin alike, and all repeat themselves, for drafts to be found."""
+    rng = random.Random(3)
+    shared = [rng.randrange(1, 257) for _ in range(6)] * 3
+    own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
+    return [(shared if index % 2 else []) + prompt + prompt[:3] for index, prompt in enumerate(own)]
 
 
 def drain(engine: LLMEngine) -> list[StepRecord]:

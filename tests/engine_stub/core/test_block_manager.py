@@ -117,6 +117,18 @@ def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
     assert manager.num_missing_blocks(computed.num_required_blocks, reserve=2) == 3
 
 
+def test_a_sequence_that_is_computed_again_looks_its_output_up_too() -> None:
+    manager = make_manager(8)
+    seq = make_seq(0, [1] * 6)
+    allocate(manager, seq)
+    compute(manager, seq)
+    append(seq, 2)
+    manager.free(seq)
+    seq.reset_state_for_recompute()
+    assert allocate(manager, seq) == 1
+    assert (manager.stats.prefix_queries, manager.stats.prefix_hits) == (6 + 7, 4)
+
+
 def test_without_prefix_caching_nothing_is_kept() -> None:
     manager = make_manager(4, caching=False)
     for seq_id in (0, 1):

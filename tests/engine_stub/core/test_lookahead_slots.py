@@ -1,6 +1,5 @@
 """Several iterations a schedule, or drafts, with all that may happen beside: no other tokens."""
 
-import random
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,22 +18,10 @@ from seqtop.sequence import (
 )
 from seqtop.wire.messages import PreemptionMode
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
+from tests.support.running import LOOKAHEADS, drain, repeating_prompts
 
 MAX_TOKENS = 14
 FAMILIES = ("llama", "mistral-sliding", "qwen2", "qwen3")
-LOOKAHEADS: dict[str, dict[str, Any]] = {
-    "multi-step": {"num_scheduler_steps": 5},
-    "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
-    "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
-}
-
-
-def prompts() -> list[list[int]]:
-    """Of 3 to 48 tokens; they repeat themselves, so that there is something to look up."""
-    rng = random.Random(3)
-    shared = [rng.randrange(1, 257) for _ in range(6)] * 3
-    own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
-    return [(shared if index % 2 else []) + prompt + prompt[:3] for index, prompt in enumerate(own)]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -44,7 +31,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path) -> list[list[int]]:
-    return generate(checkpoint, prompts(), MAX_TOKENS)
+    return generate(checkpoint, repeating_prompts(), MAX_TOKENS)
 
 
 def make_engine(checkpoint: Path, **more: Any) -> LLMEngine:
@@ -62,11 +49,11 @@ def make_engine(checkpoint: Path, **more: Any) -> LLMEngine:
 
 def run(engine: LLMEngine) -> tuple[list[list[int]], list[StepRecord]]:
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    groups = [engine.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts())]
-    records = []
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-        engine.block_manager.check()
+    groups = [
+        engine.add_request(f"r{index}", prompt, params)[0]
+        for index, prompt in enumerate(repeating_prompts())
+    ]
+    records = drain(engine)
     return [list(group.first_seq.get_output_token_ids()) for group in groups], records
 
 
@@ -112,7 +99,7 @@ def test_everything_at_once(
 def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
     path = make_checkpoint("llama", tmp_path_factory.mktemp("small"), hidden_size=32)
     add_draft_head(path, 32)
-    return path, generate(path, prompts(), MAX_TOKENS)
+    return path, generate(path, repeating_prompts(), MAX_TOKENS)
 
 
 @pytest.mark.parametrize("num_slots", [0, 1, 2])

@@ -11,17 +11,10 @@ from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
 from seqtop.wire.batch import members, metadata_of
-from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
+from seqtop.wire.messages import RequestFinished, SequenceUpdate, Step
+from tests.support.running import Sink
 
 NUM = 6
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def publish(self, event: Event) -> None:
-        self.events.append(event)
 
 
 class Unread(dict[int, list[int]]):

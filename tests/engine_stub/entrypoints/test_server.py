@@ -19,7 +19,6 @@ from seqtop.transport.publisher import PendingCommand
 from seqtop.wire.messages import (
     Abort,
     Accepted,
-    Event,
     Refused,
     RequestArrived,
     RequestFinished,
@@ -27,22 +26,19 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.snapshot import Reply
-from tests.support.running import MakeEngine, greedy
+from tests.support.running import MakeEngine, Sink, greedy
 
 
-class ScriptedPublisher:
+class ScriptedPublisher(Sink):
     """A publisher with commands of its own, which keeps what is published and replied."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pending: list[Submit | Abort] = []
-        self.events: list[Event] = []
         self.replies: list[Reply] = []
 
     def needs_snapshot(self) -> bool:
         return False
-
-    def publish(self, event: Event) -> None:
-        self.events.append(event)
 
     def commands(self, timeout: float = 0, *, limit: int = 8) -> list[PendingCommand]:
         commands, self.pending = self.pending, []

@@ -22,9 +22,14 @@ from seqtop.sequence import (
     token_inputs,
 )
 from tests.support.byte_strings import ByteStrings
+from tests.support.checkpoints import byte_level_tokenizer
 from tests.support.running import MakeEngine
 
 PROMPT = [40, 50, 60, 70]
+TEXT = "One two, née THREE. 😀 done"
+NUM_BYTES = len(TEXT.encode())
+COMMA = byte_level_tokenizer().token_to_id(",")
+KEPT = {"include_stop_str_in_output": True}
 STOPPED, CAPPED = SequenceStatus.FINISHED_STOPPED, SequenceStatus.FINISHED_LENGTH_CAPPED
 
 
@@ -43,8 +48,7 @@ def run(engine: LLMEngine, **params: Any) -> tuple[Sequence, list[str]]:
 def steered(make_engine: MakeEngine) -> LLMEngine:
     """An engine whose greedy output is the text below: its bytes as tokens, then the end."""
     engine = make_engine()
-    text = "One two, née THREE. 😀 done"
-    script = [*engine.tokenizer.encode(text), 0]
+    script = [*engine.tokenizer.encode(TEXT), 0]
     sampler = engine.worker.model_runner.sampler
     choose = sampler._choose
 
@@ -57,9 +61,38 @@ def steered(make_engine: MakeEngine) -> LLMEngine:
     return engine
 
 
-def test_max_tokens(steered: LLMEngine) -> None:
-    seq, _ = run(steered, max_tokens=5)
-    assert (seq.status, seq.stop_reason, seq.output_text) == (CAPPED, None, "One t")
+@pytest.mark.parametrize(
+    ("params", "status", "reason", "text", "num_tokens"),
+    [
+        ({"max_tokens": 5}, CAPPED, None, "One t", 5),
+        ({}, STOPPED, None, TEXT, NUM_BYTES + 1),
+        ({"ignore_eos": True, "max_tokens": NUM_BYTES + 1}, CAPPED, None, TEXT, NUM_BYTES + 1),
+        ({"detokenize": False, "max_tokens": 6}, CAPPED, None, "", 6),
+        ({"detokenize": False}, STOPPED, None, "", NUM_BYTES + 1),
+        ({"skip_special_tokens": False} | KEPT, STOPPED, None, TEXT + "<eos>", NUM_BYTES + 1),
+        ({"stop_token_ids": [COMMA]}, STOPPED, COMMA, "One two", 8),
+        ({"stop_token_ids": [COMMA]} | KEPT, STOPPED, COMMA, "One two,", 8),
+        ({"stop": "two"} | KEPT, STOPPED, "two", "One two", 7),
+        ({"stop": ["THREE", "née"]}, STOPPED, "née", "One two, ", 13),
+        ({"stop": "😀"}, STOPPED, "😀", "One two, née THREE. ", NUM_BYTES - 5),
+        # Of two, the one that begins first.
+        ({"stop": ["wo", "two"]}, STOPPED, "two", "One ", 7),
+    ],
+    ids=str,
+)
+def test_output_ends(
+    steered: LLMEngine,
+    params: dict[str, Any],
+    status: SequenceStatus,
+    reason: str | int | None,
+    text: str,
+    num_tokens: int,
+) -> None:
+    seq, _ = run(steered, **{"max_tokens": 100} | params)
+    assert (seq.status, seq.stop_reason, seq.output_text) == (status, reason, text)
+    assert seq.get_output_len() == num_tokens
+    if status is STOPPED and not isinstance(reason, str):
+        assert seq.get_last_token_id() == (reason or 0)
 
 
 def test_max_model_len(make_engine: MakeEngine) -> None:
@@ -67,54 +100,11 @@ def test_max_model_len(make_engine: MakeEngine) -> None:
     assert (seq.status, seq.get_len()) == (CAPPED, 12)
 
 
-def test_end_of_sequence(steered: LLMEngine) -> None:
-    seq, _ = run(steered, max_tokens=100)
-    assert (seq.status, seq.stop_reason) == (STOPPED, None)
-    assert seq.output_text == "One two, née THREE. 😀 done"
-    assert seq.get_last_token_id() == 0
-
-
-def test_end_of_sequence_ignored(steered: LLMEngine) -> None:
-    length = len("One two, née THREE. 😀 done".encode()) + 1
-    seq, _ = run(steered, max_tokens=length, ignore_eos=True)
-    assert (seq.status, seq.get_output_len()) == (CAPPED, length)
-
-
-def test_stop_token(steered: LLMEngine) -> None:
-    comma = steered.tokenizer.encode(",")[0]
-    seq, _ = run(steered, stop_token_ids=[comma])
-    assert (seq.status, seq.stop_reason, seq.output_text) == (STOPPED, comma, "One two")
-    assert seq.get_last_token_id() == comma
-
-
-def test_stop_token_kept_in_the_text(steered: LLMEngine) -> None:
-    comma = steered.tokenizer.encode(",")[0]
-    seq, _ = run(steered, stop_token_ids=[comma], include_stop_str_in_output=True)
-    assert (seq.stop_reason, seq.output_text) == (comma, "One two,")
-
-
 def test_stop_string(steered: LLMEngine) -> None:
     seq, text_deltas = run(steered, stop="two, n")
     assert (seq.status, seq.stop_reason, seq.output_text) == (STOPPED, "two, n", "One ")
     # What might have been the start of it was never shown.
     assert text_deltas[-1] == ""
-
-
-def test_stop_string_kept_in_the_text(steered: LLMEngine) -> None:
-    seq, _ = run(steered, stop="two", include_stop_str_in_output=True)
-    assert (seq.stop_reason, seq.output_text) == ("two", "One two")
-
-
-def test_stop_string_of_several_characters_and_bytes(steered: LLMEngine) -> None:
-    seq, _ = run(steered, stop=["THREE", "née"], max_tokens=100)
-    assert (seq.stop_reason, seq.output_text) == ("née", "One two, ")
-    seq, _ = run(steered, stop="😀", max_tokens=100)
-    assert (seq.stop_reason, seq.output_text) == ("😀", "One two, née THREE. ")
-
-
-def test_of_two_stop_strings_the_one_that_begins_first_counts(steered: LLMEngine) -> None:
-    seq, _ = run(steered, stop=["wo", "two"])
-    assert (seq.stop_reason, seq.output_text) == ("two", "One ")
 
 
 def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None:
@@ -169,17 +159,3 @@ def test_nothing_stops_before_min_tokens(make_engine: MakeEngine) -> None:
     held, _ = run(engine, stop_token_ids=[first], min_tokens=10, max_tokens=30)
     assert first not in held.get_output_token_ids()[:10]
     assert held.get_output_len() >= 10
-
-
-def test_without_detokenization_there_is_no_text(steered: LLMEngine) -> None:
-    seq, _ = run(steered, detokenize=False, max_tokens=6)
-    assert (seq.output_text, seq.get_output_len()) == ("", 6)
-    seq, _ = run(steered, detokenize=False, max_tokens=100)
-    assert seq.status is STOPPED
-
-
-def test_special_tokens_can_be_shown(steered: LLMEngine) -> None:
-    seq, _ = run(
-        steered, max_tokens=100, skip_special_tokens=False, include_stop_str_in_output=True
-    )
-    assert seq.output_text == "One two, née THREE. 😀 done<eos>"

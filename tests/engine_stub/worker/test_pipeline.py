@@ -19,7 +19,8 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.loader import WeightsError
 from seqtop.sequence import PoolingParams, SamplingParams
-from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
+from tests.support.checkpoints import generate, make_checkpoint
+from tests.support.running import drain
 from tests.support.waiting import SECONDS, wait_until
 
 MAX_TOKENS = 12
@@ -66,9 +67,7 @@ def prompts() -> list[list[int]]:
 def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, staged: LLMEngine) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     groups = [staged.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts())]
-    records = []
-    while staged.has_unfinished_requests():
-        records.append(staged.step())
+    records = drain(staged)
     outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
     assert outputs == generate(checkpoint, prompts(), MAX_TOKENS)
     modes = {preemption.mode for record in records for preemption in record.preemptions}
@@ -92,43 +91,6 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
             assert [set(candidates) for candidates in mine.output_logprobs] == [
                 set(candidates) for candidates in other.output_logprobs
             ]
-
-
-@pytest.mark.parametrize(
-    "lookahead",
-    [
-        pytest.param({"num_scheduler_steps": 5}, id="multi-step", marks=MORE),
-        pytest.param({"speculative": "ngram"}, id="ngram", marks=MORE),
-        pytest.param({"speculative": "draft-head"}, id="draft-head", marks=MORE),
-    ],
-)
-def test_the_last_stage_tells_of_samples_and_drafts(
-    checkpoint: Path, lookahead: dict[str, Any]
-) -> None:
-    """With random arrivals, chunks, cached prefixes and preemptions beside."""
-    expected = generate(checkpoint, prompts(), MAX_TOKENS)
-    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    settings = {"num_gpu_blocks": 30, "preemption_mode": "swap"}
-    add_draft_head(checkpoint)
-    engine = make_engine(checkpoint, pipeline_parallel_size=2, **settings, **lookahead)
-    records = []
-    try:
-        for seed in range(2):
-            rng = random.Random(seed)
-            groups = []
-            for index, prompt in enumerate(prompts()):
-                groups += engine.add_request(f"r{index}", prompt, params)
-                records += [engine.step() for _ in range(rng.randrange(2))]
-            while engine.has_unfinished_requests():
-                records.append(engine.step())
-                engine.block_manager.check()
-            outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
-            assert outputs == expected
-    finally:
-        engine.close()
-    assert any(record.execute_model_req.num_lookahead_slots for record in records)
-    assert any(record.preemptions for record in records)
-    assert records[-1].blocks.prefix_hits > 0
 
 
 def test_more_stages_than_layers(checkpoint: Path) -> None:
