@@ -41,6 +41,8 @@ from seqtop.wire.messages import Event, Step
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 SCREEN_SIZE, HELP_SIZE, FLEET_SIZE = (100, 30), (160, 44), (120, 36)
+BLOCKS_SIZE = (118, 50)
+"""A size in which the cells of the block map have room for the text of their blocks."""
 SCREENS = (
     ("blocks", ("2",)),
     ("timeline", ("3",)),
@@ -49,6 +51,7 @@ SCREENS = (
     ("help", ("L", "1", "question_mark")),
 )
 """The pictures of the other screens, with the keys that open each from the one before."""
+OTHER_SIZES = {"help": HELP_SIZE, "blocks": BLOCKS_SIZE}
 FLEET_TICKS = (420, 180, 260)
 """The ticks that the other engines of the fleet have run."""
 TOUR = (
@@ -222,7 +225,7 @@ async def draw() -> None:
             await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
         for name, keys in SCREENS:
             await pilot.press(*keys)
-            await picture(pilot, run, name, HELP_SIZE if name == "help" else SCREEN_SIZE)
+            await picture(pilot, run, name, OTHER_SIZES.get(name, SCREEN_SIZE))
         await pilot.press("escape", "T")
         await picture(pilot, run, "light", SCREEN_SIZE)
         await pilot.press("T")

@@ -50,7 +50,7 @@ _BLANK = ("", "", "background")
 def _coloured_by_role() -> Theme:
     """The dark theme with another colour for each role; their greys and blends differ, too."""
     colours = {"background": "#000000"}
-    for level, name in zip(itertools.count(115, 3), _ROLES[1:], strict=False):
+    for level, name in zip(itertools.count(85, 3), _ROLES[1:], strict=False):
         colours[name] = Color(level, level, min(level + 20, 255)).hex
     base = {name: colours.pop(name) for name in _BASE_ROLES}
     return dataclasses.replace(theme.DARK, variables=colours, **base)  # type: ignore[arg-type]

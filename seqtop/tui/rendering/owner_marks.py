@@ -5,8 +5,8 @@ import string
 from seqtop.tui.rendering.style import StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
-OWNER_STYLES = tuple(f"owner-{number}" for number in range(6))
-"""The styles of owners, which fill the cells. With 52 letters there are 156 different pairs."""
+OWNER_STYLES = tuple(f"owner-{number}" for number in range(8))
+"""The styles of owners, which fill the cells. With 52 letters there are 104 different pairs."""
 SELECTED = ("█", "selected")
 """The sign of the selected owner."""
 

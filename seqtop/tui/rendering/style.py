@@ -28,6 +28,8 @@ STYLES = frozenset(
         "owner-5-edge", "owner-0-fill", "owner-1-fill", "owner-2-fill", "owner-3-fill",
         "owner-4-fill", "owner-5-fill", "owner-0-fill-edge", "owner-1-fill-edge",
         "owner-2-fill-edge", "owner-3-fill-edge", "owner-4-fill-edge", "owner-5-fill-edge",
+        "owner-6", "owner-7", "owner-6-edge", "owner-7-edge", "owner-6-fill", "owner-7-fill",
+        "owner-6-fill-edge", "owner-7-fill-edge",
         "selected", "selected-shared", "selected-edge", "unheld", "unheld-edge",
         "unheld-cached", "unheld-cached-edge",
     }
