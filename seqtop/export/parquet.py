@@ -8,7 +8,9 @@ recording is read, so they take no memory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -179,6 +181,8 @@ def write(
         OSError: A file cannot be written.
         RecordingError: A part of the timeline cannot be read.
     """
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     directory.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as stack:
         tables = {
