@@ -1,6 +1,7 @@
 """An error that one request causes ends this request, and no other."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -15,7 +16,13 @@ from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
 from engine_stub.model_executor.sampler import prompt_logprobs
 from engine_stub.worker import model_runner
 from seqtop.checks.checker import Checker
-from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus, token_inputs
+from seqtop.sequence import (
+    PoolingParams,
+    SamplingParams,
+    SequenceGroup,
+    SequenceStatus,
+    token_inputs,
+)
 from seqtop.wire.messages import RequestFinished
 from tests.support.running import MakeEngine, Sink, drain, greedy, tokens
 
@@ -66,33 +73,60 @@ def break_rejection_sampler(engine: LLMEngine) -> None:
     )
 
 
-@pytest.mark.parametrize("num_scheduler_steps", [1, 3])
-@pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
-@pytest.mark.parametrize("logprobs", [None, 2])
-def test_the_others_go_on(
+@pytest.mark.parametrize("options", [{}, {"logprobs": 2}, {"stop": ["withheld"]}], ids=str)
+@pytest.mark.parametrize(
+    ("break_it", "settings"),
+    [
+        *itertools.product(
+            (break_detokenizer, break_end_of_text, break_sampler), ({}, {"num_scheduler_steps": 3})
+        ),
+        (break_rejection_sampler, {"speculative": "ngram"}),
+    ],
+)
+def test_the_others_go_on_and_viewers_receive_a_consistent_end(
     make_engine: MakeEngine,
     break_it: Callable[[LLMEngine], None],
-    logprobs: int | None,
-    num_scheduler_steps: int,
+    settings: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
-    def run(engine: LLMEngine, names: list[str]) -> dict[str, Any]:
-        groups = {
-            name: engine.add_request(name, PROMPTS[name], greedy(9, logprobs=logprobs))[0]
-            for name in names
-        }
-        records = drain(engine)
-        errors = {key: error for record in records for key, error in record.errors.items()}
-        return groups | {"errors": errors}
+    # A repeated prompt has drafts from its own text.
+    num_repeats, max_tokens = (6, 20) if "speculative" in settings else (1, 9)
 
-    undisturbed = run(make_engine(), ["first", "last"])
-    engine = make_engine(num_scheduler_steps=num_scheduler_steps)
+    def run(engine: LLMEngine, *names: str) -> tuple[dict[str, SequenceGroup], dict[str, str]]:
+        sink = Sink()
+        sink.publish(engine_info(engine, engine_id="test", control=False))
+        steps = StepPublisher(sink)
+        groups: dict[str, SequenceGroup] = {}
+        errors: dict[str, str] = {}
+        for name in names:
+            params = greedy(max_tokens, **options)
+            (groups[name],) = engine.add_request(name, PROMPTS[name] * num_repeats, params)
+            steps.arrived(groups[name])
+        while engine.has_unfinished_requests():
+            record = engine.step()
+            engine.block_manager.check()
+            errors |= record.errors
+            steps.stepped(record)
+        checker = Checker()
+        assert [finding for event in sink.events for finding in checker.apply(event)] == []
+        assert checker.end() == []
+        ends = {
+            event.request_id: event.status
+            for event in sink.events
+            if isinstance(event, RequestFinished)
+        }
+        assert ends == {name: group.first_seq.status for name, group in groups.items()}
+        return groups, errors
+
+    undisturbed, _ = run(make_engine(**settings), "first", "last")
+    engine = make_engine(**settings)
     break_it(engine)
-    results = run(engine, ["first", "bad", "last"])
-    assert list(results["errors"]) == ["bad"]
-    assert "OverflowError" in results["errors"]["bad"]
-    assert results["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
+    groups, errors = run(engine, "first", "bad", "last")
+    assert list(errors) == ["bad"]
+    assert "OverflowError" in errors["bad"]
+    assert groups["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
     for name in ("first", "last"):
-        assert tokens([results[name]]) == tokens([undisturbed[name]])
+        assert tokens([groups[name]]) == tokens([undisturbed[name]])
     assert engine.block_manager.stats.used == 0
     assert not engine.seq_groups
 
@@ -116,32 +150,6 @@ def test_a_beam_search_that_fails_frees_its_forks(make_engine: MakeEngine, num_b
     assert group.first_seq.status is SequenceStatus.FINISHED_ABORTED
     assert other.first_seq.get_output_len() == 9
     assert engine.block_manager.stats.used == 0
-
-
-@pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
-@pytest.mark.parametrize("num_scheduler_steps", [1, 3])
-@pytest.mark.parametrize("stop", [[], ["withheld"]])
-def test_viewers_receive_a_consistent_end(
-    make_engine: MakeEngine,
-    break_it: Callable[[LLMEngine], None],
-    num_scheduler_steps: int,
-    stop: list[str],
-) -> None:
-    engine = make_engine(num_scheduler_steps=num_scheduler_steps)
-    break_it(engine)
-    sink = Sink()
-    sink.publish(engine_info(engine, engine_id="test", control=False))
-    steps, events = StepPublisher(sink), sink.events
-    for name, prompt in PROMPTS.items():
-        for group in engine.add_request(name, prompt, greedy(9, stop=stop)):
-            steps.arrived(group)
-    while engine.has_unfinished_requests():
-        steps.stepped(engine.step())
-    ends = {event.request_id: event for event in events if isinstance(event, RequestFinished)}
-    assert ends["bad"].status is SequenceStatus.FINISHED_ABORTED
-    checker = Checker()
-    assert [finding for event in events for finding in checker.apply(event)] == []
-    assert checker.end() == []
 
 
 def test_an_error_while_a_request_is_added_refuses_it(make_engine: MakeEngine) -> None:
@@ -180,25 +188,6 @@ def test_the_client_gets_the_error(make_engine: MakeEngine, params: Any) -> None
                 pass
 
     asyncio.run(request())
-
-
-def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine: MakeEngine) -> None:
-    # A repeated prompt has drafts from its own text.
-    prompts = {name: prompt * 6 for name, prompt in PROMPTS.items()}
-
-    def run(engine: LLMEngine, names: list[str]) -> dict[str, Any]:
-        groups = {name: engine.add_request(name, prompts[name], greedy(20))[0] for name in names}
-        return groups | {"records": drain(engine)}
-
-    undisturbed = run(make_engine(speculative="ngram"), ["first", "last"])
-    engine = make_engine(speculative="ngram")
-    break_rejection_sampler(engine)
-    results = run(engine, ["first", "bad", "last"])
-    assert results["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
-    assert {key for record in results["records"] for key in record.errors} == {"bad"}
-    for name in ("first", "last"):
-        assert tokens([results[name]]) == tokens([undisturbed[name]])
-    assert engine.block_manager.stats.used == 0
 
 
 def test_prompt_logprobs_that_fail_end_their_request_only(
