@@ -1,6 +1,7 @@
 """The index of who holds which block: always that of the tables as they are."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -74,16 +75,46 @@ def test_the_index_follows_the_tables_and_tells_what_changed(seed: int) -> None:
     assert num_swapped
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=6))))
-def test_shared_blocks_are_counted(updates: list[tuple[int, list[int]]]) -> None:
+@given(
+    updates=st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=6))),
+    grows=st.lists(st.booleans()),
+    limit=st.sampled_from([-1, 0, 1, 4, 9, 10, 2**62]),
+    some=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_owners_are_those_of_the_tables_that_were_set(
+    updates: list[tuple[int, list[int]]], grows: list[bool], limit: int, some: tuple[int, int]
+) -> None:
     owners = BlockOwners()
     tables: dict[int, list[int]] = {}
-    for seq_id, table in updates:
-        owners.set_table(seq_id, table)
+    for (seq_id, blocks), is_grown in zip(updates, chain(grows, repeat(False)), strict=False):
+        before = tables.get(seq_id, [])
+        table = before + blocks if is_grown else blocks
+        num_kept = len(before) if table[: len(before)] == before else 0
+        positions, changed = owners.set_table(seq_id, table)
+        assert positions == range(num_kept, len(table))
+        assert changed == {*before[num_kept:], *table[num_kept:]}
         tables[seq_id] = table
-        counts = Counter(block for other in tables.values() for block in set(other))
-        assert owners.num_blocks == len(counts)
-        assert owners.num_shared == sum(count > 1 for count in counts.values())
+        expected: dict[int, dict[int, int]] = defaultdict(dict)
+        for other_id, other in tables.items():
+            for position, block in enumerate(other):
+                expected[block][other_id] = position
+        assert [owners.of(block) for block in range(10)] == [
+            expected.get(block, {}) for block in range(10)
+        ]
+        assert owners.among(range(*some)) == [
+            expected[block] for block in range(*some) if block in expected
+        ]
+        below = [sorted(held.items()) for held in owners.below(limit)]
+        assert sorted(below) == sorted(
+            sorted(held.items()) for block, held in expected.items() if block < limit
+        )
+        assert owners.table(seq_id) == (table or ())
+        assert (owners.num_blocks, owners.num_tables, owners.num_entries, owners.num_shared) == (
+            len(expected),
+            sum(map(bool, tables.values())),
+            sum(map(len, expected.values())),
+            sum(len(held) > 1 for held in expected.values()),
+        )
 
 
 def test_a_table_that_grows_changes_its_new_blocks_alone() -> None:
@@ -218,38 +249,6 @@ def test_at_most_sixteen_blocks_are_reserved() -> None:
         info.num_reserved_blocks = number
         index.rebuild(state)
         assert index.num_reserved == expected
-
-
-def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
-    owners = BlockOwners()
-    owners.set_table(1, [0, 5, 9])
-    owners.set_table(2, [5])
-    for limit in (-1, 0, 1, 5, 6, 10, 2**62):
-        expected = [len(owners.of(block)) for block in (0, 5, 9) if block < limit]
-        assert sorted(map(len, owners.below(limit))) == sorted(expected)
-
-
-def test_the_owners_among_some_blocks() -> None:
-    owners = BlockOwners()
-    owners.set_table(1, [0, 5, 9])
-    owners.set_table(2, [5])
-    assert owners.among(range(1, 9)) == [{1: 1, 2: 0}]
-    assert owners.among(range(10)) == [{1: 0}, {1: 1, 2: 0}, {1: 2}]
-    assert owners.among(range(6, 9)) == []
-
-
-def test_owners_follow_tables_that_grow_shrink_and_change() -> None:
-    owners = BlockOwners()
-    assert owners.set_table(1, [4, 5]) == (range(2), {4, 5})
-    assert owners.set_table(2, [4]) == (range(1), {4})
-    assert owners.set_table(1, [4, 5, 6]) == (range(2, 3), {6})
-    assert dict(owners.of(4)) == {1: 0, 2: 0}
-    assert owners.set_table(1, [7]) == (range(1), {4, 5, 6, 7})
-    assert dict(owners.of(4)) == {2: 0}
-    assert owners.num_blocks == 2
-    owners.set_table(1, [])
-    owners.set_table(2, [])
-    assert owners.num_blocks == 0
 
 
 def started() -> list[Event]:
