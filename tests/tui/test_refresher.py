@@ -106,7 +106,7 @@ def test_a_heartbeat_wakes_once(viewer: Viewer) -> None:
     assert viewer.num_wakings == len(viewer.drawn) - drawn == 10
 
 
-def test_what_comes_after_a_rest_is_drawn_at_once(viewer: Viewer) -> None:
+def test_a_change_after_a_rest_is_drawn_at_once(viewer: Viewer) -> None:
     viewer.loop.run(0.03)
     viewer.script.arrive("new")
     viewer.loop.run(0)
@@ -126,7 +126,7 @@ def test_of_much_that_comes_no_more_is_drawn_than_frames(viewer: Viewer) -> None
     assert min(gaps) >= FRAME - 1e-9
 
 
-def test_what_comes_while_a_frame_is_drawn_is_drawn_next(
+def test_a_change_while_a_frame_is_drawn_is_drawn_next(
     viewer: Viewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = viewer.ui.update

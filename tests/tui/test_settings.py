@@ -55,7 +55,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ("\udcff", "is not TOML: "),
     ],
 )
-def test_what_cannot_be_is_named_and_the_rest_holds(
+def test_settings_that_cannot_be_are_named_and_the_rest_holds(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     path = tmp_path / "config.toml"
@@ -116,7 +116,7 @@ def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert "cannot be written: " in said
 
 
-def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path: Path) -> None:
+def test_chosen_settings_are_there_the_next_time(source: ScriptedSource, tmp_path: Path) -> None:
     memory = SavedState(tmp_path / "remembered.json")
     with play(SeqtopApp(source, saved_state=memory), (100, 24)) as pilot:
         pilot.press("greater_than_sign", "r", "t", "T", "d")

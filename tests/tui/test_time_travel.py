@@ -281,7 +281,7 @@ def test_to_a_step_of_ones_choice(either: SeqtopApp) -> None:
         assert_shows(either, len(PAYLOADS))
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_messages_are_said() -> None:
     source = ScriptedSource(*events(STEPS[20]))
     rest = events()[STEPS[30] :]
     app = SeqtopApp(source, clock=lambda: 0.0)
@@ -345,7 +345,7 @@ class Unreadable(MemoryStore):
         raise RecordingError("it is broken")
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unreadable_messages_are_said() -> None:
     app = SeqtopApp(ScriptedSource(*events(), history=Unreadable()), clock=lambda: 0.0)
     with play(app) as pilot:
         pilot.press("left")

@@ -28,7 +28,7 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         assert f"{len(running)} requests were running; ← shows its last step." in text
 
 
-def test_what_the_state_drops_leaves_the_table() -> None:
+def test_sequences_that_the_state_drops_leave_the_table() -> None:
     source = ScriptedSource(max_finished=2)
     script = Script(source)
     app = SeqtopApp(source)

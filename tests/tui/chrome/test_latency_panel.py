@@ -42,7 +42,7 @@ def test_latencies_and_goodput() -> None:
         assert "Goodput" not in screen(app)
 
 
-def test_what_was_is_shown_while_paused() -> None:
+def test_past_latencies_are_shown_while_paused() -> None:
     script, app = watching(Settings(latency=True))
     with play(app, (100, 40)) as pilot:
 

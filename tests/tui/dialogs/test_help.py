@@ -79,7 +79,7 @@ def test_help_is_searched(app: SeqtopApp) -> None:
         assert isinstance(app.screen, SequencesScreen)
 
 
-def test_what_an_engine_cannot_give_is_marked_and_explained(
+def test_figures_that_an_engine_cannot_give_are_marked_and_explained(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
     assert source.state.info is not None

@@ -31,12 +31,12 @@ def timeline() -> Timeline:
         ("14:03:22.5", SeekTarget(clock=50_602.5)),
     ],
 )
-def test_what_is_typed_is_understood(text: str, expected: SeekTarget) -> None:
+def test_typed_moments_are_understood(text: str, expected: SeekTarget) -> None:
     assert parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "s", "-3", "1..2s", "25:00", "1:60", "12:00:61", "3x"])
-def test_what_is_not_is_refused_with_what_would_be(text: str) -> None:
+def test_other_words_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="Type a step or a time: 1234"):
         parse(text)
 

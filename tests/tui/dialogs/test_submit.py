@@ -46,7 +46,7 @@ def test_all_pasted_lines_are_submitted(source: ScriptedSource, app: SeqtopApp) 
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["answered-first", "arrives-first"])
-def test_what_was_submitted_is_in_sight_until_it_runs(
+def test_a_submitted_request_is_in_sight_until_it_runs(
     monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     source = ScriptedSource()
@@ -90,7 +90,9 @@ def test_what_was_submitted_is_in_sight_until_it_runs(
         until(pilot, lambda: not is_in_sight())
 
 
-def test_what_cannot_be_sampled_is_not_submitted(source: ScriptedSource, app: SeqtopApp) -> None:
+def test_parameters_that_cannot_be_are_not_submitted(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
     with play(app) as pilot:
         for tokens, temperature in (("0", "1"), ("", "1"), ("9", "-1")):
             pilot.press("n")

@@ -119,7 +119,7 @@ def test_a_large_cell_has_the_text_of_its_block() -> None:
         assert blocks[1][:room].strip() not in screen(app), "its blocks are free"
 
 
-def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
+def test_cells_show_whose_blocks_they_are(source: ScriptedSource, app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
         pilot.press("2", "b", *"255", "enter")
         drawn = pool(app).visible_lines(0, pool(app).block_grid.height)
@@ -140,7 +140,7 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
         assert f"▌  {0:>2}" in screen(app)
 
 
-def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
+def test_cached_blocks_have_a_sign_of_their_own() -> None:
     source = ScriptedSource()
     script = scene(source, tells_cached=True)
     app = SeqtopApp(source, clock=lambda: 0.0)

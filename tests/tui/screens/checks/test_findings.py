@@ -9,7 +9,7 @@ from tests.support.checks_screen import KEY
 from tests.support.piloting import checked, play
 
 
-def test_what_comes_after_the_moment_on_show_is_dim(app: SeqtopApp) -> None:
+def test_findings_after_the_moment_on_show_are_dim(app: SeqtopApp) -> None:
     with play(app, (100, 24)) as pilot:
         pilot.press(KEY)
         checked(app, pilot)

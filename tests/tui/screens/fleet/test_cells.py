@@ -21,7 +21,7 @@ def test_an_endpoint_keeps_its_port(width: int) -> None:
 
 
 @pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
-def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
+def test_an_engine_that_has_ended_has_no_rates(state: ConnectionState) -> None:
     source = ScriptedSource()
     ui = SeqtopApp(source, clock=lambda: 0.0).ui
     source.after_event = ui.update

@@ -51,7 +51,7 @@ FIELDS = "there are kv, running, waiting, swapped, free, prefill, decode"
         ("running>1parsec", "no unit 'parsec': there are k, M, G, us, ms, s, m, h"),
     ],
 )
-def test_what_is_no_filter(source: str, words: str) -> None:
+def test_words_that_are_no_filter_are_refused(source: str, words: str) -> None:
     with pytest.raises(FilterError) as error:
         parse_engine_filter(source)
     assert str(error.value) == words

@@ -92,7 +92,7 @@ def test_picture(fleet: SeqtopApp, snap_compare: Snapshots) -> None:
     assert snap_compare(fleet)
 
 
-def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
+def test_a_lost_engine_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
     with play(fleet) as pilot:
         until(pilot, lambda: "2 live" in screen(fleet))
         before = sources[0].state.num_by_status[SequenceStatus.RUNNING]

@@ -8,7 +8,7 @@ from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
 
 
-def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
+def test_changes_of_other_engines_are_seen(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
     with play(fleet, (120, 24)) as pilot:
 
         def row() -> str:

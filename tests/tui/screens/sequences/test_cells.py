@@ -58,7 +58,7 @@ def test_at_80_columns_the_essential_is_there() -> None:
 
 
 @pytest.mark.parametrize("width", [38, 78, 118])
-def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
+def test_the_sorted_column_can_be_seen(width: int) -> None:
     for key in FIELDS:
         shown = [column.key for column in arrange(width, sort_key=key)]
         assert key in shown

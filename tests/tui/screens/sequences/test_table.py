@@ -142,7 +142,7 @@ def test_a_pause_does_not_scroll_the_table(app: SeqtopApp) -> None:
         assert rows.scroll_offset.y == top
 
 
-def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
+def test_found_words_are_highlighted(app: SeqtopApp) -> None:
     with play(app, (100, 30)) as pilot:
         pilot.press("backslash", *"eq-1", "enter")
         ink = app.screen.get_component_rich_style("style--match", partial=True)
