@@ -5,6 +5,7 @@ Run by `make test-transformers`.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from stepping import (
     stepped,
 )
 from transformers.generation.continuous_batching import input_outputs
+
+from seqtop.adapters.publisher_process import PublisherProcess
 
 BATCHES_ASYNCHRONOUSLY = hasattr(
     input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types"
@@ -147,3 +150,20 @@ def test_viewer_shows_the_processors_state(
     )
     if scheduler == "fifo":
         assert expected <= seen
+
+
+@pytest.mark.parametrize("name", ["a small pool", "samples in a small pool", "offloading"])
+def test_viewer_has_the_processors_state_again_after_a_gap(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, workload, _ = WORKLOADS[name]
+    allow_without_gpu(monkeypatch)
+    calls = itertools.count()
+    monkeypatch.setattr(
+        PublisherProcess, "wants_all_requests", property(lambda _: next(calls) % 7 == 6)
+    )
+    with stepped(make_manager(make_model(), **options)) as engine:
+        # What has been before a gap is unknown.
+        engine.unknown = {"preemptions", "cached"}
+        workload(engine)
+    assert engine.session.connection.num_resyncs > 3

@@ -47,6 +47,9 @@ class _Request(msgspec.Struct, gc=False):
     state: Any
     """Its `RequestState`. A soft reset replaces it by a new one with the same id."""
     num_prompt_tokens: int
+    parent: str = ""
+    """The id of the request that it is a sample of; empty for none."""
+    was_preempted: bool = False
     num_generated: int = 0
     """The reported part of `state.generated_tokens`."""
     table: list[int] = []
@@ -186,20 +189,23 @@ class ProcessorObserver:
     def _arrive(self, state: Any) -> Arrived:
         """Returns the arrival of a request, which is reported from now on."""
         num_prompt_tokens = _num_prompt_tokens(state)
-        self._requests[state.request_id] = _Request(state, num_prompt_tokens)
-        return self._arrived(state, num_prompt_tokens)
+        parent = self._parents.pop(state.request_id, "")
+        request = _Request(state, num_prompt_tokens, parent)
+        self._requests[state.request_id] = request
+        return self._arrived(request)
 
-    def _arrived(self, state: Any, num_prompt_tokens: int) -> Arrived:
+    def _arrived(self, request: _Request) -> Arrived:
+        state, num_prompt_tokens = request.state, request.num_prompt_tokens
         eos = getattr(state, "_eos_token_ids", ())
         return Arrived(
             request_id=state.request_id,
             arrival_time=self._clock() - (self._timer() - state.created_time),
-            status="WAITING",
+            status="PREEMPTED" if request.was_preempted else "WAITING",
             priority=0,
             num_prompt_tokens=num_prompt_tokens,
             prompt_token_ids=state.initial_tokens[:num_prompt_tokens],
             sampling_params=self._sampling_params(state, num_prompt_tokens),
-            parent_request_id=self._parents.pop(state.request_id, ""),
+            parent_request_id=request.parent,
             eos_token_id=next(iter(eos)) if len(eos) == 1 else None,
         )
 
@@ -230,6 +236,7 @@ class ProcessorObserver:
             self._hits.pop(request_id, None)
         request.state, request.is_active = state, False
         request.table, request.size = [], 0
+        request.was_preempted = True
         if not is_swap:
             request.num_generated = 0
         self._running = None
@@ -407,11 +414,7 @@ class ProcessorObserver:
             num_cached_blocks=num_cached,
             num_prefix_queries=self._num_queries,
             num_prefix_hits=self._num_hits,
-            running_statuses={
-                state.request_id: _STARVED
-                for state, _ in getattr(self._scheduler, "starved_requests", ())
-                if state.request_id in active
-            },
+            running_statuses=self._running_statuses(),
             num_free_cpu_blocks=self._num_free_cpu_blocks(),
         )
         self._forget_ended()
@@ -422,6 +425,14 @@ class ProcessorObserver:
         self._late = []
         if self._publisher.wants_all_requests:
             self._publisher.send(self.all_requests())
+
+    def _running_statuses(self) -> dict[str, str]:
+        active = self._scheduler.active_requests
+        return {
+            state.request_id: _STARVED
+            for state, _ in getattr(self._scheduler, "starved_requests", ())
+            if state.request_id in active
+        }
 
     def _take_scheduled(self, batch: _Batch) -> list[Scheduled]:
         """Returns the calls of `schedule_batch` since the last step."""
@@ -560,10 +571,12 @@ class ProcessorObserver:
             if request_id not in active
         ]
         num_cached = self._blocks.num_cached
-        self._requests = {}
+        before, self._requests = self._requests, {}
         return AllRequests(
             time=self._clock(),
-            requests=[self._current(state, active) for state in (*active.values(), *waiting)],
+            requests=[
+                self._current(state, active, before) for state in (*active.values(), *waiting)
+            ],
             num_waiting=self._num_waiting(),
             num_free_blocks=self._blocks.num_free() + num_cached,
             num_cached_blocks=num_cached,
@@ -572,13 +585,21 @@ class ProcessorObserver:
             num_free_cpu_blocks=self._num_free_cpu_blocks(),
         )
 
-    def _current(self, state: Any, active: dict[str, Any]) -> CurrentRequest:
-        arrived = self._arrive(state)
-        request, is_active = self._requests[state.request_id], state.request_id in active
+    def _current(
+        self, state: Any, active: dict[str, Any], before: dict[str, _Request]
+    ) -> CurrentRequest:
+        request = _Request(state, _num_prompt_tokens(state))
+        self._requests[state.request_id] = request
+        if known := before.get(state.request_id):
+            request.parent, request.was_preempted = known.parent, known.was_preempted
+        arrived, is_active = self._arrived(request), state.request_id in active
         request.num_generated = len(state.generated_tokens)
         is_swapped = getattr(state, "is_cpu_offloaded", False)
         if is_swapped:
             self._note_swapped(request)
+            arrived.status = "SWAPPED"
+        elif is_active:
+            arrived.status = self._running_statuses().get(state.request_id, "RUNNING")
         output = state.initial_tokens[request.num_prompt_tokens :] + state.generated_tokens
         return CurrentRequest(
             arrived=arrived,

@@ -8,7 +8,7 @@ have signs of their own. If a pool has more blocks than cells fit, a cell stands
 from collections.abc import Iterable, Mapping
 
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.block_index import BlockIndex
+from seqtop.state.block_index import BlockIndex, has_positions
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import is_narrow, safe_text
 from seqtop.tui.rendering.bars import row
@@ -139,6 +139,8 @@ class BlockTexts:
         It is that of the block's first owner, or of the sequence that wrote it into the prefix
         cache. For a part of a prompt, of which only the whole text is known, it is the token ids.
         """
+        if not has_positions(state.info):
+            return ""
         owner = next(iter(index.owners(block).items()), None)
         if owner is None and state.cached_blocks is not None:
             writer = state.cached_blocks.get(block)

@@ -88,3 +88,20 @@ def test_owners_that_have_released_the_block_since_the_last_frame_are_left_out()
                 else:
                     assert tables[holding.group][holding.position] == block
     assert num_left_out
+
+
+def test_nothing_is_said_about_the_tokens_of_a_block_in_a_ring() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("one", num_prompt=20)
+    source.state.requests["one"].prompt_token_ids = Ints.of(range(100, 120))
+    script.step(prefill={"one": 20})
+    source.state.info.kv_cache_specs = [{"kind": "sliding_attention", "has_positions": False}]
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (100, 24)) as pilot:
+        pilot.press("2")
+        text = words(app)
+        assert "The place of this block in its table does not say which tokens it holds." in text
+        assert "logical block 0 of 2" in text
+        assert "tokens 0 to 15" not in text
+        assert "slots filled" not in text
