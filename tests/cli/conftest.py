@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from seqtop.live.session import Session
 from tests.support.commands import ENGINE
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="package")  # an engine at work is to end with the tests that need it
@@ -21,6 +22,8 @@ def engine() -> Iterator[str]:
         )
         assert process.stdout is not None
         assert "published at" in process.stdout.readline()
+        with Session(endpoint) as session:
+            wait_until(lambda: bool(session.state.requests))
         yield endpoint
         process.terminate()
         assert process.wait(SECONDS) == 0
