@@ -26,7 +26,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 
 from seqtop.tui import theme
-from tests.support.piloting import Pilot, play
+from tests.support.piloting import Pilot, play, screen, until
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")
 _ATTRIBUTES = ("bold", "dim", "italic", "blink", *_SHOWN_ON_BLANKS)
@@ -95,6 +95,8 @@ class Snapshots:
                 run_before(pilot)
                 pilot.pause()
             pilot.press(*press)
+            # Some panes read the history a little in each frame.
+            until(pilot, lambda: "Reading the history" not in screen(app))
             self._compare(picture(app), of)
             if run_after is not None:
                 run_after(pilot)
