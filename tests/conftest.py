@@ -65,6 +65,13 @@ def endpoint() -> Iterator[str]:
         yield f"ipc://{Path(directory, 'e')}"
 
 
+@pytest.fixture
+def endpoints() -> Iterator[tuple[str, str]]:
+    """The endpoints of a publisher of KV-cache events: of its stream, and of its replay."""
+    with TemporaryDirectory(prefix="sq") as name:
+        yield f"ipc://{Path(name, 'e')}", f"ipc://{Path(name, 'r')}"
+
+
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of a recording of a scripted run of eighty steps."""

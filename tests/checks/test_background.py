@@ -9,10 +9,10 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.stream_checker import MAX_FINDINGS
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
+from tests.support.broken_recordings import Unreadable
 from tests.support.random_engine import RandomEngine
 
 PAYLOADS = [codec.encode(event) for event in RandomEngine(11, 60, num_blocks=24)]
@@ -159,11 +159,6 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     assert review.num_findings == num_findings
     numbers = [located.number for located in review.findings()]
     assert numbers == list(range(21, num_findings + 1))
-
-
-class Unreadable(MemoryStore):
-    def _read(self, stored: CompressedData) -> bytes:
-        raise RecordingError("it is broken")
 
 
 def test_an_unreadable_message_is_a_gap_and_no_endless_loop() -> None:

@@ -1,9 +1,7 @@
 """`--kv-events` as a user types it: in a terminal, and for scripts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 
 import pytest
@@ -14,12 +12,6 @@ from tests.support.kv_publisher import KvPublisher, removed, stored
 from tests.support.terminal import Terminal
 
 MODEL = Path(__file__).parents[2] / "engine_stub" / "weights"
-
-
-@pytest.fixture
-def endpoints() -> Iterator[tuple[str, str]]:
-    with TemporaryDirectory(prefix="sq") as name:
-        yield f"ipc://{Path(name, 'e')}", f"ipc://{Path(name, 'r')}"
 
 
 def test_show_prints_what_is_cached(endpoints: tuple[str, str]) -> None:

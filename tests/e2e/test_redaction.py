@@ -26,15 +26,8 @@ from seqtop.wire import codec
 from seqtop.wire.messages import (
     SnapshotRequest,
 )
-from tests.support.recordings import unpacked
+from tests.support.recordings import traces, unpacked
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
-
-
-def traces(data: bytes, words: list[bytes], ids: list[int]) -> list[bytes]:
-    """Which of `words`, or of the bytes of `ids` in either order, are in `data`."""
-    forms = [struct.pack(order, number) for number in ids for order in ("<i", ">i")]
-    return [secret for secret in (*words, *forms) if secret in data]
-
 
 PROMPTS = ("The quixotic xylophone", "Zanzibar hums a hymn of zinc")
 

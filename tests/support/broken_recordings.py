@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from seqtop.history import FileWriter
+from seqtop.history import FileWriter, RecordingError
 from seqtop.history.file_format import EventsHeader, KeyframeHeader
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.timeline import CompressedData
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Event
@@ -49,3 +51,10 @@ def damage(path: Path, how: str) -> None:
             path.write_bytes(whole[:middle])
         case "bad events" | "bad keyframe":
             path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+
+
+class Unreadable(MemoryStore):
+    """A history whose compressed parts cannot be read."""
+
+    def _read(self, stored: CompressedData) -> bytes:
+        raise RecordingError("it is broken")

@@ -76,3 +76,9 @@ def unpacked(path: Path) -> bytes:
             contents += zstandard.ZstdDecompressor().decompressobj().decompress(data[at:])
         at += 4
     return data + bytes(contents)
+
+
+def traces(data: bytes, words: list[bytes], ids: list[int]) -> list[bytes]:
+    """Which of `words`, or of the bytes of `ids` in either order, are in `data`."""
+    forms = [struct.pack(order, number) for number in ids for order in ("<i", ">i")]
+    return [secret for secret in (*words, *forms) if secret in data]

@@ -12,7 +12,7 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
-from seqtop.history.timeline import CompressedData, RecordingError
+from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
@@ -28,6 +28,7 @@ from seqtop.tui.time_travel import TimeTravel
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support import events as builders
+from tests.support.broken_recordings import Unreadable
 from tests.support.piloting import notices, play, screen, selected, until, words
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, encoded, frames_of
@@ -338,11 +339,6 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         pilot.press("space", "space", "left")
         assert "The engine was restarted in between." in text_after("0")
         assert "restart" not in text_after("right")
-
-
-class Unreadable(MemoryStore):
-    def _read(self, stored: CompressedData) -> bytes:
-        raise RecordingError("it is broken")
 
 
 def test_unreadable_messages_are_said() -> None:

@@ -1,6 +1,5 @@
 """Redacted messages and states contain no text and no tokens, byte by byte."""
 
-import struct
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -44,16 +43,11 @@ from seqtop.wire.snapshot import (
 )
 from tests.support import events
 from tests.support.events import engine_info
+from tests.support.recordings import traces
 
 SECRET = "xylophone"
 ID = 0x5EC2E7_11
 """A token id whose bytes are found nowhere else."""
-
-
-def traces(data: bytes, words: list[bytes], ids: list[int]) -> list[bytes]:
-    """Which of `words`, or of the bytes of `ids` in either order, are in `data`."""
-    forms = [struct.pack(order, number) for number in ids for order in ("<i", ">i")]
-    return [secret for secret in (*words, *forms) if secret in data]
 
 
 def params() -> SamplingParams:
