@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, TypeGuard
+from typing import Generic, TypeGuard, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -28,10 +28,12 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
     StepStats,
+    WaitCause,
     WaitReason,
 )
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
+_CAUSES: tuple[str, ...] = get_args(WaitCause)
 _RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
@@ -239,7 +241,13 @@ class Comparison(Generic[R]):
     def _add(
         self, request_id: str, request: R, description: RequestDescription, time: float
     ) -> RequestArrived:
-        """Announces a request, and returns its announcement."""
+        """Announces a request, and returns its announcement.
+
+        Raises:
+            TypeError: The id is no string: no viewer could decode it.
+        """
+        if not isinstance(request_id, str):
+            raise TypeError(f"the request id {request_id!r} is no str")
         arrival_time = time if description.arrival_time is None else description.arrival_time
         prompt_ids = description.token_ids[: description.num_prompt_tokens]
         arrival = RequestArrived(
@@ -369,6 +377,8 @@ def _final(status: SequenceStatus) -> SequenceStatus:
 
 def _mistake(published: _Published[R], description: RequestDescription) -> str | None:
     """Returns what an adapter says of a request that cannot be; `None` if it can."""
+    if description.wait_cause is not None and description.wait_cause not in _CAUSES:
+        return f"has the wait_cause {description.wait_cause!r}: there are {', '.join(_CAUSES)}"
     if description.status == SequenceStatus.SWAPPED:
         return "is SWAPPED, which seqtop.publish does not support"
     num_prompt_tokens = published.arrival.num_prompt_tokens

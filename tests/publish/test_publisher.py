@@ -163,6 +163,39 @@ def test_a_request_that_runs_again_has_lost_all_that_it_had_computed(
 
 
 @pytest.mark.parametrize(
+    ("request_id", "changes", "sentence"),
+    [
+        (7, {}, "the request id 7 is no str"),
+        ("a", {"wait_cause": "busy"}, "request 'a' has the wait_cause 'busy': there are no_blocks"),
+        ("a", {"status": SequenceStatus.SWAPPED}, "request 'a' is SWAPPED"),
+        ("a", {"num_prompt_tokens": 7}, "request 'a' has 7 prompt tokens, and had 8"),
+        ("a", {"token_ids": [1, 2]}, "request 'a' has 2 tokens, and had 8"),
+    ],
+)
+def test_a_mistake_of_an_adapter_is_named(
+    request_id: Any, changes: dict[str, Any], sentence: str
+) -> None:
+    description = RequestDescription(
+        status=SequenceStatus.WAITING,
+        token_ids=[*range(8)],
+        num_prompt_tokens=8,
+        num_computed_tokens=0,
+        block_table=[],
+    )
+    adapter: Any = SimpleNamespace(
+        requests=lambda: {request_id: 0},
+        describe_request=lambda _: description,
+        is_waiting=lambda _: False,
+        num_free_blocks=lambda: 9,
+    )
+    comparison = Comparison[Any](adapter, MyAdapter(Engine()).describe_engine())
+    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+        [*comparison.between_steps(1.0)]
+        description = dataclasses.replace(description, **changes)
+        [*comparison.after_step(1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
     "config",
     [
         Config(),
