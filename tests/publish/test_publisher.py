@@ -189,10 +189,15 @@ def test_a_mistake_of_an_adapter_is_named(
         num_free_blocks=lambda: 9,
     )
     comparison = Comparison[Any](adapter, MyAdapter(Engine()).describe_engine())
-    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+
+    def publish() -> None:
+        nonlocal description
         [*comparison.between_steps(1.0)]
         description = dataclasses.replace(description, **changes)
         [*comparison.after_step(1.0, 2.0)]
+
+    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+        publish()
 
 
 @pytest.mark.parametrize(
