@@ -14,8 +14,8 @@ from seqtop.whatif.step_time import StepTime, StepTimeError, fit
 from seqtop.whatif.workload import StepInputs, inputs
 from seqtop.wire.messages import Event, Step
 
-_MAX_STEPS = 2_000
-"""The last steps to which the model of their times is fitted."""
+_MAX_STEPS = 500
+"""The last steps to which the model of their times is fitted: a frame waits for the fit."""
 _GROWTH = 1.1
 """It is fitted again when there are so many times as many steps."""
 
