@@ -140,3 +140,30 @@ def test_never_fits_is_proven_by_figures(payloads: list[bytes]) -> None:
     (finding,) = check(mutated(payloads, "never-fits"))
     assert (finding.severity, finding.request_id, finding.step) == ("error", "req-1", 1)
     assert finding.message == "its prompt of 33 tokens needs 9 blocks, the pool has 8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {},
+            (
+                "nothing runs, and the first request misses 1 block: 2 are available, and requests"
+                " that wait behind it hold 6 (1 request); aborting req-2 would free 6"
+            ),
+        ),
+        ({"engine_status": "WAITING_FOR_REMOTE_KVS"}, None),  # its transfer ends
+        ({"status": RUNNING}, None),  # it decodes in a step that has not ended
+        ({"status": SequenceStatus.FINISHED_STOPPED}, None),
+    ],
+)
+def test_a_deadlock_has_a_holder_that_waits_for_its_turn(
+    payloads: list[bytes], changes: dict[str, Any], message: str | None
+) -> None:
+    run = mutated(payloads, "deadlock")
+    for update in (update for own in steps_of(run) for update in own.sequences):
+        for name, value in changes.items():
+            setattr(update, name, value)
+    found = [finding for finding in check(run) if finding.rule == "deadlock"]
+    assert [finding.message for finding in found] == ([] if message is None else [message])
+    assert [finding.step for finding in found] == [2] * len(found)

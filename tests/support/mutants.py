@@ -451,6 +451,20 @@ def wait_for_free_blocks(run: Run) -> None:
         run.append(builders.step(number, sequences=[decoded], stats=figures, wait_reasons=[reason]))
 
 
+def wait_for_each_other(run: Run) -> None:
+    """The first request misses a block, and the second one, which waits too, has six of eight."""
+    in_blocks_of_four(run, 12, 24)
+    holds = SequenceUpdate(seq_id=2, status=SequenceStatus.WAITING, block_table=[*range(6)])
+    figures = stats(num_used_blocks=6, num_free_blocks=2, num_waiting=2)
+    reason = builders.wait_reason("req-1", "no_blocks", 1)
+    run += [
+        builders.step(
+            number, sequences=[holds] * (number == 0), stats=figures, wait_reasons=[reason]
+        )
+        for number in range(4)
+    ]
+
+
 def ask_too_much(run: Run) -> None:
     """A request of nine blocks waits in a pool of eight."""
     in_blocks_of_four(run, 33)
@@ -499,6 +513,7 @@ SCHEDULING_MUTANTS: list[Mutant] = [
 ]
 LIVENESS_MUTANTS: list[Mutant] = [
     ("no-progress", spin),
+    ("deadlock", wait_for_each_other),
     ("never-fits", ask_too_much),
     ("overtaken", overlook),
     ("thrash", preempt_thrice_more),
