@@ -6,7 +6,7 @@ from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.arrays import Floats
 from tests.support.checks_screen import KEY as CHECKS
-from tests.support.piloting import Pilot, checked
+from tests.support.piloting import Pilot, checked, screen, until
 from tests.support.scripted import ScriptedSource, scene
 from tests.support.snapshots import Snapshots
 
@@ -22,8 +22,12 @@ def lively() -> SeqtopApp:
 
 
 def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapshots) -> None:
-    keys = ["down"] * 8 + ["enter", "right_square_bracket", "right_square_bracket"]
-    assert snap_compare(lively, terminal_size=(120, 40), press=keys)
+    def explain(pilot: Pilot) -> None:
+        pilot.press(*["down"] * 8, "enter", "right_square_bracket", "right_square_bracket")
+        until(pilot, lambda: "first token" in screen(lively))
+        until(pilot, lambda: "Reading the history" not in screen(lively))
+
+    assert snap_compare(lively, terminal_size=(120, 40), run_before=explain)
 
 
 @pytest.mark.parametrize(
