@@ -16,7 +16,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from stepping import SECONDS, abort, alone, generate, make_scheduler, run_loop, stepped
+from stepping import (
+    SECONDS,
+    abort,
+    alone,
+    generate,
+    go_on,
+    make_scheduler,
+    pause,
+    run_loop,
+    stepped,
+)
 
 from seqtop.adapters.sglang.hook import follow
 from seqtop.live.connection import ConnectionState
@@ -25,6 +35,10 @@ from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.transport.publisher_settings import PublisherSettings
 
+KINDS = {"chunk", "chunk aborted", "prefix hit", "prefix miss"} | {
+    "retracted",
+    "retracted in a pause",
+}
 CORES = {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}
 HOOKS = (
     "_after_add",
@@ -40,7 +54,7 @@ HOOKS = (
 
 
 def work(scheduler: Any, name: str = "") -> Iterator[list[Any]]:
-    """What a scheduler receives, turn by turn: chunks, prefix hits, retractions and aborts."""
+    """What a scheduler receives, turn by turn: chunks, hits, retractions, aborts and a pause."""
     shared = [100 + i for i in range(40)]
 
     def new(request: str, ids: list[int], length: int) -> Any:
@@ -49,29 +63,45 @@ def work(scheduler: Any, name: str = "") -> Iterator[list[Any]]:
     yield [new("first", shared + [300] * 8, 10)]
     for _ in range(14):
         yield []
+    yield [new("running", shared + [450] * 5, 60)]
+    for _ in range(8):
+        yield []
+    yield [abort(f"{name}running")]
+    for _ in range(3):
+        yield []
+    yield [new("halved", [850 + i for i in range(150)], 5)]
+    yield []
+    yield [abort(f"{name}halved")]
+    for _ in range(3):
+        yield []
     for i in range(4):
         # One by one: of two at once, the admission sees that they do not fit.
         yield [new(f"r{i}", shared + [400 + i] * 10, 90 + 5 * i)]
         yield []
         yield []
-    yield [new("running", shared + [500] * 5, 200), new("twin", shared + [500] * 5, 30)]
+    yield [new("late", shared + [500] * 5, 200), new("twin", shared + [500] * 5, 30)]
     yield []
     yield [new("long", [600 + i for i in range(100)], 5)]
     for _ in range(8):
         yield []
     yield [new("queued", [700 + i for i in range(150)], 50)]
     yield []
-    yield [abort(f"{name}running"), abort(f"{name}queued")]
+    yield [abort(f"{name}late"), abort(f"{name}queued")]
     yield []
     yield [new("chunked", [800 + i for i in range(150)], 5)]
-    for _ in range(100):
+    for _ in range(80):
+        yield []
+    yield [pause()]
+    yield []
+    yield [go_on()]
+    for _ in range(80):
         yield []
     while not scheduler.is_fully_idle():
         yield []
 
 
 SERVED = {"first", "r0", "r1", "r2", "r3", "twin", "long", "chunked"}
-ABORTED = {"running", "queued"}
+ABORTED = {"halved", "late", "queued", "running"}
 NUM_REQUESTS = len(SERVED) + len(ABORTED)
 
 
@@ -83,7 +113,10 @@ def check_work(page_size: int, overlap: bool, core: str) -> None:
     assert type(scheduler.tree_cache.tree_core).__name__ == core
     with stepped(scheduler) as engine:
         engine.run(work(scheduler))
-    assert engine.spy.kinds == {"chunk", "prefix hit", "prefix miss", "retracted"}
+    assert engine.spy.kinds == KINDS
+    num_output = {req.rid: len(req.output_ids) for req in engine.spy.reqs}
+    assert [num_output[name] > 0 for name in ("running", "late", "queued")] == [True, False, False]
+    assert num_output["running"] < 60
     assert len(engine.spy.reqs) == NUM_REQUESTS
     print(
         f"\nSGLang {sglang.__version__}, pages of {page_size}, overlap {overlap}, {core}:"

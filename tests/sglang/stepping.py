@@ -127,6 +127,19 @@ def abort(rid: str) -> Any:
     return AbortReq(rid=rid)
 
 
+def pause() -> Any:
+    """Retracts all running requests, until `go_on`."""
+    from sglang.srt.managers.io_struct import PauseGenerationReqInput
+
+    return PauseGenerationReqInput(mode="retract")
+
+
+def go_on() -> Any:
+    from sglang.srt.managers.io_struct import ContinueGenerationReqInput
+
+    return ContinueGenerationReqInput()
+
+
 def run_loop(
     scheduler: Any, turns: Iterator[list[Any]], finish: Callable[[], None] = lambda: None
 ) -> None:
@@ -218,7 +231,8 @@ class Spy:
             return result
 
         def retracted(req: Any) -> Any:
-            self.kinds.add("retracted")
+            is_paused = getattr(scheduler, "_engine_paused", False)
+            self.kinds.add("retracted in a pause" if is_paused else "retracted")
             self.cached.pop(req.rid, None)
             return retract(req)
 
@@ -227,6 +241,15 @@ class Spy:
             self.refused = [req.rid] if result.name == "NO_TOKEN" else []
             return result
 
+        stop = kind.process_pending_chunked_abort
+
+        def stopped(this: Any) -> Any:
+            req = this._pending_chunked_abort_req
+            if req is not None and req is this.chunked_req:
+                self.kinds.add("chunk aborted")
+            return stop(this)
+
+        self._patch.setattr(kind, "process_pending_chunked_abort", stopped)
         self._patch.setattr(kind, "_add_request_to_queue", added)
         self._patch.setattr(kind, "run_batch", ran)
         self._patch.setattr(kind, "process_batch_result", processed)
