@@ -226,11 +226,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 8))
     def lose_in_the_queue(self, count: int) -> None:
-        """The queue of the publisher is full during some steps."""
+        """The queue of the publisher is full during some steps, after which a request is left."""
+        self.arrive(0, GREEDY, 0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.publisher, "_require_room", _refuse)
             self.step(count)
-        self.step(1)
+        self.look()
 
     @rule()
     def restart(self) -> None:
