@@ -224,14 +224,12 @@ def test_without_an_endpoint_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch)
 
 
 PROGRAM = """
-import os
 import sys
 sys.path.insert(0, sys.argv[1])
 from served_against_transformers import answers, ask, new_manager
-from tests.support.waiting import wait_until
 manager = new_manager()
 manager.start()
-wait_until(lambda: os.path.exists(os.environ["SEQTOP_BIND"].removeprefix("ipc://")))
+sys.stdin.readline()
 ask(manager)
 print(len(answers(manager)), flush=True)
 manager.stop(block=True)
@@ -241,14 +239,12 @@ manager.stop(block=True)
 def test_a_program_runs_with_all_its_managers_followed(endpoint: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    with Session(endpoint) as session:
-        result = subprocess.run(
-            [sys.executable, "-m", "seqtop.adapters.transformers", str(program), str(HERE)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout == f"{NUM_REQUESTS}\n"
-        assert "to view this engine, run: seqtop attach" in result.stderr
+    command = [sys.executable, "-m", "seqtop.adapters.transformers", str(program), str(HERE)]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with Session(endpoint) as session, subprocess.Popen(command, text=True, **pipes) as process:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        output, log = process.communicate("\n")
+        assert process.returncode == 0, log
+        assert output == f"{NUM_REQUESTS}\n"
+        assert "to view this engine, run: seqtop attach" in log
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
