@@ -159,6 +159,7 @@ def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -
             recording.at(position)
         after = recording.keyframe_after(position)
         assert_same(recording.at(after), wanted_at(after))
+        assert recording.keyframe_after(recording.last) is None
 
 
 @pytest.mark.parametrize(
