@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ def load_detokenizer(tokenizer: str | None, revision: str | None) -> StreamDetok
     try:
         return StreamDetokenizer(tokenizer, revision)
     except TokenizerError as error:
-        print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - the engine's log
+        with contextlib.suppress(OSError):  # of a full disk
+            print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - the engine's log
         return None
 
 

@@ -236,7 +236,8 @@ def _directory_of(address: str) -> Path:
 
 
 def _log(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201 - goes to the engine's log
+    with contextlib.suppress(OSError):  # of a full disk
+        print(line, file=sys.stderr)  # noqa: T201 - goes to the engine's log
 
 
 if __name__ == "__main__":
