@@ -168,7 +168,7 @@ def test_the_commands_of_the_readme(
         num_run += len(commands)
     assert num_run > 8
     assert {path.name for path in tmp_path.glob("*.seqtop.*")} == {
-        "seqtop-new.seqtop.json",
+        "seqtop-new.seqtop.pftrace",
         "seqtop-new.seqtop.csv",
         "seqtop-new.seqtop.html",
     }

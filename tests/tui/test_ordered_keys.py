@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
@@ -27,6 +27,8 @@ def kept() -> ScriptedSource:
 
 def typed(app: SeqtopApp) -> str:
     field = app.focused
+    if isinstance(field, TextArea):
+        return field.text
     return field.value if isinstance(field, Input) else ""
 
 
