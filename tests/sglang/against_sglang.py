@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from stepping import SECONDS, Watch
+from stepping import SECONDS, THRESHOLDS
 
 from seqtop.live import local_engines
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from tests.support.watch import Watch
 
 HERE = Path(__file__).resolve().parent
 STARTS_WITHIN = 120.0
@@ -81,7 +82,7 @@ def test_a_viewer_shows_what_clients_were_told(arguments: list[str]) -> None:
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
         with sglang(*arguments, SEQTOP_BIND=endpoint) as process, Session(endpoint) as session:
-            watch = Watch()
+            watch = Watch(THRESHOLDS)
             session.add_listener(watch.note)
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             told = serve(process)

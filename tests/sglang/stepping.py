@@ -22,18 +22,14 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.sglang.hook import follow
-from seqtop.checks.checker import Checker
-from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire import parsing
 from seqtop.wire.batch import members
-from seqtop.wire.messages import Step
+from tests.support.watch import Watch
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
@@ -156,29 +152,6 @@ def run_loop(
     scheduler.request_receiver = SimpleNamespace(recv_requests=receive)
     scheduler.gracefully_exit = False
     scheduler.run_event_loop()
-
-
-class Watch:
-    """What `seqtop check` finds, as a listener."""
-
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.step: Step | None = None
-        """The last step."""
-        self._checker = Checker(thresholds=THRESHOLDS)
-
-    def note(self, change: StateChange) -> None:
-        if change.event is not None:
-            event = parsing.event(change.payload)
-            self.findings += self._checker.apply(event)
-            if isinstance(event, Step):
-                self.step = event
-        elif change.state.info is not None:
-            self._checker = Checker(thresholds=THRESHOLDS)
-            self._checker.apply(change.state.info)
-
-    def end(self) -> None:
-        self.findings += self._checker.end()
 
 
 class Spy:
@@ -483,7 +456,7 @@ def stepped(scheduler: Any, rules: Collection[str] = ()) -> Iterator[SteppedSche
         spy = Spy(scheduler)
         attachment = follow(scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
-        watch = Watch()
+        watch = Watch(THRESHOLDS)
         session = Session(endpoint)
         session.add_listener(watch.note)
         with session:

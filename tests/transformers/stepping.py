@@ -27,17 +27,13 @@ from transformers.generation.continuous_batching import (
 )
 
 from seqtop.adapters.transformers.hook import follow
-from seqtop.checks.checker import Checker
-from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
-from seqtop.wire import parsing
 from seqtop.wire.batch import members
-from seqtop.wire.messages import Step
+from tests.support.watch import Watch
 
 SECONDS = 60.0
 THRESHOLDS = Thresholds(stalled_seconds=1e-6, overtaken_seconds=1e-6)
@@ -130,29 +126,6 @@ def allow_without_gpu(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, "stream_context", lambda _: nullcontext())
         if hasattr(module, "create_device_stream"):
             patch.setattr(module, "create_device_stream", _Stream)
-
-
-class Watch:
-    """What `seqtop check` finds, as a listener."""
-
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.step: Step | None = None
-        """The last step."""
-        self._checker = Checker(thresholds=THRESHOLDS)
-
-    def note(self, change: StateChange) -> None:
-        if change.event is not None:
-            event = parsing.event(change.payload)
-            self.findings += self._checker.apply(event)
-            if isinstance(event, Step):
-                self.step = event
-        elif change.state.info is not None:
-            self._checker = Checker(thresholds=THRESHOLDS)
-            self._checker.apply(change.state.info)
-
-    def end(self) -> None:
-        self.findings += self._checker.end()
 
 
 class ProcessorSpy:
@@ -544,7 +517,7 @@ def stepped(manager: Any) -> Iterator[SteppedEngine]:
         manager.batch_processor = processor = manager._create_batch_processor()
         manager.current_batch = 0
         assert isinstance(processor, continuous_api.ContinuousBatchProcessor)
-        spy, watch = ProcessorSpy(processor), Watch()
+        spy, watch = ProcessorSpy(processor), Watch(THRESHOLDS)
         follow(manager, endpoint)
         assert manager._create_batch_processor() is processor  # as its thread does
         attachment = manager._seqtop_follower._attachment

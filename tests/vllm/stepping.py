@@ -18,18 +18,14 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.checks.checker import Checker
-from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire import parsing
 from seqtop.wire.batch import members
-from seqtop.wire.messages import Step
+from tests.support.watch import Watch
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
@@ -87,29 +83,6 @@ def assert_scheduling(core: Any, *, is_async: bool) -> None:
 
     assert isinstance(core.scheduler, AsyncScheduler) is is_async
     assert (core.batch_queue is not None) is is_async
-
-
-class Watch:
-    """What `seqtop check` finds, as a listener."""
-
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.step: Step | None = None
-        """The last step."""
-        self._checker = Checker(thresholds=THRESHOLDS)
-
-    def note(self, change: StateChange) -> None:
-        if change.event is not None:
-            event = parsing.event(change.payload)
-            self.findings += self._checker.apply(event)
-            if isinstance(event, Step):
-                self.step = event
-        elif change.state.info is not None:
-            self._checker = Checker(thresholds=THRESHOLDS)
-            self._checker.apply(change.state.info)
-
-    def end(self) -> None:
-        self.findings += self._checker.end()
 
 
 class SchedulerSpy:
@@ -571,7 +544,7 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
         spy = SchedulerSpy(core.scheduler)
         attachment = follow(core.scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
-        watch = Watch()
+        watch = Watch(THRESHOLDS)
         session = Session(endpoint)
         session.add_listener(watch.note)
         with session:

@@ -7,11 +7,10 @@ number, as far as its attributes allow.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 from seqtop.adapters.attachment import UnsupportedEngineError
+from seqtop.adapters.probing import missing_attributes
 
 _REQUIRED: Final = (
     "process_input_requests",
@@ -54,7 +53,7 @@ def probe(scheduler: Any) -> dict[str, str]:
     import sglang
     from sglang.srt.managers import schedule_batch
 
-    missing = [f"scheduler.{path}" for path in _missing(scheduler, _REQUIRED)]
+    missing = [f"scheduler.{path}" for path in missing_attributes(scheduler, _REQUIRED)]
     if not hasattr(schedule_batch.Req, "reset_for_retract"):
         missing.append("Req.reset_for_retract")
     info = getattr(schedule_batch, "ReqKvInfo", None)
@@ -81,15 +80,3 @@ def has_priorities(scheduler: Any) -> bool:
 def is_lower_first(scheduler: Any) -> bool:
     """Returns whether requests with lower priorities run first, as viewers show them."""
     return bool(getattr(scheduler, "schedule_low_priority_values_first", False))
-
-
-def _missing(owner: Any, paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if not _has(owner, path)]
-
-
-def _has(owner: Any, path: str) -> bool:
-    try:
-        attrgetter(path)(owner)
-    except AttributeError:
-        return False
-    return True

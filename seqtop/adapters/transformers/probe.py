@@ -6,11 +6,10 @@ observed, whatever its number, as far as its attributes allow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 from seqtop.adapters.attachment import UnsupportedEngineError
+from seqtop.adapters.probing import missing_attributes
 
 _REQUIRED: Final = (
     "update_batch",
@@ -62,11 +61,13 @@ def probe(processor: Any) -> dict[str, str]:
     Raises:
         UnsupportedEngineError: It lacks required attributes, which the message names.
     """
-    missing = _missing(processor, _REQUIRED)
+    missing = missing_attributes(processor, _REQUIRED)
     for name, allocator in getattr(
         getattr(processor, "cache", None), "cache_allocators", {}
     ).items():
-        missing += [f"{name}.{path}" for path in _missing(allocator, _REQUIRED_OF_ALLOCATORS)]
+        missing += [
+            f"{name}.{path}" for path in missing_attributes(allocator, _REQUIRED_OF_ALLOCATORS)
+        ]
     if missing:
         import transformers
 
@@ -77,20 +78,8 @@ def probe(processor: Any) -> dict[str, str]:
     not_available = {
         key: f"the processor has no {', '.join(missing)}"
         for key, paths in _OPTIONAL.items()
-        if (missing := _missing(processor, paths))
+        if (missing := missing_attributes(processor, paths))
     }
     if processor.cache.use_prefix_sharing:
         not_available["prefix_misses"] = _CACHE_IS_UNKNOWN
     return not_available
-
-
-def _missing(owner: Any, paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if not _has(owner, path)]
-
-
-def _has(owner: Any, path: str) -> bool:
-    try:
-        attrgetter(path)(owner)
-    except AttributeError:
-        return False
-    return True

@@ -6,11 +6,10 @@ whatever its number, as far as its attributes allow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 from seqtop.adapters.attachment import UnsupportedEngineError
+from seqtop.adapters.probing import missing_attributes
 
 _POOL: Final = "kv_cache_manager.block_pool"
 
@@ -83,7 +82,7 @@ def probe(scheduler: Any) -> dict[str, str]:
     Raises:
         UnsupportedEngineError: It lacks required attributes, which the message names.
     """
-    if missing := _missing(scheduler, _REQUIRED):
+    if missing := missing_attributes(scheduler, _REQUIRED):
         import vllm
 
         raise UnsupportedEngineError(
@@ -93,7 +92,7 @@ def probe(scheduler: Any) -> dict[str, str]:
     not_available = {
         key: f"the scheduler has no {', '.join(missing)}"
         for key, paths in _OPTIONAL.items()
-        if (missing := _missing(scheduler, paths))
+        if (missing := missing_attributes(scheduler, paths))
     }
     for key, name in _OF_REQUESTS.items():
         if not hasattr(request_class(), name):
@@ -114,15 +113,3 @@ def request_class() -> Any:
     except ImportError:
         return None
     return Request
-
-
-def _missing(scheduler: Any, paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if not _has(scheduler, path)]
-
-
-def _has(owner: Any, path: str) -> bool:
-    try:
-        attrgetter(path)(owner)
-    except AttributeError:
-        return False
-    return True
