@@ -3,15 +3,17 @@
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import seqtop
 from seqtop.cli.main import main
 from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step, update
+from tests.support.greedy_runs import NUM_REQUESTS, record_run
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -71,40 +73,65 @@ def test_times_and_texts_are_those_of_the_json_document(
             assert [token["token_id"] for token in tokens] == sequence["output_token_ids"]
 
 
-def test_queries_of_the_document_agree_with_the_json_document(
-    tables: Tables, recorded: Path, requests: list[dict[str, Any]]
+def test_queries_of_the_document_give_what_the_json_document_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slowest, by_length, causes, preemptions, pauses = map(tables.rows, QUERIES)
-    known = {request["request_id"]: request for request in requests}
+    path = tmp_path / "run.seqtop"
+    record_run(path)
+    slowest, by_length, causes, preemptions, pauses = map(
+        Tables(path, tmp_path / "run").rows, QUERIES
+    )
+    capsys.readouterr()
+    assert main(["show", str(path), "--json"]) == 0
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    assert len(requests) == NUM_REQUESTS
 
-    latencies = [row["e2e_latency"] for row in slowest]
-    assert latencies == sorted(latencies, reverse=True)
-    assert len(slowest) == 6
-    for row in slowest:
-        if (request := known.get(row["request_id"])) is not None:
-            assert close(row["e2e_latency"], request["latency"]["e2e_latency"])
-            assert close(row["waiting"], request["wait"]["total"])
-            assert row["num_preemptions"] == request["num_preemptions"]
+    by_latency = sorted(requests, key=lambda one: -one["latency"]["e2e_latency"])[:10]
+    assert [row["request_id"] for row in slowest] == [one["request_id"] for one in by_latency]
+    for row, request in zip(slowest, by_latency, strict=True):
+        assert close(row["e2e_latency"], request["latency"]["e2e_latency"])
+        assert close(row["waiting"], request["wait"]["total"])
+        assert close(row["model_execute"], request["metrics"]["model_execute_time"])
+        assert row["num_preemptions"] == request["num_preemptions"]
 
-    # The state keeps one finished request, the recording all: sums are of the table's rows.
-    total = tables.rows("select count(*) as n, sum(waiting_ns) / 1e9 as s from 'requests.parquet'")
-    assert sum(row["num_requests"] for row in by_length) <= total[0]["n"]
-    assert all(0 <= row["share_of_hits"] <= 1 for row in by_length)
-    assert close(sum(row["seconds"] for row in causes), total[0]["s"])
-    seconds = {row["cause"]: row["seconds"] for row in causes}
+    lengths: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for request in requests:
-        assert all(
-            seconds[cause] >= time - 1e-9 for cause, time in request["wait"]["by_cause"].items()
-        )
+        lengths[int(math.log2(request["num_prompt_tokens"]))].append(request)
+    assert [row["log2_prompt_tokens"] for row in by_length] == sorted(lengths)
+    for row in by_length:
+        group = lengths[row["log2_prompt_tokens"]]
+        ttfts = sorted(request["latency"]["ttft"] for request in group)
+        hits = sum(request["sequences"][0]["num_prompt_hits"] for request in group)
+        assert row["num_requests"] == len(group)
+        assert close(row["share_of_hits"], hits / sum(one["num_prompt_tokens"] for one in group))
+        assert close(row["ttft_p50"], ttfts[math.ceil(0.5 * len(group)) - 1])
+        assert close(row["ttft_p95"], ttfts[math.ceil(0.95 * len(group)) - 1])
+
+    seconds: Counter[str] = Counter()
+    for request in requests:
+        seconds.update(request["wait"]["by_cause"])
+    assert {row["cause"]: row["seconds"] for row in causes} == pytest.approx(dict(seconds))
 
     lost: Counter[str] = Counter()
     for row in preemptions:
         lost[row["victim"]] += row["num_lost_tokens"]
-    rows = tables.rows("from 'requests.parquet' where num_preemptions > 0")
-    assert lost == {row["request_id"]: row["num_lost_tokens"] for row in rows}
+    assert lost == {
+        one["request_id"]: one["num_lost_tokens"] for one in requests if one["num_preemptions"]
+    }
     assert lost
 
-    assert len(pauses) == 10
+    gaps: list[float] = []
+    newest: dict[str, float] = {}
+    with seqtop.open(path) as recording:
+        for _, state in recording.states():
+            for request_id, request in state.requests.items():
+                time = request.metrics.last_token_time
+                if request.metrics.first_token_time is None or time is None:
+                    continue
+                if time > newest.setdefault(request_id, time):
+                    gaps.append(time - newest[request_id])
+                    newest[request_id] = time
+    assert [row["gap"] for row in pauses] == pytest.approx(sorted(gaps, reverse=True)[:10])
     assert all(row["gap"] > row["model_execute"] > 0 for row in pauses)
 
 
