@@ -11,7 +11,7 @@ request starts or stops running, and at its first token: the parts before that a
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -137,6 +137,33 @@ class Piece(NamedTuple):
 _NOWHERE = _Place(None, None)
 
 
+class IndexedStep:
+    """A step by request and sequence, so that each of many chains reads only its own part.
+
+    Args:
+        step: The step.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.batch = list(members(step))
+        self.members: defaultdict[str, list[Member]] = defaultdict(list)
+        """The sequences in the batch by request."""
+        for member in self.batch:
+            self.members[member.request_id].append(member)
+        self.statuses: dict[int, tuple[int, str]] = {}
+        """By updated sequence, its number in the step, and the engine's own status."""
+        self.seq_ids: defaultdict[str, list[int]] = defaultdict(list)
+        """The updated sequences by request, where the step says whose they are."""
+        for number, update in enumerate(step.sequences):
+            self.statuses[update.seq_id] = number, update.engine_status
+            if update.request_id is not None:
+                self.seq_ids[update.request_id].append(update.seq_id)
+        self.preemptions = {preemption.request_id: preemption for preemption in step.preemptions}
+        self.reasons = {reason.request_id: reason for reason in reversed(step.wait_reasons)}
+        self.head = head_reason(step.wait_reasons)
+
+
 class Chain:
     """Divides the time of one request; fed with the events from before its arrival on.
 
@@ -214,7 +241,7 @@ class Chain:
         """Divides the time up to the end of `event`, which is at `position` on the timeline."""
         match event:
             case Step():
-                self._step(position, event)
+                self.apply_step(position, IndexedStep(event))
             case EngineInfo():
                 self.budget = event.max_num_batched_tokens
             case RequestArrived() if event.request_id == self.request_id:
@@ -248,30 +275,30 @@ class Chain:
         own = self._wait is not None and self._own_status not in OWN_TURN
         return self._own_status if own else IN_PROGRESS
 
-    def _step(self, position: int, step: Step) -> None:
+    def apply_step(self, position: int, indexed: IndexedStep) -> None:
+        """Divides the time up to the end of a step, which is at `position` on the timeline."""
+        step = indexed.step
         place = _Place(step.step, position)
         begin = max(step.start_time, self._time)
         self._gap(begin, place, step.stats.paced_time)
-        for update in step.sequences:
-            if update.request_id == self.request_id:
-                self._seq_ids.add(update.seq_id)
-            if update.seq_id in self._seq_ids:
-                self._own_status = update.engine_status
-        for preemption in step.preemptions:
-            if preemption.request_id == self.request_id:
-                kind: PartKind = "swapped" if preemption.mode == "swap" else "preempted"
-                self._start_wait(kind, preemption)
-        batch = list(members(step))
-        own = [member for member in batch if member.request_id == self.request_id]
-        if own:
-            self._run(step, place, batch, own)
+        self._seq_ids.update(indexed.seq_ids.get(self.request_id, ()))
+        statuses = [
+            indexed.statuses[seq_id] for seq_id in self._seq_ids if seq_id in indexed.statuses
+        ]
+        if statuses:
+            _, self._own_status = max(statuses)
+        if (preemption := indexed.preemptions.get(self.request_id)) is not None:
+            kind: PartKind = "swapped" if preemption.mode == "swap" else "preempted"
+            self._start_wait(kind, preemption)
+        if own := indexed.members.get(self.request_id):
+            self._run(step, place, indexed.batch, own)
         elif self._wait is None:
             tokens = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
             is_spent = self.budget is not None and tokens >= self.budget
             cause = "token_budget" if is_spent else UNKNOWN
             self._until(step.time, "unscheduled", cause, place, num_steps=1)
         else:
-            known = self._wait_cause(step)
+            known = self._wait_cause(indexed)
             others = Counter(() if known.head is None else (known.head,))
             self._until(
                 step.time,
@@ -325,16 +352,15 @@ class Chain:
             step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
         )
 
-    def _wait_cause(self, step: Step) -> _Cause:
-        """Returns the cause of the wait in `step`."""
+    def _wait_cause(self, indexed: IndexedStep) -> _Cause:
+        """Returns the cause of the wait in a step."""
         if self._own_status not in OWN_TURN:
             return _Cause(self._own_status)
-        if step.start_time < self._joined:
+        if indexed.step.start_time < self._joined:
             return _Cause(ARRIVING)
-        for reason in step.wait_reasons:
-            if reason.request_id == self.request_id:
-                return _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
-        head = head_reason(step.wait_reasons)
+        if (reason := indexed.reasons.get(self.request_id)) is not None:
+            return _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
+        head = indexed.head
         if head is None:
             return _Cause(UNKNOWN)
         return _Cause(head.cause, head.request_id, max(head.num_missing, 0))

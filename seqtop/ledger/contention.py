@@ -1,4 +1,4 @@
-"""What requests share in one step: its batch, its places, its blocks and its adapters."""
+"""Resources that requests share in one step: its batch, sequence slots, blocks and adapters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tokens(msgspec.Struct):
 
 
 class Holding(msgspec.Struct):
-    """How much of a resource each request holds."""
+    """The amount of a resource that each request holds."""
 
     amounts: dict[str, float] = {}
     """By request id: blocks, places or tokens."""

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from seqtop.explain.chain import IndexedStep
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.ledger.contention import Contention
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState, RequestState
 from seqtop.whatif.step_time import StepTime, StepTimeError, fit
-from seqtop.whatif.workload import StepInputs, inputs
+from seqtop.whatif.workload import StepInputs, StepsReader
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
 
 
@@ -22,7 +23,7 @@ class Harm(msgspec.Struct, frozen=True):
     request_id: str
     """The request that was delayed."""
     charges: list[Charge]
-    """What its account charges to the other one, the largest first."""
+    """The charges to the other one in its account, the largest first."""
 
     @property
     def seconds(self) -> float:
@@ -31,7 +32,7 @@ class Harm(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """What has to be known of a whole recorded run before its requests' time can be charged.
+    """A whole recorded run: the model of its steps' times, and the ends of its requests.
 
     Args:
         timeline: The recording, which is read once from its beginning to its end.
@@ -61,30 +62,13 @@ class Run:
 
     def _read(self) -> list[StepInputs]:
         """Stores the ends of requests, and returns the steps."""
-        timeline = self.timeline
-        steps: list[StepInputs] = []
-        arrived: list[str] = []
-        joined: float | None = None
+        timeline, reader = self.timeline, StepsReader()
         for _, event in timeline.events(timeline.first, timeline.last):
-            match event:
-                case None:
-                    arrived, joined = [], None
-                    if steps:
-                        steps[-1].is_last = True
-                case RequestArrived():
-                    arrived.append(event.request_id)
-                    joined = event.arrival_time if joined is None else joined
-                case RequestFinished():
-                    self._ends[event.request_id, event.metrics.arrival_time] = event.metrics
-                case Step():
-                    steps.append(inputs(event, arrived, [], steps))
-                    steps[-1].first_joined_at = joined
-                    arrived, joined = [], None
-                case _:
-                    pass
-        if steps:
-            steps[-1].is_last = True
-        return steps
+            reader.read(event)
+            if isinstance(event, RequestFinished):
+                self._ends[event.request_id, event.metrics.arrival_time] = event.metrics
+        reader.end()
+        return reader.steps
 
 
 class Ledger:
@@ -137,8 +121,9 @@ class Ledger:
     def apply(self, position: int, event: Event) -> None:
         """Charges the time up to the end of an event, which is at `position`."""
         state = self._state
-        contention = None
+        contention = indexed = None
         if isinstance(event, Step):
+            indexed = IndexedStep(event)
             contention = Contention(state, event, self._previous_end)
             self._previous_end = event.time
         state.apply(event)
@@ -150,7 +135,10 @@ class Ledger:
                 self._start(request)
         for name, account in self._open.items():
             account.enter(contention, state.requests.get(name))
-            account.chain.apply(position, event)
+            if indexed is None:
+                account.chain.apply(position, event)
+            else:
+                account.chain.apply_step(position, indexed)
         if isinstance(event, RequestFinished):
             ended = self._open.pop(event.request_id, None)
             if ended is not None:
@@ -228,7 +216,7 @@ def harm_done(run: Run, request: RequestState) -> list[Harm]:
 
 
 class HarmTotal(msgspec.Struct):
-    """What one request cost all others, and they it; all in seconds."""
+    """The seconds that one request cost all others, and they it."""
 
     request_id: str
     seconds: float = 0.0

@@ -171,6 +171,41 @@ def inputs(
     )
 
 
+class StepsReader:
+    """The inputs, times and sizes of the steps of a run, which may start in the middle.
+
+    Attributes:
+        steps: The steps read so far.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[StepInputs] = []
+        self._arrived: list[str] = []
+        self._first_joined_at: float | None = None
+
+    def read(self, event: Event | None) -> None:
+        """Reads the next event; `None` stands for missing ones."""
+        match event:
+            case None:
+                self._arrived, self._first_joined_at = [], None
+                self.end()
+            case RequestArrived():
+                self._arrived.append(event.request_id)
+                if self._first_joined_at is None:
+                    self._first_joined_at = event.arrival_time
+            case Step():
+                self.steps.append(inputs(event, self._arrived, [], self.steps))
+                self.steps[-1].first_joined_at = self._first_joined_at
+                self._arrived, self._first_joined_at = [], None
+            case _:
+                pass
+
+    def end(self) -> None:
+        """Marks the last step as one without a known step after it."""
+        if self.steps:
+            self.steps[-1].is_last = True
+
+
 def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
     """Reads the times of the steps of another recording, which may start in the middle.
 
@@ -183,34 +218,17 @@ def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
         WorkloadError: It is of another model or device.
     """
     info = timeline.at(timeline.first).info
-    steps: list[StepInputs] = []
-    arrived: list[str] = []
-    first_joined_at: float | None = None
+    reader = StepsReader()
     for _, event in timeline.events(timeline.first, timeline.last):
-        match event:
-            case None:
-                arrived = []
-                if steps:
-                    steps[-1].is_last = True
-            case EngineInfo():
-                info = event
-            case RequestArrived():
-                arrived.append(event.request_id)
-                if first_joined_at is None:
-                    first_joined_at = event.arrival_time
-            case Step():
-                steps.append(inputs(event, arrived, [], steps))
-                steps[-1].first_joined_at = first_joined_at
-                arrived, first_joined_at = [], None
-            case _:
-                pass
-    if steps:
-        steps[-1].is_last = True
+        reader.read(event)
+        if isinstance(event, EngineInfo):
+            info = event
+    reader.end()
     for name in ("engine", "model", "dtype", "device"):
         given, wanted = getattr(info, name, None), getattr(like, name)
         if given != wanted:
             raise WorkloadError(f"its times are those of another {name}, {given}, not {wanted}")
-    return steps
+    return reader.steps
 
 
 def predecessors(requests: Mapping[str, WorkloadRequest]) -> dict[str, str]:
