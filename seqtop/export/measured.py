@@ -1,4 +1,4 @@
-"""What others measured about the requests of a recording, joined by the id of the request.
+"""Measurements of others about the requests of a recording, joined by the id of the request.
 
 AIPerf writes what the client saw to `profile_export.jsonl`, and Dynamo what its front end saw in
 `dynamo.request.trace.v1`. Their TTFT is longer than the engine's by the time before the engine: the
@@ -7,10 +7,7 @@ network, HTTP, the tokenizer, a router.
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -47,7 +44,7 @@ class MeasuredError(Exception):
 
 
 class Measured(msgspec.Struct):
-    """What was measured about one request. Durations are seconds; `None` is unknown."""
+    """Measurements of one request. Durations are seconds; `None` is unknown."""
 
     measured_by: str
     """`aiperf` or `dynamo`."""
@@ -112,7 +109,7 @@ class _Line(msgspec.Struct, rename={"schema_": "schema"}):
 
 
 class MeasuredRequests:
-    """What others measured, by the ids that they gave to requests.
+    """Measurements of others, by the ids that they gave to requests.
 
     Args:
         paths: Files of AIPerf or Dynamo, also compressed by gzip. Of two that measured the same
@@ -242,14 +239,10 @@ def _client_ids(name: str) -> Iterator[str]:
 
 
 def _decode(data: bytes) -> Iterator[_Line]:
-    if data[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(io.BytesIO(data)) as file:
-                data = file.read(MAX_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise MeasuredError(f"cannot be decompressed: {error}") from error
-    if len(data) > MAX_BYTES:
-        raise MeasuredError(f"is larger than {MAX_BYTES >> 20:,} MiB")
+    try:
+        data = files.decompressed(data, MAX_BYTES)
+    except ValueError as error:
+        raise MeasuredError(str(error)) from error
     decoder = msgspec.json.Decoder(_Line)
     for number, text in enumerate(data.splitlines(), 1):
         if not text.strip():

@@ -7,10 +7,7 @@ are taken over.
 
 from __future__ import annotations
 
-import gzip
-import io
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -175,14 +172,10 @@ class TorchTrace:
 
 
 def _decode(data: bytes) -> _Document:
-    if data[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(io.BytesIO(data)) as file:
-                data = file.read(MAX_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise TorchTraceError(f"it cannot be decompressed: {error}") from error
-    if len(data) > MAX_BYTES:
-        raise TorchTraceError(f"it is larger than {MAX_BYTES >> 20:,} MiB")
+    try:
+        data = files.decompressed(data, MAX_BYTES)
+    except ValueError as error:
+        raise TorchTraceError(f"it {error}") from error
     try:
         return msgspec.json.decode(data, type=_Document, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

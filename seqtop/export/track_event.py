@@ -15,7 +15,7 @@ from seqtop.text.sanitize import safe_text
 
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument | None]
-"""What an event says about itself, by name; `None` is left out."""
+"""Annotations of an event by name; `None` is left out."""
 
 _SEQUENCE_ID = 1
 """All packets come from one writer."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import io
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +22,8 @@ from typing import BinaryIO
 
 AnyPath = str | os.PathLike[str]
 
+_GZIP = b"\x1f\x8b"
+"""The first bytes of a file that is compressed by gzip."""
 _PREFIX = ".seqtop-"
 """The beginning of the name of a file that is not complete. The rest is as short for every path."""
 
@@ -75,6 +80,27 @@ def read(path: AnyPath, max_bytes: int) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a file", str(path))
         return file.read(max_bytes)
+
+
+def decompressed(data: bytes, max_bytes: int) -> bytes:
+    """Returns the content of a file that may be compressed by gzip.
+
+    Args:
+        data: The file.
+        max_bytes: The most bytes of the content.
+
+    Raises:
+        ValueError: It is damaged or larger; the message follows the name of the file.
+    """
+    if data.startswith(_GZIP):
+        try:
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(max_bytes + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"cannot be decompressed: {error}") from error
+    if len(data) > max_bytes:
+        raise ValueError(f"is larger than {max_bytes >> 20:,} MiB")
+    return data
 
 
 def _check(path: AnyPath, *, overwrite: bool) -> None:

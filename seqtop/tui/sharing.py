@@ -19,7 +19,7 @@ from seqtop.tui.ui_state import UiState
 
 
 class Moment(NamedTuple):
-    """What is shared about the moment on display."""
+    """A description of the moment on display, and the arguments that open it again."""
 
     lines: tuple[str, ...]
     """The engine, its figures, and the selected sequence in words."""

@@ -26,7 +26,7 @@ class Stop(NamedTuple):
     condition: str = ""
     """The condition that begins to hold at its moment; without one, the display is live."""
     shows_latency: bool = False
-    """Whether the detail pane shows the parts of the latency."""
+    """True if the detail pane shows the parts of the latency."""
 
 
 STOPS = (

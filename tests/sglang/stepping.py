@@ -29,7 +29,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire.batch import members
-from tests.support.watch import Watch
+from tests.support.watch import Watch, difference
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
@@ -427,25 +427,6 @@ class SteppedScheduler:
             sequence = state.sequences[seq_id]
             if (shown := (sequence.status.name, list(sequence.output_token_ids))) != truth:
                 self.differences.append(f"{req.rid} ended: {shown} is shown, {truth} is true")
-
-
-def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
-    """The first part that differs."""
-    if shown is None:
-        return "nothing is shown"
-    for key, value in truth.items():
-        if shown[key] == value:
-            continue
-        if key != "requests":
-            return f"{key}: {shown[key]} is shown, {value} is true"
-        for name in {*value, *shown[key]}:
-            one, other = shown[key].get(name), value.get(name)
-            if one is None or other is None:
-                return f"{name}: {one} is shown, {other} is true"
-            for field in other:
-                if one[field] != other[field]:
-                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
-    return ""
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The findings of the checker on what a viewer receives, as a listener of its session."""
+"""Comparisons of a viewer with an engine: by the checker as a listener, and field by field."""
+
+from typing import Any
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
@@ -9,7 +11,7 @@ from seqtop.wire.messages import Step
 
 
 class Watch:
-    """What `seqtop check` finds, as a listener.
+    """Findings of `seqtop check`, as a listener.
 
     Args:
         thresholds: The limits of rules.
@@ -34,3 +36,22 @@ class Watch:
 
     def end(self) -> None:
         self.findings += self._checker.end()
+
+
+def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
+    """Returns the first part in which a viewer and an engine differ; empty if none does."""
+    if shown is None:
+        return "nothing is shown"
+    for key, value in truth.items():
+        if shown[key] == value:
+            continue
+        if key != "requests":
+            return f"{key}: {shown[key]} is shown, {value} is true"
+        for name in {*value, *shown[key]}:
+            one, other = shown[key].get(name), value.get(name)
+            if one is None or other is None:
+                return f"{name}: {one} is shown, {other} is true"
+            for field in other:
+                if one[field] != other[field]:
+                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
+    return ""

@@ -33,7 +33,7 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import SequenceView
 from seqtop.wire.batch import members
-from tests.support.watch import Watch
+from tests.support.watch import Watch, difference
 
 SECONDS = 60.0
 THRESHOLDS = Thresholds(stalled_seconds=1e-6, overtaken_seconds=1e-6)
@@ -312,7 +312,8 @@ class SteppedEngine:
                 if shown == truth:
                     break
             if time.monotonic() > deadline:
-                self.differences.append(f"{self.spy.num_updates}: {difference(shown, truth)}")
+                what = difference(shown, truth) or "it came too late"
+                self.differences.append(f"{self.spy.num_updates}: {what}")
                 break
             time.sleep(0.0005)
         self.num_compared += 1
@@ -488,25 +489,6 @@ class SteppedEngine:
             status = sequence.engine_status or sequence.status.name.split("_")[0]
             if (shown := (status, list(sequence.output_token_ids))) != (true_status, output):
                 self.differences.append(f"{name} ended: {shown}, {true_status, output} is true")
-
-
-def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
-    """The first part that differs."""
-    if shown is None:
-        return "nothing is shown"
-    for key, value in truth.items():
-        if shown[key] == value:
-            continue
-        if key != "requests":
-            return f"{key}: {shown[key]} is shown, {value} is true"
-        for name in {*value, *shown[key]}:
-            one, other = shown[key].get(name), value.get(name)
-            if one is None or other is None:
-                return f"{name}: {one} is shown, {other} is true"
-            for field in other:
-                if one[field] != other[field]:
-                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
-    return "it came too late"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire.batch import members
-from tests.support.watch import Watch
+from tests.support.watch import Watch, difference
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
@@ -515,25 +515,6 @@ def manager_tables(manager: Any) -> set[str]:
         for name, blocks in single_type_manager.req_to_blocks.items()
         if blocks
     }
-
-
-def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
-    """The first part that differs."""
-    if shown is None:
-        return "nothing is shown"
-    for key, value in truth.items():
-        if shown[key] == value:
-            continue
-        if key != "requests":
-            return f"{key}: {shown[key]} is shown, {value} is true"
-        for name in {*value, *shown[key]}:
-            one, other = shown[key].get(name), value.get(name)
-            if one is None or other is None:
-                return f"{name}: {one} is shown, {other} is true"
-            for field in other:
-                if one[field] != other[field]:
-                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
-    return ""
 
 
 @contextmanager

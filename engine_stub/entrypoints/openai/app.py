@@ -108,7 +108,7 @@ def make_app(
 
 
 _CLIENT_ID = re.compile(r"[\w.:/+-]{1,100}", re.ASCII)
-"""What a client may have in its header X-Request-Id; others are ignored."""
+"""The form of a header X-Request-Id that is used; others are ignored."""
 
 
 class _Endpoints:

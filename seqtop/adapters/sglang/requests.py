@@ -1,4 +1,4 @@
-"""What the observer remembers of a request, and what it reads from SGLang's `Req`."""
+"""The record that the observer keeps of a request, and the reading of SGLang's `Req`."""
 
 from __future__ import annotations
 
