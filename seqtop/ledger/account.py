@@ -195,7 +195,11 @@ class Account:
     def _charge_wait(self, piece: Piece) -> None:
         cause, seconds = piece.cause, piece.seconds
         contention, request = self._contention, self._request
-        if cause == BETWEEN_STEPS or (cause == ARRIVING and contention is None):
+        if cause == BETWEEN_STEPS and contention is not None:
+            paced = contention.paced_seconds(seconds)
+            self._add("settings", None, PACED, paced)
+            self._add("host", None, cause, seconds - paced)
+        elif cause == BETWEEN_STEPS or (cause == ARRIVING and contention is None):
             self._add("host", None, cause, seconds)
         elif cause == ARRIVING and contention is not None:
             amounts = {name: tokens.total for name, tokens in contention.tokens.items()}

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from seqtop.explain.chain import PACED
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
@@ -113,3 +114,28 @@ def test_a_prediction_without_the_culprit_confirms_sign_and_size(
     assert before is not None
     assert after is not None
     assert before - after == pytest.approx(charged, rel=0.25)
+
+
+def test_time_that_the_engine_waits_on_purpose_is_charged_to_the_setting() -> None:
+    """To a request that runs, to one that waits, and to one that arrives in that time."""
+    history = MemoryStore()
+    script = Script(ScriptedSource(history=history))
+    script.arrive("runs", num_prompt=40)
+    script.arrive("waits", num_prompt=40)
+    script.step(prefill={"runs": 40}, waits=[wait_reason("waits", "seq_limit")])
+    script.paced_time = 0.3
+    script.time += 0.2
+    script.arrive("late", num_prompt=40)  # each arrival takes 2 ms
+    script.time += 0.298
+    script.step(
+        prefill={"waits": 40, "late": 40},
+        stop=dict.fromkeys(("runs", "waits", "late"), SequenceStatus.FINISHED_STOPPED),
+    )
+    run = Run(history)
+    for name, paced, host in (("runs", 0.3, 0.2), ("waits", 0.3, 0.2), ("late", 0.1, 0.2)):
+        charges = charge(run, _of(history, name)).charges(None)
+        seconds = {item.charged_to: item.seconds for item in charges if item.cause == PACED}
+        assert seconds == pytest.approx({"settings": paced}), name
+        assert sum(item.seconds for item in charges if item.charged_to == "host") == pytest.approx(
+            host, abs=0.003
+        ), name
