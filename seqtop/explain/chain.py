@@ -18,7 +18,14 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.state.model import RequestState
-from seqtop.state.wait_causes import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, OWN_TURN, head_reason
+from seqtop.state.wait_causes import (
+    ARRIVING,
+    BETWEEN_STEPS,
+    IN_PROGRESS,
+    OWN_TURN,
+    PACED,
+    head_reason,
+)
 from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import (
     EngineInfo,
@@ -42,8 +49,6 @@ MIXED_BATCH = "mixed_batch"
 """The cause of decodes in one batch with prefills of other requests."""
 RECOMPUTE = "recompute"
 """The cause of a prefill after a preemption."""
-PACED = "paced"
-"""The cause of time between steps in which the engine waited on purpose."""
 NOT_RECORDED = "not_recorded"
 """The cause of a part whose steps are not recorded."""
 UNKNOWN = "unknown"
@@ -199,7 +204,7 @@ class Chain:
         self._own_status = ""
         """The engine's own name for what the request waits for."""
         self._last_place = _NOWHERE
-        self._last_end = -math.inf
+        self.last_end = -math.inf
         """The end of the last step, epoch seconds."""
 
     @property
@@ -268,7 +273,7 @@ class Chain:
             self._until(end, kind, self._open_cause(), self._last_place)
 
     def _join(self, time: float) -> None:
-        self._joined = max(time, self._last_end)
+        self._joined = max(time, self.last_end)
 
     def _open_cause(self) -> str:
         """Returns the cause of the time since the last step."""
@@ -310,7 +315,7 @@ class Chain:
                 num_missing=known.num_missing,
                 others=others,
             )
-        self._last_place, self._last_end = place, step.time
+        self._last_place, self.last_end = place, step.time
 
     def _gap(self, end: float, place: _Place, paced_time: float = 0.0) -> None:
         """Divides the time between two steps, the later of which is at `place`.
@@ -320,14 +325,17 @@ class Chain:
             place: The later step.
             paced_time: The seconds of it in which the engine waited on purpose.
         """
+        paced_end = min(self.last_end + paced_time, end) if paced_time > 0 else -math.inf
         if self._wait is None:
-            if paced_time > 0:
-                self._until(min(self._time + paced_time, end), "host", PACED, place)
+            self._until(paced_end, "host", PACED, place)
             self._until(end, "host", "", place)
         elif self._own_status not in OWN_TURN:
             self._until(end, self._wait, self._own_status, place)
         else:
-            cause = BETWEEN_STEPS if self._joined < math.inf else ARRIVING
+            cause = ARRIVING
+            if self._joined < math.inf:
+                cause = BETWEEN_STEPS
+                self._until(paced_end, self._wait, PACED, place)
             self._until(end, self._wait, cause, place)
 
     def _run(self, step: Step, place: _Place, batch: list[Member], own: list[Member]) -> None:
@@ -410,7 +418,7 @@ class Chain:
             part.preemption = self._preemption if kind == self._wait else None
         if seconds > part.longest:
             part.longest, part.longest_step = seconds, place.step
-            if kind == "host" or cause == BETWEEN_STEPS:
+            if kind == "host" or cause in (BETWEEN_STEPS, PACED):
                 part.step, part.position = place
         part.seconds += seconds
         part.num_steps += num_steps

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ from seqtop.sequence import SequenceStatus, latency
 from seqtop.state.fields import FIELDS, Field, Value
 from seqtop.state.model import RequestState
 from seqtop.state.slo import FIGURES, Slo, measured, missed
-from seqtop.state.wait_causes import BETWEEN_STEPS, cause_in_words
+from seqtop.state.wait_causes import BETWEEN_STEPS, PACED, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.wire.messages import RequestArrived, RequestFinished
 
@@ -134,7 +134,7 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
         state.apply(event)
         if isinstance(event, RequestArrived):
             wait = state.requests[event.request_id].wait
-            between_before[event.request_id] = wait.blocked_before.get(BETWEEN_STEPS, 0.0)
+            between_before[event.request_id] = _between(wait.blocked_before)
         if not isinstance(event, RequestFinished):
             continue
         request = state.requests.get(event.request_id)
@@ -151,7 +151,7 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
         for cause, seconds in request.wait.by_cause.items():
             values[f"waited: {cause_in_words(cause).label}"] = seconds
         if (before := between_before.pop(request.request_id, None)) is not None:
-            between_steps = state.blocked.by_cause.get(BETWEEN_STEPS, 0.0) - before
+            between_steps = _between(state.blocked.by_cause) - before
             values |= _times(request, between_steps)
         yield _Row(
             request.request_id,
@@ -162,6 +162,14 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
         )
 
 
+def _between(by_cause: Mapping[str, float]) -> float:
+    """Returns the seconds between steps, of the host and those that the engine waited on purpose.
+
+    The two are told apart only at the step after an arrival.
+    """
+    return by_cause.get(BETWEEN_STEPS, 0.0) + by_cause.get(PACED, 0.0)
+
+
 def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
     """Returns how a request spent the seconds in which it did not wait.
 
@@ -170,7 +178,7 @@ def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
         between_steps: The seconds between steps since it arrived.
     """
     wait = request.wait
-    host = max(between_steps - wait.by_cause.get(BETWEEN_STEPS, 0.0), 0.0)
+    host = max(between_steps - _between(wait.by_cause), 0.0)
     prefill = sum(
         span.end - span.start
         for span in request.spans

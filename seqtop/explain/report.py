@@ -25,7 +25,6 @@ least one so-manieth of the part."""
 _NO_WAIT_CAUSES = {
     chain.MIXED_BATCH: "in one batch with prefills of others",
     chain.RECOMPUTE: "again after the preemption",
-    chain.PACED: "the engine waited on purpose",
     chain.NOT_RECORDED: "its steps are not recorded",
 }
 """The causes of parts in which the request does not wait, in words."""

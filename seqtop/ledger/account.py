@@ -15,7 +15,6 @@ import msgspec
 
 from seqtop.explain.chain import (
     NOT_RECORDED,
-    PACED,
     RECOMPUTE,
     UNKNOWN,
     Chain,
@@ -23,7 +22,13 @@ from seqtop.explain.chain import (
 )
 from seqtop.ledger.contention import Contention, Tokens, shares
 from seqtop.state import RequestState
-from seqtop.state.wait_causes import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, is_known_status
+from seqtop.state.wait_causes import (
+    ARRIVING,
+    BETWEEN_STEPS,
+    IN_PROGRESS,
+    PACED,
+    is_known_status,
+)
 from seqtop.whatif.step_time import StepTime
 
 ChargedTo: TypeAlias = Literal["itself", "request", "settings", "host", "unexplained"]
@@ -195,16 +200,12 @@ class Account:
     def _charge_wait(self, piece: Piece) -> None:
         cause, seconds = piece.cause, piece.seconds
         contention, request = self._contention, self._request
-        if cause == BETWEEN_STEPS and contention is not None:
-            paced = contention.paced_seconds(seconds)
-            self._add("settings", None, PACED, paced)
-            self._add("host", None, cause, seconds - paced)
-        elif cause == BETWEEN_STEPS or (cause == ARRIVING and contention is None):
+        if cause == BETWEEN_STEPS or (cause == ARRIVING and contention is None):
             self._add("host", None, cause, seconds)
         elif cause == ARRIVING and contention is not None:
             amounts = {name: tokens.total for name, tokens in contention.tokens.items()}
             self._divide(cause, seconds, amounts, 0.0, "host")
-        elif cause in ("paused", "reserved_blocks"):
+        elif cause in (PACED, "paused", "reserved_blocks"):
             self._add("settings", None, cause, seconds)
         elif is_known_status(cause):
             self._add("itself", None, cause, seconds)

@@ -61,8 +61,6 @@ class Contention:
     def __init__(self, before: EngineState, step: Step, previous_end: float) -> None:
         self.seconds = step.time - max(step.start_time, previous_end)
         """The duration, without the time in which the step before had not ended."""
-        self._start_time = step.start_time
-        self._paced_until = previous_end + max(step.stats.paced_time, 0.0)
         self.tokens: dict[str, Tokens] = {}
         """The tokens that each request in the batch computed."""
         self.places: dict[str, float] = {}
@@ -85,13 +83,6 @@ class Contention:
         if self._has_waits:
             for request_id, number in _num_blocks(after).items():
                 self._blocks[request_id] = max(self._blocks.get(request_id, 0), number)
-
-    def paced_seconds(self, seconds: float) -> float:
-        """Returns the time in which the engine waited on purpose, of seconds before the step.
-
-        It waits right after the end of the step before.
-        """
-        return min(max(self._paced_until - (self._start_time - seconds), 0.0), seconds)
 
     def holding(self, cause: str, request: RequestState | None) -> Holding:
         """Returns who holds the resource of a cause of waiting (`WaitCause`).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -157,6 +158,7 @@ class Ledger:
         if not self._is_wanted(request):
             return None
         account = Account(self._with_end(request), self._only)
+        account.chain.last_end = self._state.blocked.until or -math.inf
         if (other := self._open.pop(request.request_id, None)) is not None:
             self.accounts.append(other)  # the id arrived again, although it had not ended
         self._open[request.request_id] = account

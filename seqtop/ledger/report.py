@@ -35,7 +35,6 @@ _CAUSES = {
     account.STEP_TIME: "difference of shared steps and their estimates",
     account.NO_ESTIMATE: "shared steps, too few for estimates",
     chain.RECOMPUTE: "recomputation",
-    chain.PACED: "the engine waited on purpose",
     chain.NOT_RECORDED: "steps that are not recorded",
     "prefill": "prefill",
     "decode": "decode",

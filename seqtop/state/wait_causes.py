@@ -115,6 +115,8 @@ ARRIVING = "arriving"
 """The cause of the time before the first step that could admit the request."""
 BETWEEN_STEPS = "between_steps"
 """The cause of the time in which no step was running."""
+PACED = "paced"
+"""The cause of the part of it in which the engine waited on purpose."""
 IN_PROGRESS = "in_progress"
 """The cause of the time since the last step: a step is reported when it ends."""
 
@@ -135,6 +137,12 @@ OUTSIDE_STEPS = {
     ),
     BETWEEN_STEPS: Cause(
         word="", label="between steps", sentence="no step was running", is_for_turn=False
+    ),
+    PACED: Cause(
+        word="",
+        label="paced on purpose",
+        sentence="the engine waited on purpose",
+        is_for_turn=False,
     ),
     IN_PROGRESS: Cause(
         word="",

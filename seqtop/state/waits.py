@@ -3,7 +3,9 @@
 A scheduler names the cause for the head of the queue and for requests that it passes over.
 Everything behind the head waits for the same thing as the head. So the state adds up the seconds of
 steps by the cause that each gave for the head, and the seconds between steps, and a request's share
-is the difference between the end and the beginning of its wait: O(1) per request and step. A cause
+is the difference between the end and the beginning of its wait: O(1) per request and step. The part
+of the time between steps in which the engine waited on purpose is known at the next step only; the
+requests that arrived in between are then corrected. A cause
 holds for the step that gave it, and not before the request arrived nor until the next step. Seconds
 of steps that gave no cause are unknown. A wait for something other than a turn
 (`SequenceState.engine_status`) counts under the engine's own name for it.
@@ -17,9 +19,17 @@ import math
 from msgspec.structs import replace
 
 from seqtop.state.model import EngineData, RequestState
-from seqtop.state.wait_causes import ARRIVING, BETWEEN_STEPS, IN_PROGRESS, OWN_TURN, head_reason
+from seqtop.state.step_summary import gap_parts
+from seqtop.state.wait_causes import (
+    ARRIVING,
+    BETWEEN_STEPS,
+    IN_PROGRESS,
+    OWN_TURN,
+    PACED,
+    head_reason,
+)
 from seqtop.wire.messages import Step
-from seqtop.wire.snapshot import WaitTimes
+from seqtop.wire.snapshot import BlockedTimes, WaitTimes
 
 MAX_CAUSES = 16
 """The most causes that are told apart for one request; an engine may invent names."""
@@ -85,8 +95,32 @@ def advance(state: EngineData, step: Step) -> None:
     blocked = state.blocked
     if step.start_time > blocked.until and math.isfinite(step.start_time):
         between = step.start_time - blocked.until if blocked.until > 0 else 0.0
-        by_cause = _with(blocked.by_cause, {BETWEEN_STEPS: between})
+        paced = 0.0
+        if state.num_steps_seen:  # or the end of the step before is unknown
+            paced = gap_parts(between, step.stats, was_idle=False)["paced"]
+        by_cause = _with(blocked.by_cause, {PACED: paced, BETWEEN_STEPS: between - paced})
+        if paced > 0:
+            _correct_arrivals(state, blocked, paced)
         state.blocked = replace(blocked, by_cause=by_cause, until=step.start_time)
+
+
+def _correct_arrivals(state: EngineData, blocked: BlockedTimes, paced: float) -> None:
+    """Corrects the beginnings of waits between two steps.
+
+    Args:
+        state: The state, in which the later step is not applied yet.
+        blocked: The time up to the end of the earlier step.
+        paced: The seconds after it in which the engine waited on purpose.
+    """
+    for request in reversed(state.requests.values()):
+        if request.metrics.arrival_time < blocked.until:
+            break
+        since = request.wait.since
+        if since is not None:
+            missed = _elapsed(blocked.until, since)
+            more = {PACED: min(missed, paced), BETWEEN_STEPS: max(missed - paced, 0.0)}
+            before = _with(blocked.by_cause, more)
+            request.wait = replace(request.wait, blocked_before=before)
 
 
 def block(state: EngineData, step: Step) -> None:

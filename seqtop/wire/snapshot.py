@@ -53,7 +53,7 @@ class WaitTimes(msgspec.Struct, array_like=True, frozen=True):
     """Seconds of all waits before `since`."""
     by_cause: Public[Seconds] = {}
     """The part of `total` whose cause is known: a `WaitCause`, the engine's own name for it, or
-    `arriving`, `between_steps` or `in_progress`."""
+    `arriving`, `between_steps`, `paced` or `in_progress`."""
     named: Public[float] = 0.0
     """Seconds in which the scheduler named this request itself, rather than one before it."""
     since: Public[float | None] = None
@@ -68,7 +68,7 @@ class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
 
     by_cause: Public[Seconds] = {}
     """Seconds of steps by the cause that each gave for the head of the queue, and seconds between
-    steps."""
+    steps, those in which the engine waited on purpose apart."""
     until: Public[float] = 0.0
     """The end of the last step, epoch seconds."""
 

@@ -4,13 +4,14 @@ import math
 
 import pytest
 
-from seqtop.explain.chain import PACED, Chain, Part
+from seqtop.explain.chain import Chain, Part
 from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
 from seqtop.state.freeze import freeze
+from seqtop.state.wait_causes import PACED
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     Event,

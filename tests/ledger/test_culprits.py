@@ -6,7 +6,6 @@ from typing import get_args
 
 import pytest
 
-from seqtop.explain.chain import PACED
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
@@ -15,6 +14,7 @@ from seqtop.ledger.account import UNNAMED_BLOCKS
 from seqtop.ledger.ledger import Run, charge, harm_done
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState
+from seqtop.state.wait_causes import PACED
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import Workload
 from seqtop.wire.messages import Event, RequestArrived

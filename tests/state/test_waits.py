@@ -213,3 +213,21 @@ def test_prompt_hits_never_exceed_the_prompt() -> None:
             state.apply(parsing.event(payload))
         for sequence in state.sequences.values():
             assert 0 <= sequence.num_prompt_hits <= sequence.num_prompt_tokens
+
+
+def test_time_in_which_the_engine_waits_on_purpose_is_no_pause_of_the_host() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs", num_prompt=40)
+    script.arrive("waits", num_prompt=40)
+    script.step(prefill={"runs": 40}, waits=[events.wait_reason("waits", "seq_limit")])
+    script.paced_time = 0.3
+    script.time += 0.2
+    script.arrive("late", num_prompt=40)  # takes 2 ms
+    script.time += 0.298
+    script.step(decode=["runs"], waits=[events.wait_reason("waits", "seq_limit")])
+    for name, paced, host in (("waits", 0.3, 0.202), ("late", 0.1, 0.2)):
+        wait = wait_until(source.state, source.state.requests[name], source.state.time)
+        assert wait.by_cause["paced"] == pytest.approx(paced, abs=1e-5), name
+        assert wait.by_cause["between_steps"] == pytest.approx(host, abs=1e-5), name
+    assert "paced on purpose 300 ms" in describe_waits(source.state, source.state.requests["waits"])
