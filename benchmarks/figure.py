@@ -51,7 +51,7 @@ class Figure(msgspec.Struct):
 
     @property
     def met(self) -> bool | None:
-        """Whether all limits hold; `None` if there is none."""
+        """True if all limits hold; `None` if there is none."""
         kept = [
             limit.holds(value)
             for limit, value in ((self.limit, self.value), (self.ratio_limit, self.ratio))

@@ -1,4 +1,4 @@
-"""What the documents list is what the programs show, and what they name exists."""
+"""The lists in the documents equal those of the programs, and all that they name exists."""
 
 import ast
 import fnmatch
@@ -60,7 +60,7 @@ def text_of(line: Line) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """What the rows of tables begin with."""
+    """The first cells of the rows of tables."""
     return re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
 
 
@@ -370,3 +370,10 @@ def test_the_causes_of_an_explained_wait() -> None:
     assert {cause.split(",")[0] for cause in causes} <= sentences
     parts = read("docs/explain.md").split("| cause | the time of a wait |")[1].split("\n\n")[0]
     assert code_spans(parts) == [*OUTSIDE_STEPS]
+
+
+def test_docstrings_and_names_of_tests_begin_with_no_question_word() -> None:
+    words = "how|what|when|where|whether|which|who|why"
+    question = re.compile(rf'(?m)^ *(?:"""(?i:{words})\b.*|(?:async )?def test_(?:{words})_.*)')
+    files = [file for file in FILES if file.endswith(".py")]
+    assert not {file: found for file in files if (found := question.findall(read(file)))}

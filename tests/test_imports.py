@@ -32,7 +32,7 @@ ATTACH = (
     "seqtop.tui.app",
     "seqtop.tui.settings",
 )
-"""What `seqtop attach` loads before its first frame."""
+"""The modules that `seqtop attach` loads before its first frame."""
 NOT_FOR_ATTACH = (
     "http.client",
     "multiprocessing",

@@ -37,7 +37,7 @@ class WaitRules(RuleGroup):
         super().__init__(state)
         self._thresholds = thresholds
         self._is_quiet = self._was_quiet = False
-        """Whether the current step, and the one before it, count."""
+        """True if the current step, and the one before it, count."""
         self._num_contradicted = 0
         """Steps whose figures contradict the reason, without one between whose figures do not."""
         self._is_reported = False

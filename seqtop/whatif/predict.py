@@ -35,11 +35,11 @@ from seqtop.whatif.workload import StepInputs, Workload, WorkloadError, read_ste
 from seqtop.wire.messages import Setting
 
 WHATIF_ERRORS = (RecordingError, WorkloadError, SettingError, StepTimeError, DriverError)
-"""What a question raises that has no answer; each is one sentence for the user."""
+"""The errors of a question that has no answer; each is one sentence for the user."""
 
 
 class Question(msgspec.Struct, kw_only=True):
-    """What is to be predicted. Without any change, the recording is only repeated."""
+    """The settings of a prediction. Without any change, the recording is only repeated."""
 
     recording: str
     """The path of the recording."""
@@ -54,7 +54,7 @@ class Question(msgspec.Struct, kw_only=True):
     calibrations: list[str] = []
     """Paths of other recordings whose steps the model of times is fitted to, too."""
     anyway: bool = False
-    """Whether to predict even if the recording cannot be repeated, or most of the time is in steps
+    """Predict even if the recording cannot be repeated, or most of the time is in steps
     larger than the recorded ones."""
     output: str | None = None
     """The path of the prediction; `None` to drop it."""

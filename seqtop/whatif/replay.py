@@ -21,12 +21,12 @@ from seqtop.wire import codec, parsing
 from seqtop.wire.messages import ControlCall, Event, RequestFinished
 
 Arrivals: TypeAlias = Literal["time", "step", "closed-loop"]
-"""When requests arrive: at their recorded times, before the same steps as in the recording, or as
-long after the end of an earlier request as they did."""
+"""The arrivals of requests: at their recorded times, before the same steps as in the recording, or
+as long after the end of an earlier request as they did."""
 
 
 class ReplayOptions(msgspec.Struct, kw_only=True):
-    """How a workload is replayed."""
+    """The rules by which a workload is replayed."""
 
     settings: dict[str, bool | int | float | str | None] = {}
     """Settings other than the recorded ones, by the engine's names."""

@@ -51,7 +51,7 @@ class Continuation(NamedTuple):
 
 
 class Answer(msgspec.Struct):
-    """What the model answered to one request."""
+    """The model's answer to one request."""
 
     token_ids: list[int] = []
     """The output of a request with one sequence."""
@@ -116,7 +116,7 @@ class WorkloadRequest(msgspec.Struct):
 
 
 class StepInputs(msgspec.Struct):
-    """What the engine was given before it scheduled one step, and the times and size of the step.
+    """The inputs of the engine before it scheduled one step, and the times and size of the step.
 
     An asynchronous engine schedules a step before it has processed the outputs of the one before.
     """

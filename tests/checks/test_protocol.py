@@ -27,7 +27,7 @@ Frames = list[frames.Buffer]
 
 @dataclass
 class Mistake:
-    """What a publisher does otherwise."""
+    """The differences of a publisher from a correct one."""
 
     live: Callable[[int, Frames], list[Frames]] = lambda _, parts: [parts]
     """The messages in place of that of a number."""

@@ -30,7 +30,9 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ttft == pytest.approx(document["ttft"], abs=0.001)
 
 
-def test_who_delayed_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_requests_that_delayed_another(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["explain", recording, "req-4", "--who"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("req-4: TTFT ")
@@ -78,7 +80,7 @@ def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> No
         (["--slow", "--who"], 2, "give either --who or --slow"),
     ],
 )
-def test_what_cannot_be_explained(
+def test_a_request_that_cannot_be_explained_is_an_error(
     recording: str,
     arguments: list[str],
     status: int,

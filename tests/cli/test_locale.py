@@ -22,7 +22,7 @@ def _locale(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(*command: str, status: int = 0) -> str:
-    """What a command writes, which is ASCII."""
+    """The output of a command, which is ASCII."""
     done = run(*command, encoding="ascii")
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr

@@ -53,7 +53,7 @@ FORBIDDEN = (
     "\x1b]", "\x1bP", "\x1b[31m\x1b[2J", "\x9b", "\x9c", "\x9d", "\x00", "\x07", "\x08", "\x0b",
     "\x7f", "\u202e", "\u2066", "\u200b", "\u2060", "\ufeff", "\u0301" * 4,
 )  # fmt: skip
-"""What none of the ways out may carry."""
+"""Parts of texts that no output may contain."""
 
 
 def assert_harmless(output: bytes, *, drawn: bool = False) -> None:

@@ -23,7 +23,7 @@ PORTS = (5557, 5558, 8000)
 """The ports of the README's commands."""
 
 NOT_RUN = {"vllm serve": "needs vLLM, which tests/vllm has, and a model from the network"}
-"""Why a command of the README is not run, by a part of it."""
+"""The reason why a command of the README is not run, by a part of it."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What the tests' own terminal shows of a program: whole frames."""
+"""The tests' own terminal shows whole frames of a program."""
 
 import sys
 

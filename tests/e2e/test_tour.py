@@ -86,7 +86,7 @@ def is_chosen(app: Terminal, *names: str) -> bool:
 
 
 def is_of(shown: str, name: str) -> bool:
-    """Whether `shown` is `name`, perhaps without its middle."""
+    """True if `shown` is `name`, perhaps without its middle."""
     head, cut, end = shown.partition("…")
     return name.startswith(head) and name.endswith(end) if cut else name.endswith(shown)
 

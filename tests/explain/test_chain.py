@@ -110,7 +110,7 @@ def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:
     assert (holder.request_id, holder.admitted_step) == ("runs", 0), "in the step of the wait"
 
 
-def test_what_an_engine_does_not_count_is_not_missing(script: Script) -> None:
+def test_figures_that_an_engine_does_not_count_are_not_missing(script: Script) -> None:
     script.arrive("head")
     script.arrive("behind")
     for missing in (0, -5):

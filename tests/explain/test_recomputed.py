@@ -64,7 +64,7 @@ class Recomputed:
         return wait, "between_steps" if time >= self.joined else "arriving"
 
     def _own(self, step: Step) -> list[bool]:
-        """Whether its sequences in the batch of a step computed a part of a prompt."""
+        """By its sequences in the batch of a step: true if it computed a part of a prompt."""
         return [member.is_prompt for member in members(step) if member.request_id == self.name]
 
     def _in_step(self, step: Step, wait: str, mode: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What AIPerf and Dynamo measured, joined to a recording of the bundled engine."""
+"""Measurements of AIPerf and Dynamo, joined to a recording of the bundled engine."""
 
 import csv
 import gzip
@@ -140,7 +140,7 @@ def test_ids_of_vllm_have_the_client_s_in_them(run: EngineRun, tmp_path: Path, n
         (gzip.compress(lines(aiperf("a", 1)))[:-9], "cannot be decompressed"),
     ],
 )
-def test_what_cannot_be_joined_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_cannot_be_joined_is_named(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "other.jsonl"
     path.write_bytes(content)
     with pytest.raises(MeasuredError) as error:

@@ -139,7 +139,7 @@ def close(one: float, other: float) -> bool:
     return math.isclose(one, other, abs_tol=1e-6)
 
 
-def test_what_redaction_removes_is_unknown(recorded: Path, tmp_path: Path) -> None:
+def test_redacted_values_are_unknown(recorded: Path, tmp_path: Path) -> None:
     tables = Tables(recorded, tmp_path / "run", "--redact")
     for table, names in (
         ("requests", ("prompt", "prompt_token_ids")),

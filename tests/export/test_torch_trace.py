@@ -103,7 +103,7 @@ def test_launches_lead_to_kernels_and_overlapping_kernels_are_beside_each_other(
         (gzip.compress(document())[:-12], "it cannot be decompressed"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_merged_is_named(
+def test_a_trace_that_cannot_be_merged_is_named(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
 ) -> None:
     assert merged(recorded, tmp_path, content) == 2

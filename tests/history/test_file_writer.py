@@ -107,7 +107,7 @@ def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(
 
 
 def test_overwriting_follows_no_link_and_shares_no_file(tmp_path: Path) -> None:
-    """Where others can write, a path may have been prepared by them."""
+    """Others may have prepared a path in a folder that they can write to."""
     path, target = tmp_path / "run.seqtop", tmp_path / "target"
     target.write_text("years of work")
     path.symlink_to(target)

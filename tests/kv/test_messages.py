@@ -1,4 +1,4 @@
-"""What messages of KV-cache events say, in every layout; and that no other bytes do any harm."""
+"""Messages of KV-cache events are read in every layout, and no other bytes do any harm."""
 
 from typing import Any
 

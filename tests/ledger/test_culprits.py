@@ -39,7 +39,7 @@ def _of(timeline: Timeline, name: str) -> RequestState:
 
 
 def _by_culprit(timeline: Timeline) -> dict[str, float]:
-    """What is charged to each other request, with those of a culprit as one, and to the rest."""
+    """The seconds charged to other requests, with those of a culprit as one, and to the rest."""
     run = Run(timeline)
     seconds: defaultdict[str, float] = defaultdict(float)
     for item in charge(run, _of(timeline, VICTIM)).charges(run.step_time):

@@ -1,4 +1,4 @@
-"""What vLLM's codec accepts and refuses: decoding agrees with it, encoding loses nothing."""
+"""Decoding accepts and refuses the same as vLLM's codec, and encoding loses nothing."""
 
 import operator
 from array import array

@@ -1,4 +1,4 @@
-"""What a viewer shows of a real SGLang with all its processes, which found the plugin by itself.
+"""A viewer of a real SGLang with all its processes, which found the plugin by itself.
 
 Run by `make test-sglang`.
 """
@@ -56,7 +56,7 @@ def sglang(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str
 
 
 def serve(process: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
-    """How each request ended, as its client was told."""
+    """The end of each request, as its client received it."""
     output, _ = process.communicate("go\n")
     ended: dict[str, dict[str, Any]] = json.loads(output.strip().splitlines()[-1])
     return ended

@@ -1,4 +1,4 @@
-"""What the adapter costs a step of SGLang: real schedulers, followed, dormant or neither.
+"""The cost of the adapter per step of SGLang: real schedulers, followed, dormant or neither.
 
 256 requests run and 200 wait, in each scheduler as many until the end. Each has a process of its
 own and its real event loop, and two of them take turns every ten steps, so that whatever else the

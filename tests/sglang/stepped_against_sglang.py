@@ -1,4 +1,4 @@
-"""What a viewer shows of SGLang's real scheduler, at each step, over the kinds of work it has.
+"""A viewer of SGLang's real scheduler is right at each step, over the kinds of work it has.
 
 Run by `make test-sglang`.
 """
@@ -54,7 +54,7 @@ HOOKS = (
 
 
 def work(scheduler: Any, name: str = "") -> Iterator[list[Any]]:
-    """What a scheduler receives, turn by turn: chunks, hits, retractions, aborts and a pause."""
+    """The inputs of a scheduler, turn by turn: chunks, hits, retractions, aborts and a pause."""
     shared = [100 + i for i in range(40)]
 
     def new(request: str, ids: list[int], length: int) -> Any:

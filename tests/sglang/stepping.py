@@ -175,7 +175,7 @@ class Spy:
         self.prefix = [0, 0]
         """Tokens that admissions have looked for in the radix tree, and those that were found."""
         self.kinds: set[str] = set()
-        """What has happened."""
+        """The events so far."""
         self.ends: dict[str, str] = {}
         """The end of each request that was told to the client."""
         self._batches: list[dict[str, int]] = []

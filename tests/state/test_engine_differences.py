@@ -1,4 +1,4 @@
-"""What only some engines have or do, as the protocol lets them say it."""
+"""Properties that only some engines have, as the protocol expresses them."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_speculative_tokens_add_up() -> None:
     assert len(state.num_drafted) == len(state.num_accepted) == 64, "an engine cannot fill memory"
 
 
-def test_why_says_what_only_the_engine_has_a_word_for() -> None:
+def test_a_status_of_the_engine_alone_is_the_word_for_a_wait() -> None:
     state, view = two_preempted("fcfs"), SequenceView()
     held = update(4, WAITING, engine_status="WAITING_FOR_REMOTE_KVS")
     drafts = update(1, new_token_ids=[5, 6], num_draft_tokens=3, num_accepted_tokens=1)

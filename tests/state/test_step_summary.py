@@ -1,4 +1,4 @@
-"""What is said of a step: its figures, why it ran no more, whose sequences it ran."""
+"""The summary of a step: its figures, why it ran no more, whose sequences it ran."""
 
 import math
 from typing import Any
@@ -183,7 +183,7 @@ def test_an_unfinished_request_is_work(name: str) -> None:
         ("no reason given", {}, {"wait_reasons": [events.wait_reason("a", "unknown")]}),
     ],
 )
-def test_why_a_step_ran_no_more(
+def test_the_reason_why_a_step_ran_no_more(
     expected: str, figures: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     summary = step_summary.summarize(a_step(stats(**figures), **changes))

@@ -24,7 +24,7 @@ Message = list[bytes]
 
 @dataclass(frozen=True)
 class Faults:
-    """What befalls each message, as probabilities; `delay` is in seconds."""
+    """The probabilities of faults of each message; `delay` is in seconds."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -49,7 +49,7 @@ class FaultProxy:
     def __init__(self, engine: str, viewer: str, seed: int) -> None:
         self.faults = HARMLESS
         self.counts: Counter[str] = Counter()
-        """How often each fault was done."""
+        """The number of faults of each kind so far."""
         self._engine, self._viewer = engine, viewer
         self._random = random.Random(seed)
         self._connected = True
@@ -146,7 +146,7 @@ class FaultProxy:
         self._send_what_is_due()
 
     def _spoilt(self, message: Message) -> list[Message]:
-        """What becomes of a message: nothing, itself, two of it, or something worse."""
+        """The messages sent in place of one: none, itself, two of it, or broken ones."""
         if self._happens("drop"):
             return []
         if self._happens("truncate"):
@@ -171,7 +171,7 @@ class FaultProxy:
         return happens
 
     def _due(self) -> float:
-        """When the next message goes on: not before those that came before it."""
+        """The time to send the next message on: not before those that came before it."""
         if not self.faults.delay:
             return 0.0
         self.counts["delay"] += 1

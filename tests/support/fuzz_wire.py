@@ -36,7 +36,7 @@ LINK = Connection("tcp://127.0.0.1:1", ConnectionState.LIVE)
 
 
 class Viewer:
-    """What a session and its app do with messages, without the sockets."""
+    """A session and its app, given messages without the sockets."""
 
     def __init__(self, state: EngineState) -> None:
         self.state = state

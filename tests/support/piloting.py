@@ -84,13 +84,13 @@ def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
 
 
 def screen(app: App[Any]) -> str:
-    """What stands on the terminal, line by line."""
+    """The text of the terminal, line by line."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
 def words(app: App[Any]) -> str:
-    """What stands on the terminal, with one blank between two words."""
+    """The text of the terminal, with one blank between two words."""
     return " ".join(screen(app).split())
 
 

@@ -40,7 +40,7 @@ WORDS = " fox| river| lantern| the| a|狐|が|住|んで| 👋🏽| שלום| sa
 
 @dataclass
 class _Plan:
-    """What is to happen to a request."""
+    """The planned life of a request."""
 
     num_wanted: int
     """Output tokens after which it ends."""

@@ -79,6 +79,6 @@ def unpacked(path: Path) -> bytes:
 
 
 def traces(data: bytes, words: list[bytes], ids: list[int]) -> list[bytes]:
-    """Which of `words`, or of the bytes of `ids` in either order, are in `data`."""
+    """Those of `words`, or of the bytes of `ids` in either order, that are in `data`."""
     forms = [struct.pack(order, number) for number in ids for order in ("<i", ">i")]
     return [secret for secret in (*words, *forms) if secret in data]

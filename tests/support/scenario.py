@@ -28,7 +28,7 @@ PACE = 0.003
 
 @dataclass
 class Plan:
-    """What goes wrong, in the order in which it does."""
+    """The faults of a run, in the order in which they happen."""
 
     faults: Faults
     outage: str = ""
@@ -57,7 +57,7 @@ class Outcome:
     seconds_to_equal: float
     """From the end of the faults until the viewer knew what the engine knew."""
     faults: dict[str, int]
-    """How often each kind was done."""
+    """The number of faults of each kind."""
     num_resyncs: int
 
 
@@ -129,7 +129,7 @@ def _wreak(story: Plan, proxy: FaultProxy, engine: _Engine) -> None:
 
 
 def same(session: Session, replica: EngineState) -> bool:
-    """Whether the viewer knows what the engine knows: all but the viewer's limit on history."""
+    """True if the viewer's state equals the engine's, except for the viewer's limit on history."""
     with session.lock:
         return msgspec.structs.replace(session.state, max_finished=replica.max_finished) == replica
 

@@ -59,7 +59,7 @@ def _is_busy(pump: Any) -> bool:
 
 
 def _is_stale(screen: Screen[Any]) -> bool:
-    """Whether Textual would draw, or call somebody back, at the next frame."""
+    """True if Textual would draw, or call back, at the next frame."""
     return bool(
         screen._layout_required
         or screen._scroll_required

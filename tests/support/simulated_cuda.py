@@ -66,7 +66,7 @@ _HostGenerator = torch.Generator
 
 
 class DeviceError(AssertionError):
-    """What would have failed on a GPU."""
+    """An error that a GPU would have raised."""
 
 
 class Graph:
@@ -144,7 +144,7 @@ class SimulatedCuda(TorchFunctionMode):
         return results
 
     def _check(self, name: str, args: Any, kwargs: Any, operands: list[Tensor]) -> None:
-        """What is on the device only goes with what is there, too."""
+        """Raises `DeviceError` if operands on the device are combined with ones that are not."""
         if name in _READS | _COUNTS:
             self._wait(f"{name} reads the device")
         if name in ("__getitem__", "__setitem__"):

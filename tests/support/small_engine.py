@@ -41,7 +41,7 @@ class Config:
     enable_chunked_prefill: bool = False
     enable_prefix_caching: bool = True
     admits_after_preemption: bool = False
-    """Whether a step may admit a request that it has preempted."""
+    """True if a step may admit a request that it has preempted."""
 
 
 class BlockManager:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 SECONDS = 60.0
-"""How long anything is waited for before the test fails; far more than anything takes."""
+"""The longest wait for a condition before the test fails; far more than anything takes."""
 MILLISECONDS = int(1_000 * SECONDS)
 
 _LONG = reprlib.Repr()

@@ -1,4 +1,4 @@
-"""What is written where the encoding is not Unicode."""
+"""Output in an encoding that is not Unicode."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""Which columns fit into a width, and how wide they are."""
+"""The columns that fit into a width, and their widths."""
 
 from typing import Any
 

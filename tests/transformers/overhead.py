@@ -1,4 +1,4 @@
-"""What the adapter costs a step of continuous batching: a followed manager and one that is not.
+"""The cost of the adapter per step of continuous batching: a followed manager and one that is not.
 
 Both have the same model, in one process, and take turns every ten steps, so that whatever else the
 machine does hits both. The adapter's own time is the processor time of its functions on the thread

@@ -1,4 +1,4 @@
-"""What a viewer shows of transformers' continuous batching is true at every step.
+"""A viewer of transformers' continuous batching is right at every step.
 
 Run by `make test-transformers`.
 """

@@ -175,7 +175,7 @@ def test_refused_viewer_gets_in_once_it_is_let(
 
 
 def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
-    """What passes by on the way holds no word of it: a relay between the two looks."""
+    """A relay between the two sees no word of it."""
     own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
     far = f"{endpoint}.far"
     seen = bytearray()

@@ -1,4 +1,4 @@
-"""What may be asked of the adapter: to let in holders of keys alone, and to keep texts back."""
+"""Settings of the adapter: to admit holders of keys alone, and to keep texts back."""
 
 import logging
 

@@ -31,7 +31,7 @@ def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) ->
 def test_only_the_first_message_makes_a_viewer_ask_for_the_state(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no welcome message says that an engine is there."""
+    """The case in which no welcome message says that an engine is there."""
     monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 2 * SECONDS)
     monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 2 * SECONDS)
     with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:

@@ -36,7 +36,7 @@ def row(app: SeqtopApp, name: str) -> str:
     return next(line for line in lines if line.startswith(name))
 
 
-def test_who_had_the_worst_ttft_and_why(run: SeqtopApp) -> None:
+def test_the_request_with_the_worst_ttft_and_its_cause(run: SeqtopApp) -> None:
     with play(run, WIDE) as pilot:
         pilot.press("slash")
         burst(run, "ttft>1s\r")
@@ -48,14 +48,14 @@ def test_who_had_the_worst_ttft_and_why(run: SeqtopApp) -> None:
         assert "seqs" in row(run, "late")
 
 
-def test_how_much_of_the_kv_cache_is_wasted_and_what_sharing_saves(run: SeqtopApp) -> None:
+def test_the_wasted_part_of_the_kv_cache_and_the_savings_of_sharing(run: SeqtopApp) -> None:
     with play(run, WIDE) as pilot:
         pilot.press("2")
         assert "2 shared 2 saved by sharing" in words(run)
         assert "slots unfilled" in words(run)
 
 
-def test_when_throughput_fell_and_what_the_scheduler_did(run: SeqtopApp) -> None:
+def test_the_fall_of_throughput_and_the_choices_of_the_scheduler(run: SeqtopApp) -> None:
     with play(run, (100, 40)) as pilot:
         pilot.press("6")
         rates: list[str] = []
@@ -77,7 +77,7 @@ def test_is_the_prefix_cache_working(run: SeqtopApp) -> None:
         assert "prefix hits" in words(run)
 
 
-def test_which_request_is_stuck(run: SeqtopApp) -> None:
+def test_the_request_that_is_stuck(run: SeqtopApp) -> None:
     with play(run, WIDE) as pilot:
         assert "!2 s" in row(run, "twin")
         assert "!" not in row(run, "early")
@@ -91,7 +91,7 @@ def test_which_request_is_stuck(run: SeqtopApp) -> None:
         assert selected(run) == "last"
 
 
-def test_what_differs_between_two_moments(run: SeqtopApp) -> None:
+def test_the_differences_between_two_moments(run: SeqtopApp) -> None:
     with play(run, WIDE) as pilot:
         pilot.press("B")
         assert notices(run) == ["Go to a past moment, and B compares it with now; A marks another."]

@@ -1,4 +1,4 @@
-"""When the app draws: after a change, at most at the frame rate, and not while nothing changes."""
+"""The app draws after a change, at most at the frame rate, and not while nothing changes."""
 
 import asyncio
 import threading

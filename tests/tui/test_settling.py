@@ -1,4 +1,4 @@
-"""What the pilot of the tests takes for an app at rest."""
+"""The pilot of the tests recognizes an app at rest."""
 
 import asyncio
 import threading

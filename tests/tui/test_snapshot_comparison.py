@@ -33,7 +33,7 @@ def snapshots(path: Path, *, update: bool = False) -> Snapshots:
 
 
 def compare(path: Path, app: App[None]) -> str:
-    """What a test says that compares `app` with the stored snapshot."""
+    """The message of a test that compares `app` with the stored snapshot."""
     with pytest.raises(pytest.fail.Exception) as failed:
         snapshots(path)(app, terminal_size=(12, 2))
     return str(failed.value)

@@ -1,4 +1,4 @@
-"""What is not done before the first frame."""
+"""Work that is not done before the first frame."""
 
 import asyncio
 import gc

@@ -38,7 +38,7 @@ PAYLOADS = [codec.encode(event) for event in RandomEngine(13, 60, num_blocks=24)
 STEPS = [
     index for index, payload in enumerate(PAYLOADS) if isinstance(parsing.event(payload), Step)
 ]
-"""Where in `PAYLOADS` each step is."""
+"""The index in `PAYLOADS` of each step."""
 
 
 def events(count: int = len(PAYLOADS)) -> list[Event]:
@@ -54,7 +54,7 @@ def fed(count: int) -> EngineState:
 
 
 def until_step_ends(step: int) -> int:
-    """How many events there are before step `step + 1` begins."""
+    """The number of events before step `step + 1` begins."""
     return STEPS[step + 1] if step + 1 < len(STEPS) else len(PAYLOADS)
 
 

@@ -25,7 +25,7 @@ REAL = (Request, FCFSRequestQueue, BlockPool, KVCacheManager, Scheduler, AsyncSc
 
 
 def methods(of: type) -> dict[str, Any]:
-    """What a class of the fake defines, but its constructor and what only tests use."""
+    """The names that a class of the fake defines, but its constructor and those only for tests."""
     own = fake_vllm.OWN[of]
     return {
         name: value

@@ -1,4 +1,4 @@
-"""What the adapter costs vLLM's scheduler: real EngineCores, followed, dormant or neither.
+"""The cost of the adapter for vLLM's scheduler: real EngineCores, followed, dormant or neither.
 
 256 requests run and 200 wait, in each engine as many until the end. Each has a process of its own,
 and two of them take turns every ten steps, so that whatever else the machine does hits both. The

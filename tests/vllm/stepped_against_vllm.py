@@ -1,4 +1,4 @@
-"""What a viewer shows of a real scheduler, at each step, over the kinds of work that vLLM has.
+"""A viewer of a real scheduler is right at each step, over the kinds of work that vLLM has.
 
 Run by `make test-vllm`, as `against_vllm.py`.
 """
@@ -218,7 +218,7 @@ def test_kv_connector(kind: str, connector: str, policy: str, is_async: bool) ->
         failed: set[str] = set()
 
         def work(number: int) -> None:
-            """What the worker will report in the step of this number."""
+            """The worker's reports in the step of this number."""
             scheduler = engine.scheduler
             for request_id, request in scheduler.requests.items():
                 is_loading = request.status.name == "WAITING_FOR_REMOTE_KVS"

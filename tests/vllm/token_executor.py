@@ -124,7 +124,7 @@ class TokenExecutor(Executor):
         )
 
     def _kv_connector_output(self) -> Any:
-        """What the worker's side of `kv_connector` has done."""
+        """The actions of the worker's side of `kv_connector`."""
         if self.vllm_config.kv_transfer_config is None:
             return None
         import kv_connector

@@ -19,7 +19,7 @@ pytest.importorskip("textual_serve", reason="textual-serve is not installed")
 
 @pytest.fixture(scope="module")
 def url(recording: str) -> Iterator[str]:
-    """Where the app is served, playing a recording."""
+    """The address of the app, which plays a recording."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

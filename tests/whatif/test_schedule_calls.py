@@ -1,4 +1,4 @@
-"""What an asynchronous scheduler was given is assigned to its calls, not to the outputs."""
+"""Inputs of an asynchronous scheduler are assigned to its calls, not to the outputs."""
 
 from unittest.mock import Mock
 

@@ -202,7 +202,7 @@ def fill(request: RequestState, sequence: SequenceState, num_tokens: int) -> Non
 
 
 def loading(encoded: bytes) -> tuple[int, int]:
-    """How many objects a state has that is loaded, and the bytes that it takes to load it."""
+    """The number of objects of a loaded state, and the bytes that it takes to load it."""
     before = sys.getallocatedblocks()
     state = load(encoded)
     blocks = sys.getallocatedblocks() - before

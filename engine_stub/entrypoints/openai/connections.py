@@ -122,7 +122,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the server waits for the client: for a request, or for the rest of one."""
+        """True while the server waits for the client: for a request, or for the rest of one."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _await_request(self) -> None:

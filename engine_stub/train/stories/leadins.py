@@ -24,7 +24,7 @@ class LeadIn:
     given: dict[str, str] = field(default_factory=dict)
     bridges: tuple[str, ...] = ()
     opener: str = "\n\n"
-    """What stands between the prompt and the story."""
+    """The text between the prompt and the story."""
 
 
 def draw_lead_in(rng: Random) -> LeadIn:

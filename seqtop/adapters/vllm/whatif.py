@@ -293,7 +293,7 @@ class _InFlight(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the model returns for a step."""
+    """The model's output of a step."""
 
     token_ids: list[list[int]]
     """The new tokens of each request in the batch."""

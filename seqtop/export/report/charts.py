@@ -43,7 +43,7 @@ class GanttRow(NamedTuple):
 
     label: str
     title: str
-    """What a pointer over the row shows."""
+    """The text that a pointer over the row shows."""
     bars: list[GanttBar]
 
 

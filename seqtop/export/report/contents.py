@@ -68,7 +68,7 @@ class Share(msgspec.Struct):
 
 
 class Findings(msgspec.Struct):
-    """What the rules of `seqtop.checks` found in the first events."""
+    """The findings of the rules of `seqtop.checks` in the first events."""
 
     num_steps: int
     """The steps that were checked."""
@@ -90,7 +90,7 @@ class Contents(msgspec.Struct):
     info: EngineInfo | None
     """The engine at its last start."""
     runs: list[EngineRun]
-    """What was recorded, by starts of the engine."""
+    """The recorded requests and steps, by starts of the engine."""
     start: float
     """The start of the first recorded step."""
     end: float

@@ -1,4 +1,4 @@
-"""What of SGLang's requests becomes an arrival or an end."""
+"""The parts of SGLang's requests that become an arrival or an end."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who runs when, on whose blocks, and what the step record says about it."""
+"""The scheduler's choices of requests and blocks, and the record of the step about them."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""What publishing a step costs the engine: work for what has happened, not for what there is."""
+"""Publishing a step costs the engine work for the events of the step, not for all that exists."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""What the loader says of model directories that it cannot use."""
+"""The loader's messages about model directories that it cannot use."""
 
 from __future__ import annotations
 

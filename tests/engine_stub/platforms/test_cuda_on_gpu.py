@@ -1,4 +1,4 @@
-"""What only a GPU can show; skipped, with the reason, where there is none."""
+"""Tests that need a GPU; skipped, with the reason, where there is none."""
 
 import dataclasses
 from pathlib import Path

@@ -23,7 +23,7 @@ def detokenizer_of(tokenizer: Any) -> Detokenizer:
 
 
 def deltas(detokenizer: Detokenizer, seq: Sequence, output: list[int]) -> list[str]:
-    """What each token adds to the text, then what the end adds."""
+    """The text that each token adds, then the text that the end adds."""
     texts = [""]
     for token_id in output:
         seq.data.append_token_id(token_id, -1.0)

@@ -1,4 +1,4 @@
-"""When output ends: where exactly, with which status and which reason."""
+"""The end of output: its position, status and reason."""
 
 import itertools
 from typing import Any

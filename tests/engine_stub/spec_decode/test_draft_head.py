@@ -59,7 +59,7 @@ def states(*seeds: int) -> torch.Tensor:
 def guesses(
     proposer: DraftHeadProposer, taken_in: list[tuple[torch.Tensor, int]], count: int
 ) -> list[int]:
-    """What the head says after it has taken in states and tokens, and then its own guesses."""
+    """The head's guesses after it has taken in states and tokens, and then its own guesses."""
     head, model = proposer._head, proposer._model
     memory = torch.zeros(1, HIDDEN)
     for hidden, token_id in taken_in:

@@ -1,4 +1,4 @@
-"""How a step's sequences are laid out for attention."""
+"""The layout of a step's sequences for attention."""
 
 import torch
 

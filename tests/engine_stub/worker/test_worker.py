@@ -1,4 +1,4 @@
-"""What the worker knows by fulls and deltas is what the scheduler knows."""
+"""The worker's state, built of fulls and deltas, equals that of the scheduler."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Where in time one may ask to go, and where that leads."""
+"""Answers to the prompt for a step or a time, and the moment that each leads to."""
 
 import pytest
 

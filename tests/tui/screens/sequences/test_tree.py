@@ -11,7 +11,7 @@ from tests.support.scripted import Script, ScriptedSource
 
 
 def names(app: SeqtopApp) -> list[str]:
-    """What stands in the first column, without the cursor's mark."""
+    """The text of the first column, without the cursor's mark."""
     lines = screen(app).splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith(" Request"))
     return [re.split("  | [●◐○]", line[1:20])[0].rstrip() for line in lines[first + 1 : -1]]
