@@ -53,4 +53,8 @@ def _unknown_command(arguments: Sequence[str]) -> str | None:
     word = next((argument for argument in arguments if not argument.startswith("-")), None)
     if word is None or word in COMMANDS:
         return None
+    if "://" in word:
+        return f"no command {word!r}; to show that engine: seqtop attach {word}"
+    if "." in word or "/" in word:
+        return f"no file {word!r}, and no command of that name; seqtop --help lists the commands"
     return f"no command {word!r}{suggestion(word, COMMANDS)}; seqtop --help lists them all"

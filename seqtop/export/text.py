@@ -25,7 +25,7 @@ _GAP = "  "
 
 _COLUMNS = (
     "request", "status", "prompt", "cached", "computed", "total", "out", "blocks",
-    "ttft", "itl", "queue", "preempt", "text",
+    "ttft", "itl", "waited", "preempt", "text",
 )  # fmt: skip
 _KEPT = ("total",)
 """The columns that stay in a narrow terminal, besides those that the app's own table keeps."""

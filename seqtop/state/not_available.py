@@ -35,9 +35,17 @@ def entries(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
+def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns each reason once, after the titles of all columns and figures that it is for."""
+    titles: dict[str, list[str]] = {}
+    for title, reason in entries(reasons):
+        titles.setdefault(reason, []).append(title)
+    return [(", ".join(group), reason) for reason, group in titles.items()]
+
+
 def describe(reasons: Mapping[str, str]) -> str:
     """Returns a line with all columns and figures that are not available, and the reasons."""
-    listed = ", ".join(f"{title} ({reason})" for title, reason in entries(reasons))
+    listed = "; ".join(f"{titles} ({reason})" for titles, reason in by_reason(reasons))
     return f"not available: {listed}"
 
 

@@ -84,19 +84,25 @@ def describe_misses(sequence: SequenceState) -> str:
         return ""
     if misses[0].cause == "not_cacheable":
         return "All its tokens have to be computed, so it does not use the prefix cache."
-    parts = [_miss(miss) for miss in misses[:_MAX_NAMED]]
+    parts = [_miss(miss, f"{miss.num_tokens:,}") for miss in misses[1:_MAX_NAMED]]
+    parts.insert(0, _miss(misses[0], _plural(misses[0].num_tokens)))
     if others := sum(miss.num_tokens for miss in misses[_MAX_NAMED:]):
         parts.append(f"{others:,} more")
     num_found = sequence.num_cached_tokens - sequence.num_external_tokens
-    return f"Not in the prefix cache from token {num_found:,} on: {', '.join(parts)}."
+    where = (
+        f"Not in the prefix cache from token {num_found:,} on"
+        if num_found > 0
+        else "Nothing found in the prefix cache"
+    )
+    return f"{where}: {', '.join(parts)}."
 
 
-def _miss(miss: PrefixMiss) -> str:
-    """Describes consecutive tokens that were not found."""
+def _miss(miss: PrefixMiss, number: str) -> str:
+    """Describes consecutive tokens that were not found, `number` of them."""
     by, at = miss.request_id, "" if miss.step is None else f" at step {miss.step:,}"
     match miss.cause:
         case "new_tokens":
-            why = "new"
+            why = "not seen before"
         case "evicted":
             why = f"evicted{at}" + (f" for {by}" if by else "")
         case "not_stored":
@@ -106,13 +112,13 @@ def _miss(miss: PrefixMiss) -> str:
         case "broken_prefix":
             why = "cached behind missing ones"
         case "partial_block":
-            why = "in the last block"
+            why = "in the last block, which is always computed"
         case "not_cacheable":
             why = "that have to be computed"
         case "unknown":
             since = "" if miss.step is None else f"; no request had them since step {miss.step:,}"
             why = f"for an unknown reason{since}"
-    return f"{miss.num_tokens:,} {why}"
+    return f"{number} {why}"
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:

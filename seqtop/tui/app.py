@@ -30,11 +30,12 @@ from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
+from seqtop.tui.keymap import APP_KEYS, GROUPS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
 from seqtop.tui.rates import rates_at
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
+from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.settings import (
     DEFAULTS,
@@ -264,11 +265,10 @@ class SeqtopApp(BaseApp):
                     screen.show()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        for command in super().get_system_commands(screen):
-            if command.title != "Keys":  # `?` is the help
-                yield command
         listed = {"quit"}  # Textual has a command for it
-        for active in screen.active_bindings.values():
+        groups = list(GROUPS.values())
+        actives = screen.active_bindings.values()
+        for active in sorted(actives, key=lambda active: groups.index(group_of(active.binding))):
             binding, namespace = active.binding, active.node
             if binding.id is not None and binding.action not in listed:
                 listed.add(binding.action)
@@ -277,6 +277,9 @@ class SeqtopApp(BaseApp):
                     f"{group_of(binding)} · {self.get_key_display(binding)}",
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )
+        for command in super().get_system_commands(screen):
+            if command.title != "Keys":  # `?` is the help
+                yield command
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""
@@ -287,15 +290,16 @@ class SeqtopApp(BaseApp):
         return not is_about_one or self.current_mode != FLEET.name
 
     def help_notes(self) -> Mapping[str, Notes]:
+        words = self.screen.WORDS if isinstance(self.screen, TabbedScreen) else ()
         if self.current_mode == FLEET.name:
             from seqtop.tui.screens.fleet.engine_filter import HELP_NOTES
 
-            return HELP_NOTES
+            return {"On this screen": words, **HELP_NOTES}
 
         from seqtop.tui.dialogs.help import notes_about
 
         with self.ui.lock:
-            return notes_about(self.ui.state.info)
+            return notes_about(self.ui.state.info, words)
 
     def action_go_to(self, name: str) -> None:
         if name == FLEET.name and len(self.engines) < 2:

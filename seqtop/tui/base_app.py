@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from textual.binding import Binding
+from textual.command import Provider
 from textual.events import Resize
 from textual.geometry import Size
 
@@ -23,6 +24,12 @@ MAX_HEIGHT: Final = 1000
 """The most lines that are drawn."""
 
 
+def _palette_commands() -> type[Provider]:
+    from seqtop.tui.dialogs.palette import PaletteCommands  # imported when it is opened
+
+    return PaletteCommands
+
+
 class BaseApp(OrderedKeysApp):
     """An app with seqtop's styles and themes.
 
@@ -31,6 +38,7 @@ class BaseApp(OrderedKeysApp):
         problems: Sentences on invalid settings, shown at the start.
     """
 
+    COMMANDS = {_palette_commands}  # noqa: RUF012 (Textual's own spelling)
     CSS_PATH = sorted(Path(__file__).parent.rglob("*.tcss"))
 
     def __init__(self, *, theme_name: str | None, problems: Sequence[str]) -> None:

@@ -54,7 +54,22 @@ def test_the_path_of_a_recording_replays_it(
     assert main([recording, "--speed", "4"]) == len(recording)
 
 
-def test_a_mistyped_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["atach", "tcp://127.0.0.1:5557"]) == 2
-    said = capsys.readouterr().err
-    assert said == "seqtop: no command 'atach', perhaps attach; seqtop --help lists them all\n"
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("atach", "no command 'atach', perhaps attach; seqtop --help lists them all"),
+        (
+            "run.seqtop",
+            "no file 'run.seqtop', and no command of that name; seqtop --help lists the commands",
+        ),
+        (
+            "tcp://x:5557",
+            "no command 'tcp://x:5557'; to show that engine: seqtop attach tcp://x:5557",
+        ),
+    ],
+)
+def test_a_first_word_that_is_no_command(
+    word: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word]) == 2
+    assert capsys.readouterr().err == f"seqtop: {sentence}\n"

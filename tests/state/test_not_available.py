@@ -14,9 +14,9 @@ def test_titles_and_reasons_are_safe_text() -> None:
     assert all("".join(entry).isprintable() for entry in entries)
 
 
-def test_all_of_them_are_in_one_line() -> None:
-    reasons = {"why": "no queue", "cached_blocks": "no pool"}
-    line = "not available: Why (no queue), cached blocks (no pool)"
+def test_all_of_them_are_in_one_line_with_each_reason_once() -> None:
+    reasons = {"why": "no queue", "cached_blocks": "no pool", "waited": "no queue"}
+    line = "not available: Why, Waited (no queue); cached blocks (no pool)"
     assert not_available.describe(reasons) == line
 
 

@@ -146,7 +146,7 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
             (
                 "Decoding: 1 token so far. 16 tokens found in the prefix cache: 1 block (13). 32 "
                 "tokens loaded by the KV connector. Not in the prefix cache from token 16 on: 16 "
-                "new."
+                "tokens not seen before."
             ),
             DECODING
             | {"num_cached_tokens": 48, "num_external_tokens": 32, "block_table": [13, 14, 15]}
@@ -174,7 +174,7 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
         ),
         (
             (
-                "Decoding: 1 token so far. Not in the prefix cache from token 0 on: 16 evicted "
+                "Decoding: 1 token so far. Nothing found in the prefix cache: 16 tokens evicted "
                 "at step 40 for req-9, 32 not stored by req-1, which was admitted at step 41, 48 "
                 "of req-0 with another adapter or salt, 16 cached behind missing ones, 21 more."
             ),
@@ -262,8 +262,8 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
         (
             (
                 "Finished: it reached its limit of tokens. Not in the prefix cache from token 32 "
-                "on: 16 new, 16 for an unknown reason; no request had them since step 7, 3 in "
-                "the last block."
+                "on: 16 tokens not seen before, 16 for an unknown reason; no request had them "
+                "since step 7, 3 in the last block, which is always computed."
             ),
             {"num_cached_tokens": 32}
             | misses(

@@ -11,7 +11,7 @@ from textual import events
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
-from tests.support.piloting import notices, play, screen, until
+from tests.support.piloting import notices, play, screen, until, words
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 
 FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} | set(
@@ -39,6 +39,7 @@ def test_there_is_no_shell_to_go_back_to_without_a_terminal(app: SeqtopApp) -> N
 def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
     with play(app) as pilot:
         pilot.press("ctrl+p")
+        until(pilot, lambda: 0 < words(app).find("Screens · 1") < words(app).find("Move · ↑"))
         pilot.press(*"nothing", "escape", "escape")
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         for active in app.screen.active_bindings.values():

@@ -292,9 +292,9 @@ def _settings_of(contents: Contents) -> dict[str, str]:
         _text(name): _text(str(_plain(value))) for name, value in info.scheduler_settings.items()
     }
     if info.not_available:
-        entries = not_available.entries(info.not_available)
+        entries = not_available.by_reason(info.not_available)
         settings["not available"] = "; ".join(
-            f"{_text(title)} ({_text(reason)})" for title, reason in entries
+            f"{_text(titles)} ({_text(reason)})" for titles, reason in entries
         )
     if info.redacted:
         settings["redacted"] = "texts and token ids were removed before recording"

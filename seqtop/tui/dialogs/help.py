@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, Static
 
 from seqtop.state import not_available
-from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
+from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS, Field
 from seqtop.state.filter import UNITS
 from seqtop.text import format as fmt
 from seqtop.tui.dialogs.prompts import Dialog
@@ -19,8 +19,13 @@ from seqtop.wire.messages import EngineInfo
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
-    ("free and cached", "free blocks are empty; cached ones hold"),
-    ("", "a prefix until they are evicted"),
+    ("in/out", "prompt tokens computed, and tokens generated, in the last second"),
+    ("block", "a part of the KV cache, for as many tokens as the block size"),
+    ("free and cached", "free blocks are empty; cached ones hold a prefix until they are evicted"),
+    ("prefix hits", "share of the tokens looked up in the prefix cache that were found"),
+    ("seqs, max_num_seqs", "the most sequences that run at a time"),
+    ("budget", "the most tokens of a step (max_num_batched_tokens)"),
+    ("paced", "time in which the engine waits on purpose, as the demo does"),
     ("Cached > Prompt", "recomputed: output was in the cache, too"),
     ("!", "over its objective (--slo)"),
 )
@@ -35,15 +40,28 @@ FILTER = (
 )
 
 
-def notes_about(info: EngineInfo | None) -> Mapping[str, Notes]:
-    """Returns the notes on an engine's sequences, first those on what it cannot give."""
+def notes_about(info: EngineInfo | None, on_screen: Notes) -> Mapping[str, Notes]:
+    """Returns the notes on a screen of an engine.
+
+    Args:
+        info: The engine; first come the notes on what it cannot give.
+        on_screen: The words of the screen.
+    """
     missing = not_available.entries(info.not_available) if info is not None else []
     return {
         **({f"Not available ({fmt.NOT_AVAILABLE})": missing} if missing else {}),
+        **({"On this screen": on_screen} if on_screen else {}),
+        "Columns and fields of the filter": [
+            (_names(field), field.help) for field in FIELDS.values()
+        ],
         "Words": WORDS,
         "Filter": FILTER,
-        "Fields": [(key, field.help) for key, field in FIELDS.items()],
     }
+
+
+def _names(field: Field) -> str:
+    """Returns the title of a field, and its key if a filter cannot guess that."""
+    return field.title if field.title.lower() == field.key else f"{field.title} ({field.key})"
 
 
 WIDE = 130
@@ -56,12 +74,13 @@ _UNWRAPPED = 1_000
 
 
 class HelpScreen(Dialog[None]):
-    """Lists the keys that work on the current screen, and notes; `/` searches both."""
+    """Lists the keys that work on the current screen, and notes: `?` goes there, `/` searches."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("slash", "search", "Search"),
         Binding("escape", "leave", "Close"),
-        Binding("q,question_mark,f1", "dismiss", "Close"),
+        Binding("question_mark,f1", "words", "Words"),
+        Binding("q", "dismiss", "Close"),
     ]
 
     def __init__(self, bindings: Mapping[str, ActiveBinding], notes: Mapping[str, Notes]) -> None:
@@ -117,11 +136,22 @@ class HelpScreen(Dialog[None]):
         search.display = False
         self.query_one(VerticalScroll).focus()
 
+    def action_words(self) -> None:
+        """Scrolls to the notes, or closes the help if they are in sight."""
+        scroll = self.query_one(VerticalScroll)
+        top = min(self.query_one("#help-notes").virtual_region.y, scroll.max_scroll_y)
+        if scroll.scroll_y >= top:
+            self.dismiss()
+        else:
+            scroll.scroll_to(y=top, animate=False)
+
     def _update_hint(self) -> None:
         """Updates the hint at the bottom, which says whether there is more text below."""
         scroll = self.query_one(VerticalScroll)
         more = ", ↓ for more" if scroll.scroll_y < scroll.max_scroll_y else ""
-        self.query_one("#help-hint", Label).update(f"Esc closes, / searches{more}")
+        notes = self.query_one("#help-notes").virtual_region.y
+        words = ", ? explains words" if scroll.scroll_y < min(notes, scroll.max_scroll_y) else ""
+        self.query_one("#help-hint", Label).update(f"Esc closes, / searches{words}{more}")
 
     def _list(self) -> None:
         """Lists the keys and the notes that contain the wanted text."""

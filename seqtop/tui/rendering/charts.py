@@ -119,6 +119,16 @@ TIME_SIGNS: dict[str, StyledText] = {
     "idle": (" ", PLAIN),
 }
 """The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
+TIME_WORDS = {
+    "scheduler": "choosing the batch of a step",
+    "forward": "the forward pass of the model",
+    "ex-fwd": "executing the model outside of the forward pass",
+    "rest": "processing the outputs, and what else is in a step",
+    "host": "between two steps, while requests are unfinished",
+    "paced": "between two steps, waiting on purpose (--pace)",
+    "idle": "between two steps, without a request",
+}
+"""The meanings of the short names of these parts."""
 _PART_NAMES = {
     "rest": "rest of the step",
     "host": "host between steps",

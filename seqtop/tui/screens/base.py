@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import ScreenTabs, Tab
+from seqtop.tui.keymap import Notes
 from seqtop.tui.rendering.style import STYLE_CLASSES
 
 SHORT = 16
@@ -32,6 +33,8 @@ class TabbedScreen(Screen[None]):
 
     TAB: ClassVar[Tab]
     """The screen's key, name and title."""
+    WORDS: ClassVar[Notes] = ()
+    """Titles and words that are on the screen, and their meanings, for the help."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),

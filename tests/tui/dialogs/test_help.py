@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from textual.binding import Binding
 
 from seqtop.tui.app import SeqtopApp
@@ -62,6 +63,29 @@ def test_help_says_that_it_goes_on(app: SeqtopApp) -> None:
         pilot.press("end")
         assert "↓ for more" not in screen(app)
         assert "Esc closes, / searches" in screen(app)
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "meaning"),
+    [
+        ("1", "Waited", "time in the queue"),
+        ("2", "logical block", "the position of a block"),
+        ("3", "▒ preempted", "waits again; its blocks"),
+        ("4", "Ex-fwd", "seconds of executing the model"),
+        ("6", "ex-fwd", "executing the model outside"),
+    ],
+)
+def test_a_second_question_mark_explains_the_words_of_the_screen(
+    key: str, word: str, meaning: str, app: SeqtopApp
+) -> None:
+    with play(app, (80, 40)) as pilot:
+        pilot.press(key, "question_mark")
+        assert meaning not in words(app)
+        until(pilot, lambda: "? explains words" in screen(app))
+        pilot.press("question_mark")
+        until(pilot, lambda: f"{word} {meaning}" in words(app))
+        pilot.press("end", "question_mark")
+        assert not isinstance(app.screen, HelpScreen)
 
 
 def test_help_is_searched(app: SeqtopApp) -> None:

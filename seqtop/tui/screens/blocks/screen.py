@@ -33,6 +33,18 @@ class BlocksScreen(EngineScreen):
 
     TAB = TAB
     STEP_KEYS = ", ."
+    WORDS = (
+        ("used", "blocks in the block table of a sequence"),
+        ("shared", "blocks in several tables (≡)"),
+        ("saved by sharing", "blocks more that the tables would need without sharing"),
+        ("slots unfilled", "room for tokens in used blocks"),
+        ("free", "blocks that hold nothing of use"),
+        ("cached", "unused blocks whose prefix can be found until they are evicted (°)"),
+        ("free or cached", "either; the engine does not say which of them"),
+        ("swapped out", "blocks of waiting sequences, in host memory (⇄)"),
+        ("logical block", "the position of a block in the table of its owner"),
+        ("reference", "a block table that has the block"),
+    )
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "show_owner", "Owner", id="look.owner", tooltip="Go to the block's owner"),
         Binding(

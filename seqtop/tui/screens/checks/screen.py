@@ -9,9 +9,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from seqtop.checks.background import LocatedFinding
-from seqtop.checks.rules import RULES
 from seqtop.live.connection import ConnectionState
-from seqtop.text import format as fmt
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
@@ -39,6 +37,10 @@ class ChecksScreen(EngineScreen):
     """
 
     TAB = TAB
+    WORDS = (
+        ("gap", "steps that were not checked: they were dropped from memory before"),
+        ("finding", "a step that breaks a rule; docs/checks.md explains each rule"),
+    )
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter",
@@ -103,15 +105,12 @@ class ChecksScreen(EngineScreen):
         self._summary.styles.height = len(lines)
         self._summary.set_lines(_indented(lines))
         if not has_findings:
-            steps = fmt.plural(checker.num_steps, "step")
-            so_far = " so far" if checker.is_behind else ""
             outlook = (
-                "\nLater steps are checked too; findings appear here."
+                "Later steps are checked too; findings appear here."
                 if self.ui.source.connection.state is ConnectionState.LIVE
                 else ""
             )
-            text = f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}"
-            self._show_hint(text, table_of_rules(), names_of_rules(width))
+            self._show_hint(outlook, table_of_rules(), names_of_rules(width))
             return
         self.findings.show(checker)
         self._titles.set_lines([titles(width)])

@@ -27,6 +27,8 @@ Cell: TypeAlias = Callable[[UiState, int], Line]
 class EngineColumn(Column):
     """A column of the list of engines."""
 
+    help: str
+    """Its meaning, for the help."""
     cell: Cell
 
 
@@ -168,6 +170,7 @@ COLUMNS = (
     EngineColumn(
         key="engine",
         title="Engine",
+        help="name of the engine, or its endpoint",
         width=20,  # the cells of `tcp://127.0.0.1:5557`
         max_width=28,  # the cells of `tcp://255.255.255.255:65535`
         priority=0,
@@ -177,15 +180,19 @@ COLUMNS = (
     EngineColumn(
         key="state",
         title="State",
+        help="state of the connection, and since when",
         width=16,
         priority=0,
         right=False,
         cell=lambda ui, _: badges(ui),
     ),
-    EngineColumn(key="model", title="Model", width=16, priority=6, right=False, cell=_model),
+    EngineColumn(
+        key="model", title="Model", help="model", width=16, priority=6, right=False, cell=_model
+    ),
     EngineColumn(
         key="running",
         title="Run",
+        help="running sequences",
         width=5,
         priority=0,
         cell=_count(SequenceStatus.RUNNING, "running"),
@@ -193,14 +200,24 @@ COLUMNS = (
     EngineColumn(
         key="waiting",
         title="Wait",
+        help="waiting sequences",
         width=5,
         priority=0,
         cell=_count(SequenceStatus.WAITING, "waiting"),
     ),
-    EngineColumn(key="kv", title="KV", width=11, priority=1, right=False, cell=_kv),
+    EngineColumn(
+        key="kv",
+        title="KV",
+        help="share of the blocks that is in block tables",
+        width=11,
+        priority=1,
+        right=False,
+        cell=_kv,
+    ),
     EngineColumn(
         key="out",
         title="Out tok/s",
+        help="tokens generated in the last whole second",
         width=9,
         priority=2,
         cell=_rate("generated"),
@@ -208,6 +225,7 @@ COLUMNS = (
     EngineColumn(
         key="history",
         title="Out tok/s by second",
+        help="the same, second by second",
         width=21,
         max_width=40,
         priority=8,
@@ -217,19 +235,49 @@ COLUMNS = (
     EngineColumn(
         key="kv-history",
         title="KV by second",
+        help="used blocks, second by second; full height is all",
         width=14,
         max_width=40,
         priority=9,
         right=False,
         cell=_kv_history,
     ),
-    EngineColumn(key="ttft50", title="TTFT p50", width=8, priority=8, cell=_latency("ttft", "p50")),
-    EngineColumn(key="ttft", title="TTFT p99", width=8, priority=3, cell=_latency("ttft", "p99")),
-    EngineColumn(key="itl50", title="ITL p50", width=7, priority=8, cell=_latency("itl", "p50")),
-    EngineColumn(key="itl", title="ITL p99", width=7, priority=7, cell=_latency("itl", "p99")),
+    EngineColumn(
+        key="ttft50",
+        title="TTFT p50",
+        help="median of the times to first token in the last minute",
+        width=8,
+        priority=8,
+        cell=_latency("ttft", "p50"),
+    ),
+    EngineColumn(
+        key="ttft",
+        title="TTFT p99",
+        help="their 99th percentile",
+        width=8,
+        priority=3,
+        cell=_latency("ttft", "p99"),
+    ),
+    EngineColumn(
+        key="itl50",
+        title="ITL p50",
+        help="median of the times between tokens in the last minute",
+        width=7,
+        priority=8,
+        cell=_latency("itl", "p50"),
+    ),
+    EngineColumn(
+        key="itl",
+        title="ITL p99",
+        help="their 99th percentile",
+        width=7,
+        priority=7,
+        cell=_latency("itl", "p99"),
+    ),
     EngineColumn(
         key="in",
         title="In tok/s",
+        help="prompt tokens computed in the last whole second",
         width=9,
         priority=4,
         cell=_rate("prefill"),
@@ -237,15 +285,26 @@ COLUMNS = (
     EngineColumn(
         key="steps",
         title="Steps/s",
+        help="steps in the last whole second",
         width=7,
         priority=5,
         cell=_rate("steps"),
     ),
-    EngineColumn(key="step", title="Step", width=7, priority=7, cell=_step),
-    EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),
+    EngineColumn(
+        key="step", title="Step", help="number of the last step", width=7, priority=7, cell=_step
+    ),
+    EngineColumn(
+        key="preempt",
+        title="Preempted",
+        help="preemptions since the start of the engine",
+        width=9,
+        priority=3,
+        cell=_preempted,
+    ),
     EngineColumn(
         key="endpoint",
         title="Endpoint",
+        help="address that it publishes at",
         width=26,
         priority=10,
         right=False,

@@ -37,6 +37,7 @@ class FleetScreen(TabbedScreen):
     """A row for each engine. The keys of other screens show the engine under the cursor."""
 
     TAB = TAB
+    WORDS = tuple((column.title, column.help) for column in cells.COLUMNS)
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter", "app.go_to('sequences')", "Show", id="screen.look", tooltip="Show this engine"

@@ -9,6 +9,7 @@ from seqtop.tui import seek
 from seqtop.tui.chrome.overview_charts import ALL_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
+from seqtop.tui.rendering.charts import TIME_WORDS
 from seqtop.tui.screens.overview import TAB
 from seqtop.tui.screens.viewport_screen import ViewportScreen
 from seqtop.tui.ui_state import Changes, UiState
@@ -18,6 +19,13 @@ class OverviewScreen(ViewportScreen):
     """Charts of throughput, sequences, KV cache, preemptions and time on one time axis."""
 
     TAB = TAB
+    WORDS = (
+        ("Decode, Prefill", "tokens generated, and prompt tokens computed, per second"),
+        ("KV blocks", "⣿ in block tables, ⡪ only in the prefix cache, blank: free"),
+        ("Preempted", "↺ for a preemption, from two on their number"),
+        ("Time", "the parts of the time, in the order of the line below the axis:"),
+        *TIME_WORDS.items(),
+    )
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         unlisted("left", "cursor(-1)", "Move the cursor a column back", "time.column-back"),
         unlisted("right", "cursor(1)", "Move the cursor a column forward", "time.column-on"),

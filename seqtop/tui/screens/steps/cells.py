@@ -26,6 +26,8 @@ _RESTARTED: StyledText = ("engine restarted; ", "accent")
 class StepColumn(Column):
     """A column of the list of steps."""
 
+    help: str
+    """Its meaning, for the help."""
     cell: Cell
 
 
@@ -154,6 +156,7 @@ COLUMNS = (
     StepColumn(
         key="step",
         title="Step",
+        help="its number",
         width=7,
         priority=0,
         cell=lambda step, _, width: _right(fmt.count(step.step), width, "strong"),
@@ -161,6 +164,7 @@ COLUMNS = (
     StepColumn(
         key="clock",
         title="Time",
+        help="the time at which its outputs had been processed",
         width=12,
         priority=5,
         cell=lambda step, _, width: fitted(((fmt.clock(step.time), "dim"),), width),
@@ -168,6 +172,7 @@ COLUMNS = (
     StepColumn(
         key="batch",
         title="Batch",
+        help="sequences in prefill (◐) and decode (●)",
         width=9,
         priority=0,
         right=False,
@@ -176,6 +181,7 @@ COLUMNS = (
     StepColumn(
         key="tokens",
         title="Tokens",
+        help="prefill (█) and decode (━) tokens, of max_num_batched_tokens",
         width=15,
         max_width=UNLIMITED,
         priority=0,
@@ -185,6 +191,7 @@ COLUMNS = (
     StepColumn(
         key="limit",
         title="Limited by",
+        help="why the head of the queue was not scheduled",
         width=25,
         min_width=1,
         max_width=32,
@@ -195,6 +202,7 @@ COLUMNS = (
     StepColumn(
         key="chunks",
         title="Chunks",
+        help="tokens of each chunk of a prefill",
         width=16,
         priority=9,
         right=False,
@@ -203,6 +211,7 @@ COLUMNS = (
     StepColumn(
         key="preempt",
         title="Pre",
+        help="preemptions",
         width=3,
         priority=1,
         cell=_preempt,
@@ -210,6 +219,7 @@ COLUMNS = (
     StepColumn(
         key="waiting",
         title="Wait",
+        help="requests that wait after it",
         width=5,
         priority=4,
         cell=_number(lambda step: step.stats.num_waiting),
@@ -217,6 +227,7 @@ COLUMNS = (
     StepColumn(
         key="swaps",
         title="Swaps",
+        help="blocks out to (⇣) and in from (⇡) host memory",
         width=7,
         priority=6,
         cell=_swaps,
@@ -224,6 +235,7 @@ COLUMNS = (
     StepColumn(
         key="copies",
         title="Copy",
+        help="copied blocks",
         width=4,
         priority=8,
         cell=_number(lambda step: step.num_copied),
@@ -231,6 +243,7 @@ COLUMNS = (
     StepColumn(
         key="kv",
         title="KV",
+        help="share of the blocks that is in block tables",
         width=5,
         priority=2,
         cell=_kv,
@@ -238,6 +251,7 @@ COLUMNS = (
     StepColumn(
         key="blocks",
         title="Used",
+        help="blocks in block tables",
         width=6,
         priority=8,
         cell=_number(lambda step: step.stats.num_used_blocks),
@@ -245,6 +259,7 @@ COLUMNS = (
     StepColumn(
         key="time",
         title="Took",
+        help="seconds from the start of scheduling to the outputs",
         width=7,
         priority=1,
         cell=_number(lambda step: step.duration, fmt.seconds),
@@ -252,6 +267,7 @@ COLUMNS = (
     StepColumn(
         key="host",
         title="Host",
+        help="seconds between the step before and this one, not those paced on purpose",
         width=7,
         priority=3,
         cell=_host,
@@ -259,6 +275,7 @@ COLUMNS = (
     StepColumn(
         key="shares",
         title="Breakdown",
+        help="parts of the time since the step before, by their signs",
         width=12,
         max_width=UNLIMITED,
         priority=3,
@@ -268,6 +285,7 @@ COLUMNS = (
     StepColumn(
         key="scheduler",
         title="Sched",
+        help="seconds of scheduling",
         width=7,
         priority=7,
         cell=_number(lambda step: step.stats.scheduler_time, fmt.seconds),
@@ -275,6 +293,7 @@ COLUMNS = (
     StepColumn(
         key="forward",
         title="Forward",
+        help="seconds of the forward pass",
         width=7,
         priority=7,
         cell=_number(lambda step: step.stats.model_forward_time, fmt.seconds),
@@ -282,6 +301,7 @@ COLUMNS = (
     StepColumn(
         key="execute",
         title="Ex-fwd",
+        help="seconds of executing the model outside of the forward pass",
         width=7,
         priority=7,
         cell=_number(lambda step: step.parts.get("execute"), fmt.seconds),
@@ -289,6 +309,7 @@ COLUMNS = (
     StepColumn(
         key="rest",
         title="Rest",
+        help="seconds of processing the outputs, and what else is in the step",
         width=7,
         priority=7,
         cell=_number(lambda step: step.parts.get("rest"), fmt.seconds),

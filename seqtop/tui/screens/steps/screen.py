@@ -9,6 +9,7 @@ from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.steps import TAB
+from seqtop.tui.screens.steps.cells import COLUMNS
 from seqtop.tui.screens.steps.detail import StepDetail
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.screens.steps.table import StepRows, StepTable
@@ -22,6 +23,7 @@ class StepsScreen(EngineScreen):
     """A row for each step, the newest at the bottom, and one step in detail."""
 
     TAB = TAB
+    WORDS = tuple((column.title, column.help) for column in COLUMNS)
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter", "go", "Go there", id="time.here", tooltip="Go to this step, or this sequence"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from textual.binding import Binding
 from textual.widget import Widget
 
+from seqtop.state.fields import FIELDS
 from seqtop.tui import seek
 from seqtop.tui.chrome.overview_charts import RATE_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
@@ -28,6 +29,15 @@ class TimelineScreen(ViewportScreen):
     """Requests as bars on a shared time axis."""
 
     TAB = TAB
+    WORDS = (
+        ("░ queued", "waits for its first step"),
+        ("█ prefill", "its prompt is computed, in one chunk or several"),
+        ("▆ decode", "a step gives it a token, or several with drafts"),
+        ("▒ preempted", "waits again; its blocks were taken, and are computed again"),
+        ("▚ swapped", "waits again; its blocks are in host memory"),
+        ("Waited", FIELDS["waited"].help),
+        ("E2E", FIELDS["e2e"].help),
+    )
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "s", "sort", "Order", id="find.order", tooltip="Order by arrival, or as the table does"

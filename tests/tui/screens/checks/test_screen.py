@@ -41,7 +41,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
     with play(app, (100, 24)) as pilot:
         pilot.press(KEY)
         checked(app, pilot)
-        assert f"{len(RULES)} rules, 1 step checked, nothing found." in words(app)
+        assert f"{len(RULES)} rules 1 step nothing found Later steps" in words(app)
         assert "pool-sum block-leak" in words(app)
         assert "a swap names a block" not in words(app), "no room for all rules"
         pilot.resize_terminal(160, 60)
