@@ -26,10 +26,9 @@ class SchedulingRules(RuleGroup):
         if info is None:
             return
         tokens = stats.num_prefill_tokens + stats.num_decode_tokens
-        if tokens > info.max_num_batched_tokens:
-            yield self.of_engine(
-                f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}"
-            )
+        budget = info.max_num_batched_tokens
+        if budget is not None and tokens > budget:
+            yield self.of_engine(f"{tokens} tokens were computed, the budget is {budget}")
         if num_seqs > info.max_num_seqs:
             yield self.of_engine(f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}")
 

@@ -127,13 +127,14 @@ class WaitRules(RuleGroup):
                     )
             case "token_budget":
                 num_tokens = stats.num_prefill_tokens + stats.num_decode_tokens
+                budget = info.max_num_batched_tokens
                 needed = len(waiting)
                 if not info.enable_chunked_prefill:
                     needed = sum(sequence.num_tokens for sequence in waiting)
-                if num_tokens + needed <= info.max_num_batched_tokens:
+                if budget is not None and num_tokens + needed <= budget:
                     return (
-                        f"{num_tokens} of {plural(info.max_num_batched_tokens, 'token')} are"
-                        f" computed, and it needs {needed}"
+                        f"{num_tokens} of {plural(budget, 'token')} are computed, and it needs"
+                        f" {needed}"
                     )
         return ""
 

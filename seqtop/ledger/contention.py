@@ -107,7 +107,8 @@ class Contention:
         """Returns whether a waiting request could have run beside those that ran.
 
         The figures after the step have room for its sequences and for all blocks of its prompt and
-        output so far, and the token budget has room for a token, or without chunks for all.
+        output so far, and the token budget has room for a token, or without chunks for all. An
+        engine that does not tell its budget is not known to have room.
         """
         state, stats = self._after, self._stats
         if state is None or state.info is None or request.lora:
@@ -119,11 +120,12 @@ class Contention:
         num_tokens = max((sequence.num_tokens for sequence in sequences), default=0)
         num_blocks = -(-(num_tokens + 1) // max(info.block_size, 1)) * len(sequences)
         used = stats.num_prefill_tokens + stats.num_decode_tokens
+        budget = info.max_num_batched_tokens
         return (
             num_blocks <= stats.num_free_blocks + (stats.num_cached_blocks or 0)
             and stats.num_running + len(sequences) <= info.max_num_seqs
-            and used + (1 if info.enable_chunked_prefill else num_tokens)
-            <= info.max_num_batched_tokens
+            and budget is not None
+            and used + (1 if info.enable_chunked_prefill else num_tokens) <= budget
         )
 
     @cached_property

@@ -73,7 +73,7 @@ def engine_info(url: str, props: Props, slots: list[Slot], time: float) -> Engin
         num_gpu_blocks=len(slots),
         num_cpu_blocks=None,
         max_num_seqs=len(slots),
-        max_num_batched_tokens=max(n_ctx, 1) * len(slots),
+        max_num_batched_tokens=None,
         max_model_len=n_ctx,
         enable_chunked_prefill=True,
         enable_prefix_caching=True,

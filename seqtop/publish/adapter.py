@@ -26,8 +26,8 @@ class EngineDescription:
     """Blocks of the KV cache."""
     max_num_seqs: int
     """The most sequences that run in one step."""
-    max_num_batched_tokens: int
-    """The most tokens that one step computes."""
+    max_num_batched_tokens: int | None
+    """The most tokens that one step computes; `None` if the engine does not tell it."""
     max_model_len: int
     """The most tokens of a sequence, prompt and output."""
     enable_chunked_prefill: bool = False

@@ -174,7 +174,8 @@ def limiting_cause(
     if waits:
         return (head_reason(waits) or waits[0]).cause
     num_tokens = stats.num_prefill_tokens + stats.num_decode_tokens
-    if info is not None and num_tokens >= info.max_num_batched_tokens:
+    budget = info.max_num_batched_tokens if info is not None else None
+    if budget is not None and num_tokens >= budget:
         return "token_budget"
     if num_preemptions:
         return "no_blocks"

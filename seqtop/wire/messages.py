@@ -80,8 +80,8 @@ class EngineInfo(Message, tag="EngineInfo"):
     """Blocks in host memory for swapping."""
     max_num_seqs: Public[int]
     """The most sequences that run in one step."""
-    max_num_batched_tokens: Public[int]
-    """The token budget of one step."""
+    max_num_batched_tokens: Public[int | None]
+    """The token budget of one step; `None` if the engine does not tell it."""
     max_model_len: Public[int]
     """The most tokens of a sequence, prompt and output."""
     enable_chunked_prefill: Public[bool]

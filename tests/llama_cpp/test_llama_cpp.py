@@ -142,6 +142,7 @@ def test_a_server_is_attached_until_it_ends(
         session.await_engine(SECONDS)
         assert session.state.info.engine_id == server.url
         assert session.state.info.redacted
+        assert session.state.info.max_num_batched_tokens is None  # no answer tells it
         assert server.headers["Authorization"] == "Bearer secret"
         server.poll = 10
         wait_until(lambda: session.state.stats and session.state.stats.num_waiting == 3)

@@ -157,7 +157,7 @@ class RandomEngine:
     def _schedule(self) -> list[tuple[SimulatedRequest, int]]:
         """Makes room, admits the waiting, and returns who computes how many tokens."""
         engine = self._engine
-        budget = engine.info.max_num_batched_tokens
+        budget = engine.info.max_num_batched_tokens or 0
         chunks: list[tuple[SimulatedRequest, int]] = []
         for request in list(engine.running):
             if request not in engine.running:  # preempted for one before it

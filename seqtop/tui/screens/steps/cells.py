@@ -81,9 +81,10 @@ def _batch(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
 
 
 def _tokens(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
-    if info is None:
+    budget = info.max_num_batched_tokens if info is not None else None
+    if budget is None:
         return fitted(((fmt.count(step.num_tokens), PLAIN),), width)
-    numbers = f" {fmt.count(step.num_tokens)}/{fmt.count(info.max_num_batched_tokens)}"
+    numbers = f" {fmt.count(step.num_tokens)}/{fmt.count(budget)}"
     size = max(width - max(cell_len(numbers), 10), 0)
     parts = (
         (step.stats.num_prefill_tokens, "prefill", "█"),
@@ -91,7 +92,7 @@ def _tokens(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
     )
     return fitted(
         (
-            *bar(size, info.max_num_batched_tokens, parts),
+            *bar(size, budget, parts),
             (numbers.rjust(width - size), PLAIN),
         ),
         width,

@@ -177,7 +177,8 @@ def facts(
 def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
     """Returns the number, the time, the batch and the token budget of a step in one line."""
     stats = step.stats
-    budget = f" of {fmt.count(info.max_num_batched_tokens)}" if info else ""
+    limit = info.max_num_batched_tokens if info else None
+    budget = f" of {fmt.count(limit)}" if limit is not None else ""
     total = info.num_gpu_blocks if info else None
     prefills = (
         f"{fmt.plural(len(step.chunks), 'prefill')} of"
