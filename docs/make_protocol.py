@@ -54,6 +54,7 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
         snapshot.Span,
         snapshot.WaitTimes,
         snapshot.BlockedTimes,
+        snapshot.StepCosts,
     ),
     "vLLM's types": (
         vllm.ExecuteModelRequest,
@@ -90,7 +91,8 @@ UNITS: Final = {
     "seconds since the epoch": """arrival_time first_scheduled_time first_token_time
         finished_time last_token_time start_time time since until Span.start Span.end""",
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
-        paced_time time_in_queue WaitTimes.total by_cause named blocked_before""",
+        paced_time time_in_queue WaitTimes.total by_cause named blocked_before harm
+        harm_estimated per_step per_prefill_token per_decode_token""",
     "tokens": """block_size max_num_batched_tokens max_model_len max_num_encoder_input_tokens
         encoder_cache_size num_prompt_tokens num_computed_tokens num_tokens num_padded_tokens
         num_cached_tokens num_external_tokens num_draft_tokens num_accepted_tokens num_lost_tokens
@@ -123,8 +125,9 @@ UNITS: Final = {
     "rank": "data_parallel_rank Logprob.rank",
     "priority; the lowest is first": "priority",
     "step number": "step preemption_steps last_step",
-    "steps": "num_steps num_steps_seen num_scheduled_steps current_step spec_step_idx",
+    "steps": "num_steps num_fitted num_steps_seen num_scheduled_steps current_step spec_step_idx",
     "as the cause says": "num_missing",
+    "products of numbers of steps, tokens and seconds": "products",
     "messages": "index",
     "events": "num_anomalies",
     "natural logarithm": """new_logprobs output_logprobs cumulative_logprob Logprob.logprob

@@ -39,7 +39,7 @@ class Holding(msgspec.Struct):
     """The amount of a resource that each request holds."""
 
     amounts: dict[str, float] = {}
-    """By request id: blocks, places or tokens."""
+    """By request id: blocks, sequence slots or tokens."""
     num_unnamed: float = 0.0
     """The part that is in use, but that no request is known to hold."""
 
@@ -63,7 +63,7 @@ class Contention:
         """The duration, without the time in which the step before had not ended."""
         self.tokens: dict[str, Tokens] = {}
         """The tokens that each request in the batch computed."""
-        self.places: dict[str, float] = {}
+        self.num_sequences: dict[str, float] = {}
         """The sequences of each request in the batch."""
         for member in members(step):
             tokens = self.tokens.setdefault(member.request_id, Tokens())
@@ -71,7 +71,8 @@ class Contention:
                 tokens.prefill += member.num_tokens
             else:
                 tokens.decode += member.num_tokens
-            self.places[member.request_id] = self.places.get(member.request_id, 0.0) + 1
+            number = self.num_sequences.get(member.request_id, 0.0)
+            self.num_sequences[member.request_id] = number + 1
         self._stats = step.stats
         self._has_waits = bool(step.wait_reasons)
         self._blocks = _num_blocks(before) if self._has_waits else {}
@@ -95,7 +96,7 @@ class Contention:
             case "no_blocks":
                 return Holding(dict(self._blocks), self._num_unnamed_blocks)
             case "seq_limit":
-                return Holding(self._places_held)
+                return Holding(self._slots_held)
             case "token_budget":
                 return Holding({name: tokens.total for name, tokens in self.tokens.items()})
             case "lora_slots":
@@ -129,17 +130,17 @@ class Contention:
         )
 
     @cached_property
-    def _places_held(self) -> dict[str, float]:
+    def _slots_held(self) -> dict[str, float]:
         """The sequences that run, in the batch or not."""
-        places = dict(self.places)
+        slots = dict(self.num_sequences)
         if self._after is not None:
             running: dict[str, float] = {}
             for sequence in self._after.sequences.values():
                 if sequence.status is SequenceStatus.RUNNING:
                     running[sequence.request_id] = running.get(sequence.request_id, 0.0) + 1
             for request_id, number in running.items():
-                places.setdefault(request_id, number)
-        return places
+                slots.setdefault(request_id, number)
+        return slots
 
     @cached_property
     def _num_unnamed_blocks(self) -> float:
@@ -163,7 +164,7 @@ class Contention:
             return {}
         loras = {
             request_id: state.requests[request_id].lora
-            for request_id in self._places_held
+            for request_id in self._slots_held
             if request_id in state.requests
         }
         return {request_id: 1.0 for request_id, lora in loras.items() if lora and lora != own}

@@ -39,7 +39,9 @@ _POLL = "tokens are seen poll by poll, and not one by one"
 NOT_AVAILABLE = {
     **dict.fromkeys(("queue", "waited", "ttft", "e2e", "tps"), _ARRIVAL),
     "itl": _POLL,
-    "why": "llama.cpp's server says how many requests wait, not which ones",
+    **dict.fromkeys(
+        ("why", "harm"), "llama.cpp's server says how many requests wait, not which ones"
+    ),
     "prio": "llama.cpp's server has no priorities",
     "preempt": "llama.cpp's server does not preempt",
     "lost": "llama.cpp's server does not preempt",

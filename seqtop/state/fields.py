@@ -180,6 +180,11 @@ def _waits(request: RequestState, _: SequenceState) -> bool:
     return request.wait.since is not None
 
 
+def harm(request: RequestState) -> float | None:
+    """Returns the seconds by which a request delayed others; `None` if they are unknown."""
+    return None if request.harm is None else request.harm + request.harm_estimated
+
+
 def _hit_share(request: RequestState, sequence: SequenceState, _: float) -> Value:
     """Returns the share of the prompt that was in the prefix cache; `None` before it is known."""
     prompt, is_known = sequence.num_prompt_tokens, request.num_scheduled_steps > 0
@@ -455,6 +460,17 @@ _ALL = (
         title="E2E",
         help="arrival to end",
         value=lambda r, _, __: latency.e2e_latency(r.metrics),
+        format=fmt.seconds,
+        descending=True,
+        width=7,
+        priority=3,
+        is_default=False,
+    ),
+    Field(
+        key="harm",
+        title="Harm",
+        help="delay of others: waits for what it held; steps that it made longer, as estimated",
+        value=lambda r, _, __: harm(r),
         format=fmt.seconds,
         descending=True,
         width=7,

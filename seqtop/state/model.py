@@ -27,7 +27,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
-from seqtop.wire.snapshot import BlockedTimes, Span, WaitTimes
+from seqtop.wire.snapshot import BlockedTimes, Span, StepCosts, WaitTimes
 
 DEFAULT_MAX_FINISHED = 1_000
 """Finished requests in a state, unless a viewer sets another number."""
@@ -133,6 +133,11 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving this request waiting."""
     wait: Public[WaitTimes] = WaitTimes()
+    harm: Public[float | None] = None
+    """Seconds that others waited for what the request held, or computed again for it; `None` if
+    that is unknown (`seqtop.state.harm`)."""
+    harm_estimated: Public[float] = 0.0
+    """Seconds by which its tokens made the steps of others longer, as estimated."""
     finish_reason: Public[Name | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
     preemption_steps: Public[list[int]] = []
@@ -197,6 +202,7 @@ class EngineData(msgspec.Struct):
     wait_reason_ids: Public[list[Name]] = []
     """Ids of the requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
+    step_costs: Public[StepCosts] = StepCosts()
     num_queued: Public[int] = 0
     """Arrivals and preemptions so far, each of which put a request into the queue."""
     cached_blocks: Public[dict[int, CachedBlock] | None] = None

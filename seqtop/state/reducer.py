@@ -14,8 +14,9 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import waits
+from seqtop.state import harm, waits
 from seqtop.state.finished import copy_finished, evict_finished
+from seqtop.state.harm import Delays
 from seqtop.state.model import (
     MAX_CACHED_BLOCKS,
     CachedBlock,
@@ -108,7 +109,7 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
         _apply_preemption(state, step, preemption)
-    touched = dict.fromkeys(_run_batch(state, step))
+    touched = dict.fromkeys(_run_batch(state, step, harm.delays(state, step)))
     swapped_out = block_moves(step).swapped_out
     host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
     too_large = large_forks(state, step.sequences)
@@ -119,6 +120,8 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
         _count_extra_tokens(state, update)
         touched[update.seq_id] = None
     touched |= dict.fromkeys(_update_wait_reasons(state, step))
+    harm.charge_waits(state, step)
+    harm.count_step(state, step)
     waits.block(state, step)
     if step.newly_cached_blocks is not None:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
@@ -133,21 +136,21 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     return touched
 
 
-def _run_batch(state: EngineData, step: Step) -> Iterable[int]:
+def _run_batch(state: EngineData, step: Step, caused: Delays) -> Iterable[int]:
     """Advances the sequences in the batch of a step; returns their ids."""
     touched: list[int] = []
     if step.execute is None:
-        _run_chunks(state, step, touched)
+        _run_chunks(state, step, caused, touched)
         return touched
     for group in step.execute.seq_group_metadata_list:
         if isinstance(group, SequenceGroupMetadataDelta):
-            _apply_delta(state, step, group, touched)
+            _apply_delta(state, step, group, caused, touched)
         else:
-            _apply_full(state, step, group, touched)
+            _apply_full(state, step, group, caused, touched)
     return touched
 
 
-def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
+def _run_chunks(state: EngineData, step: Step, caused: Delays, touched: list[int]) -> None:
     """Advances the sequences of an engine that has no `SequenceGroupMetadata`."""
     counted: set[str] = set()
     for update in step.sequences:
@@ -158,7 +161,16 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
             continue
         if request.request_id not in counted:
             counted.add(request.request_id)
-            _count_step(state, request, step, is_prompt=chunk.is_prompt, chunk=chunk.num_tokens)
+            num_found = max((update.num_cached_tokens or 0) - chunk.num_computed_tokens, 0)
+            _count_step(
+                state,
+                request,
+                step,
+                caused,
+                is_prompt=chunk.is_prompt,
+                chunk=chunk.num_tokens,
+                num_found=num_found,
+            )
         sequence = state.sequences.get(update.seq_id)
         if sequence is not None and sequence.request_id != request.request_id:
             state.report_anomaly(f"chunk for sequence {update.seq_id} of another request")
@@ -234,7 +246,11 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
 
 
 def _apply_full(
-    state: EngineData, step: Step, group: SequenceGroupMetadata, touched: list[int]
+    state: EngineData,
+    step: Step,
+    group: SequenceGroupMetadata,
+    caused: Delays,
+    touched: list[int],
 ) -> None:
     request = state.requests.get(group.request_id)
     if request is None:
@@ -245,7 +261,11 @@ def _apply_full(
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
     chunk = group.token_chunk_size or 1
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
+    data = next(iter(group.seq_data.values()), None)
+    num_found = 0 if data is None else data.get_num_cached_tokens() - data.get_num_computed_tokens()
+    _count_step(
+        state, request, step, caused, is_prompt=group.is_prompt, chunk=chunk, num_found=num_found
+    )
     for seq_id, data in group.seq_data.items():
         sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
         if sequence is None:
@@ -275,7 +295,11 @@ def _correct(request: RequestState, sequence: SequenceState, data: SequenceData)
 
 
 def _apply_delta(
-    state: EngineData, step: Step, group: SequenceGroupMetadataDelta, touched: list[int]
+    state: EngineData,
+    step: Step,
+    group: SequenceGroupMetadataDelta,
+    caused: Delays,
+    touched: list[int],
 ) -> None:
     request = state.requests.get(group.request_id)
     if request is None:
@@ -284,7 +308,7 @@ def _apply_delta(
     if _has_ended(state, request, step):
         return
     chunk = group.token_chunk_size or 1
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
+    _count_step(state, request, step, caused, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data_delta.items():
         sequence = state.sequences.get(seq_id)
         if sequence is None or sequence.request_id != request.request_id:
@@ -307,9 +331,30 @@ def _read_output(sequence: SequenceState, data: SequenceDataDelta) -> None:
 
 
 def _count_step(
-    state: EngineData, request: RequestState, step: Step, *, is_prompt: bool, chunk: int
+    state: EngineData,
+    request: RequestState,
+    step: Step,
+    caused: Delays,
+    *,
+    is_prompt: bool,
+    chunk: int,
+    num_found: int = 0,
 ) -> None:
-    """Adds one step to the figures of a request that was in its batch."""
+    """Adds one step to the figures of a request that was in its batch.
+
+    Args:
+        state: The state.
+        request: The request.
+        step: The step.
+        caused: The seconds by which its tokens delay the others.
+        is_prompt: Whether it computed tokens of the prompt.
+        chunk: The tokens by which it advanced.
+        num_found: Those of them that were found in the prefix cache.
+    """
+    if is_prompt:
+        harm.charge_prefill(state, request, max(chunk - max(num_found, 0), 0), caused)
+    else:
+        request.harm_estimated += caused.per_decode_token
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
     metrics, stats = request.metrics, step.stats

@@ -242,7 +242,7 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
         first_token_time=None,
         time_in_queue=None,
     )
-    request = RequestState(request_id, metrics, seq_ids=[])
+    request = RequestState(request_id, metrics, seq_ids=[], harm=0.0)
     request.spans.append(Span("queued", start=arrival_time, end=None))
     state.requests[request_id] = request
     waits.join_queue(state, request, arrival_time)

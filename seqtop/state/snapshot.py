@@ -222,6 +222,8 @@ class SnapshotLoader:
         if request is None:
             add_arrival(state, replace(arrival, seq_ids=[]))
             request = state.requests[request_id]
+            if history is None and _has_run(whole):
+                request.harm = None
         elif arrival.num_prompt_tokens != request.num_prompt_tokens:  # by a `StreamingUpdate`
             request.num_prompt_tokens, request.prompt = arrival.num_prompt_tokens, arrival.prompt
             request.prompt_token_ids = arrival.prompt_token_ids
@@ -290,6 +292,15 @@ class SnapshotLoader:
                 for seq_id in request.seq_ids:
                     state.num_by_status[state.sequences.pop(seq_id).status] -= 1
                 self._touched += request.seq_ids
+
+
+def _has_run(whole: RequestSnapshot) -> bool:
+    """Returns whether a request has run before."""
+    metrics = whole.arrival.metrics
+    if metrics is not None and metrics.first_scheduled_time is not None:
+        return True
+    statuses = (sequence.update.status for sequence in whole.sequences)
+    return any(status not in (None, SequenceStatus.WAITING) for status in statuses)
 
 
 def _correct_request(state: EngineData, request: RequestState, time: float) -> None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from seqtop.state.filter import FilterError, quantity
+from seqtop.state.least_squares import solve, solve_non_negative
 from seqtop.text import format as fmt
 from seqtop.whatif.workload import StepInputs
 
@@ -270,21 +271,7 @@ def non_negative_least_squares(
         math.fsum(row[i] * value for row, value in zip(rows, values, strict=True))
         for i in range(width)
     ]
-    best: dict[int, float] = {}
-    least = 0.0  # squared error, less that of all zeros
-    for count in range(1, width + 1):
-        for columns in itertools.combinations(range(width), count):
-            solution = _solve(
-                [[products[i][j] for j in columns] for i in columns], [targets[i] for i in columns]
-            )
-            if solution is None or min(solution) < 0:
-                continue
-            # At a solution of the normal equations, the error falls by the product with the target.
-            error = -math.fsum(
-                value * targets[i] for value, i in zip(solution, columns, strict=True)
-            )
-            if error < least:
-                least, best = error, dict(zip(columns, solution, strict=True))
+    best = solve_non_negative(products, targets)
     coefficients = tuple(best.get(i, 0.0) for i in range(width))
     squared = math.fsum(
         (value - sum(a * b for a, b in zip(coefficients, row, strict=True))) ** 2
@@ -303,25 +290,6 @@ def _inverse_diagonal(matrix: list[list[float]]) -> list[float]:
     diagonal: list[float] = []
     for index in range(len(matrix)):
         unit = [float(other == index) for other in range(len(matrix))]
-        solution = _solve(matrix, unit)
+        solution = solve(matrix, unit)
         diagonal.append(math.inf if solution is None else solution[index])
     return diagonal
-
-
-def _solve(matrix: list[list[float]], targets: list[float]) -> list[float] | None:
-    """Solves linear equations by elimination; `None` if they are singular."""
-    rows = [[*row, target] for row, target in zip(matrix, targets, strict=True)]
-    size = len(rows)
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda index: abs(rows[index][column]))
-        if abs(rows[pivot][column]) < 1e-12 * max(abs(matrix[column][column]), 1e-300):
-            return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        for index in range(size):
-            if index != column:
-                factor = rows[index][column] / rows[column][column]
-                rows[index] = [
-                    value - factor * other
-                    for value, other in zip(rows[index], rows[column], strict=True)
-                ]
-    return [rows[index][size] / rows[index][index] for index in range(size)]

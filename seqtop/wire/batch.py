@@ -177,6 +177,13 @@ def scheduled_requests(step: Step) -> Iterator[str]:
             yield group.request_id
 
 
+def num_scheduled_requests(step: Step) -> int:
+    """Returns the number of requests in the batch of a step."""
+    if step.execute is None:
+        return len({update.request_id for update in step.sequences if update.chunk is not None})
+    return len(step.execute.seq_group_metadata_list)
+
+
 class ScheduledSequence(NamedTuple):
     """A sequence in an `ExecuteModelRequest`."""
 

@@ -32,6 +32,9 @@ SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapp
 Seconds: TypeAlias = Annotated[dict[Name, float], msgspec.Meta(max_length=64)]
 """Seconds by cause. Viewers have many copies of them, so there are few causes."""
 
+Sums: TypeAlias = Annotated[list[float], msgspec.Meta(max_length=9)]
+"""Weighted sums over steps."""
+
 
 class Span(msgspec.Struct, array_like=True):
     """A phase of a request, for its timeline. Times are epoch seconds."""
@@ -71,6 +74,27 @@ class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
     steps, those in which the engine waited on purpose apart."""
     until: Public[float] = 0.0
     """The end of the last step, epoch seconds."""
+
+
+class StepCosts(msgspec.Struct, array_like=True, frozen=True):
+    """The costs of steps by their tokens, and the weighted sums that they are fitted to.
+
+    A step counts less, the longer ago it was.
+    """
+
+    per_step: Public[float | None] = None
+    """Seconds of a step without tokens; `None` while there are too few steps."""
+    per_prefill_token: Public[float] = 0.0
+    """Seconds of a prefill token."""
+    per_decode_token: Public[float] = 0.0
+    """Seconds of a decode token."""
+    num_steps: Public[int] = 0
+    """Steps that were counted."""
+    num_fitted: Public[int] = 0
+    """The number of them when the costs were last fitted."""
+    products: Public[Sums] = []
+    """Sums of 1, prefill tokens P, decode tokens D, P², PD, D², and of a step's seconds T, TP and
+    TD; empty before the first step."""
 
 
 class SequenceHistory(Message):
@@ -136,6 +160,11 @@ class RequestHistory(Message):
     """The reason that the last step gave for leaving the request waiting."""
     wait: Public[WaitTimes] = WaitTimes()
     """The waits so far."""
+    harm: Public[float | None] = None
+    """Seconds that others waited for what the request held, or computed again for it; `None` if
+    that is unknown."""
+    harm_estimated: Public[float] = 0.0
+    """Seconds by which its tokens made the steps of others longer, as estimated."""
     finish_reason: Public[Name | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
 
@@ -174,6 +203,8 @@ class EngineHistory(Message):
     """Requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
     """The time so far, by what a request in the queue waited for."""
+    step_costs: Public[StepCosts] = StepCosts()
+    """The costs of steps so far."""
     num_missed_tokens: Public[dict[MissCause, int]] = msgspec.field(default_factory=dict)
     """Tokens that were not in the prefix cache at admissions, by cause."""
     num_drafted: Public[list[int]] = msgspec.field(default_factory=list)

@@ -11,9 +11,10 @@ from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import UNNAMED_BLOCKS
-from seqtop.ledger.ledger import Run, charge, harm_done
+from seqtop.ledger.ledger import Run, charge, harm_done, harm_totals
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState
+from seqtop.state.fields import harm
 from seqtop.state.wait_causes import PACED
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import Workload
@@ -139,3 +140,19 @@ def test_time_that_the_engine_waits_on_purpose_is_charged_to_the_setting() -> No
         assert seconds == pytest.approx({"settings": paced}, abs=1e-5), name
         hosted = sum(item.seconds for item in charges if item.charged_to == "host")
         assert hosted == pytest.approx(host, abs=1e-5), name
+
+
+@pytest.mark.parametrize("kind", ["long_prompt", "burst", "priority"])
+def test_the_column_harm_agrees_with_the_ledger(tmp_path: Path, kind: Kind) -> None:
+    """The column has no estimates of the first steps, which are most of what it lacks."""
+    path = tmp_path / "run.seqtop"
+    CulpritRun(kind, 0).record(path)
+    with FileStore(path) as recording:
+        totals = {total.request_id: total.seconds for total in harm_totals(Run(recording))}
+        requests = recording.at(recording.last).requests.values()
+    by_culprit = [request for request in requests if request.request_id.startswith(CULPRIT)]
+    assert sum(harm(request) or 0.0 for request in by_culprit) == pytest.approx(
+        sum(totals[request.request_id] for request in by_culprit), rel=0.35
+    )
+    first = max(requests, key=lambda request: harm(request) or 0.0)
+    assert first.request_id.startswith(CULPRIT)

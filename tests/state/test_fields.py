@@ -186,6 +186,7 @@ def test_a_row_has_the_values_of_the_request_and_its_sequence() -> None:
     row.priority, row.lora, row.prompt = 3, "pirate", "Tell me"
     row.num_preemptions, row.num_lost_tokens, row.num_scheduled_steps = 2, 17, 9
     row.wait = WaitTimes(total=1.0, by_cause={"no_blocks": 1.0})
+    row.harm, row.harm_estimated = 2.0, 0.5
     sequence = SequenceState(
         1,
         "req-1",
@@ -204,6 +205,7 @@ def test_a_row_has_the_values_of_the_request_and_its_sequence() -> None:
         "ttft": 2.0, "itl": 2.0, "queue": 1.0, "waited": 1.0, "why": "blocks", "age": 4.0,
         "hit": 0.8, "preempt": 2, "text": "Once", "total": 43, "lost": 17, "steps": 9,
         "e2e": 7.0, "id": "req-1", "lora": "pirate", "prompt_text": "Tell me",
+        "harm": 2.5,
     }  # fmt: skip
     assert {key: FIELDS[key].value(row, sequence, 110.0) for key in known} == known
 

@@ -32,6 +32,7 @@ from seqtop.wire.snapshot import (
     Snapshot,
     SnapshotPart,
     Span,
+    StepCosts,
     WaitTimes,
 )
 from tests.support.events import engine_info, wait_reason
@@ -180,6 +181,8 @@ def unusual() -> EngineState:
         preempted_for="s",
         wait_reason=wait_reason("r", "no_blocks", 2),
         wait=WaitTimes(total=2.0, by_cause={"no_blocks": 1.0}, named=0.5),
+        harm=1.5,
+        harm_estimated=0.25,
         finish_reason="stop",
         preemption_steps=[3],
         queue_turn=-2,
@@ -206,6 +209,7 @@ def unusual() -> EngineState:
         num_prefill_tokens=14,
         num_finished=15,
         wait_reason_ids=["r"],
+        step_costs=StepCosts(0.01, 1e-4, 1e-5, 40, 38, [1.0] * 9),
         blocked=BlockedTimes({"no_blocks": 1.0}, 20.0),
         num_queued=16,
         cached_blocks={9: CachedBlock("r", 4, 0), 3: CachedBlock("s", 5, 2)},

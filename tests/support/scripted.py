@@ -221,10 +221,11 @@ class Script:
         preempt: dict[str, str] | None = None,
         waits: list[WaitReason] | None = None,
         stop: dict[str, SequenceStatus] | None = None,
+        seconds: float = STEP_TIME,
     ) -> None:
         """One step: `prefill` chunks, one token each for `decode` (default: all that run)."""
         engine, chunks, ends = self.engine, prefill or {}, stop or {}
-        engine.begin_step(STEP_TIME)
+        engine.begin_step(seconds)
         for name, by in (preempt or {}).items():
             engine.preempt(self.actors[name], by, "recompute")
         for name, owner in (share or {}).items():

@@ -80,6 +80,8 @@ def probe(processor: Any) -> dict[str, str]:
         for key, paths in _OPTIONAL.items()
         if (missing := missing_attributes(processor, paths))
     }
+    if "why" in not_available:
+        not_available["harm"] = not_available["why"]
     if processor.cache.use_prefix_sharing:
         not_available["prefix_misses"] = _CACHE_IS_UNKNOWN
     return not_available

@@ -97,6 +97,8 @@ def probe(scheduler: Any) -> dict[str, str]:
     for key, name in _OF_REQUESTS.items():
         if not hasattr(request_class(), name):
             not_available.setdefault(key, f"vLLM has no Request.{name}")
+    if "why" in not_available:
+        not_available["harm"] = not_available["why"]
     if "cached_blocks" in not_available:  # they are observed together
         not_available.setdefault("prefix_misses", not_available["cached_blocks"])
     if "cuda_graph" not in not_available and not (

@@ -30,6 +30,9 @@ def without_hashes(scheduler: Scheduler) -> None:
     del scheduler.pool.hash_block_size
 
 
+_NO_LIMITS = "the scheduler has no scheduler_config"
+
+
 def without_limits(scheduler: Scheduler) -> None:
     del scheduler.scheduler_config
 
@@ -38,7 +41,7 @@ def without_limits(scheduler: Scheduler) -> None:
     ("remove", "reasons"),
     [
         (lambda _: None, {}),
-        (without_limits, {"why": "the scheduler has no scheduler_config"}),
+        (without_limits, dict.fromkeys(("why", "harm"), _NO_LIMITS)),
         (
             without_pool_method,
             {
@@ -91,7 +94,7 @@ def test_rows_are_true_without_a_reason_to_wait(endpoint: str) -> None:
         with session.lock:
             state = session.state
             assert state.info is not None
-            assert state.info.not_available == {"why": "the scheduler has no scheduler_config"}
+            assert state.info.not_available == dict.fromkeys(("why", "harm"), _NO_LIMITS)
             assert state.wait_reason_ids == ["b"]
             reason = state.requests["b"].wait_reason
             assert reason is not None

@@ -11,6 +11,7 @@ from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
     FIELDS,
     Field,
+    harm,
     is_stalled,
     queue_time,
     sequence_name,
@@ -32,6 +33,10 @@ Cell: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 """Draws a cell for a request, one of its sequences, the time (epoch seconds) and a width."""
 
 LATE = "!"
+ESTIMATED = "~"
+"""The sign before a figure with an estimated part."""
+_SHOWN_SHARE = 0.005
+"""The share of a figure from which on its estimated part may show in three digits."""
 PACE_TOP = 4.0
 """The height of the chart of a sequence's pace, in usual times between two tokens."""
 
@@ -266,6 +271,14 @@ def _waited(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
     return _right(fmt.seconds(seconds), width, _style(s) if seconds else "dim")
 
 
+def _harm(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    seconds = harm(r)
+    if seconds is None or not seconds:
+        return _right(fmt.UNKNOWN if seconds is None else fmt.seconds(0), width, "dim")
+    sign = ESTIMATED if r.harm_estimated >= _SHOWN_SHARE * seconds else ""
+    return _right(sign + fmt.seconds(seconds), width, _style(s))
+
+
 def _why(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     word = wait_word(r, s)
     if word is None:
@@ -322,6 +335,7 @@ _SPECIAL: dict[str, Cell] = {
     "computed": _computed,
     "queue": _queue,
     "waited": _waited,
+    "harm": _harm,
     "why": _why,
     "age": _age,
     "text": _text,

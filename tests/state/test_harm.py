@@ -1,0 +1,122 @@
+"""Seconds by which requests delayed others, as the reducer adds them up."""
+
+import pytest
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState, snapshot
+from seqtop.state.fields import FIELDS, harm
+from seqtop.state.filter import parse
+from seqtop.wire.messages import Event, RequestArrived, SequenceUpdate, WaitCause
+from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+from tests.support.events import wait_reason
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource
+
+
+class _Lora(ScriptedSource):
+    """Gives each request whose name ends with `+` an adapter."""
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, RequestArrived) and event.request_id.endswith("+"):
+            event.lora = f"of {event.request_id}"
+        super().apply(event)
+
+
+@pytest.mark.parametrize(
+    ("cause", "shares"),
+    [
+        ("no_blocks", {"large+": 4 / 6, "small": 2 / 6}),
+        ("seq_limit", {"large+": 1 / 2, "small": 1 / 2}),
+        ("token_budget", {"large+": 60 / 80, "small": 20 / 80}),
+        ("lora_slots", {"large+": 1 / 2, "small": 0.0}),
+        ("reserved_blocks", {"large+": 0.0, "small": 0.0}),
+        ("paused", {"large+": 0.0, "small": 0.0}),
+        ("unknown", {"large+": 0.0, "small": 0.0}),
+    ],
+)
+def test_waits_are_charged_to_those_that_hold_what_is_waited_for(
+    cause: WaitCause, shares: dict[str, float]
+) -> None:
+    """`lora_slots` holds back the request itself, the other causes all behind it, too."""
+    script = Script(_Lora(), block_size=16)
+    for name, num_prompt in (("large+", 60), ("small", 20), ("next", 20), ("last", 20)):
+        script.arrive(name, num_prompt=num_prompt)
+    state = script.source.state
+    before = max(script.time, state.blocked.until)
+    script.step(prefill={"large+": 60, "small": 20}, waits=[wait_reason("next", cause)])
+    seconds = 2 * (state.time - before)
+    assert state.time - before == pytest.approx(STEP_TIME, abs=0.01)
+    measured = {name: state.requests[name].harm or 0.0 for name in shares}
+    assert measured == pytest.approx({name: seconds * share for name, share in shares.items()})
+    assert state.requests["next"].harm == state.requests["last"].harm == 0.0
+
+
+def _decoding(num_steps: int = 60) -> Script:
+    """Two requests that decode, while a third one computes a chunk in every second step."""
+    script = Script(ScriptedSource(), max_num_batched_tokens=4_096)
+    for name, num_prompt in (("a", 8), ("b", 8), ("long", 2_000)):
+        script.arrive(name, num_prompt=num_prompt)
+    script.step(prefill={"a": 8, "b": 8})
+    for number in range(num_steps):
+        chunk = 30 * (number % 2)
+        script.step(prefill={"long": chunk} if chunk else {}, seconds=0.01 + 0.002 * chunk)
+    return script
+
+
+def test_steps_that_its_tokens_make_longer_are_estimated_from_the_costs_of_tokens() -> None:
+    state = _decoding().source.state
+    costs = state.step_costs
+    assert costs.per_prefill_token == pytest.approx(0.002, rel=0.1)
+    long, short = state.requests["long"], state.requests["a"]
+    # A chunk delays two others; those in the first twenty steps are not estimated.
+    assert long.harm_estimated == pytest.approx(20 * 2 * 30 * 0.002, rel=0.15)
+    assert long.harm == 0.0
+    assert short.harm_estimated < 0.2 * long.harm_estimated
+    sequence = state.sequences[long.seq_ids[0]]
+    assert parse("harm>2s").matches(long, sequence, state.time)
+    assert not parse("harm>2s").matches(short, sequence, state.time)
+    assert FIELDS["harm"].descending
+
+
+def test_an_estimate_is_never_more_than_the_step_took() -> None:
+    script = _decoding()
+    request = script.source.state.requests["long"]
+    before, begin = request.harm_estimated, script.source.state.time
+    script.step(prefill={"long": 900}, seconds=0.001)
+    elapsed = script.source.state.time - begin
+    assert 0 < request.harm_estimated - before <= 2 * elapsed
+
+
+def test_a_second_prefill_is_charged_to_the_request_that_was_preempted_for() -> None:
+    script = _decoding()
+    state = script.source.state
+    script.step(preempt={"a": "b"})
+    before = {name: state.requests[name].harm_estimated for name in "ab"}
+    script.step(prefill={"a": 60}, seconds=0.13)
+    after = {name: state.requests[name].harm_estimated for name in "ab"}
+    assert after["b"] - before["b"] > 60 * 0.002 * 0.9
+    assert after["a"] - before["a"] < 2 * 0.13
+
+
+@pytest.mark.parametrize(
+    ("status", "known"),
+    [(SequenceStatus.WAITING, 0.0), (SequenceStatus.RUNNING, None)],
+)
+def test_the_harm_of_a_request_that_ran_before_it_was_observed_is_unknown(
+    status: SequenceStatus, known: float | None
+) -> None:
+    arrival = RequestArrived("r", arrival_time=1.0, seq_ids=[1], num_prompt_tokens=3)
+    update = SequenceUpdate(seq_id=1, status=status, num_computed_tokens=3)
+    whole = RequestSnapshot(arrival, [SequenceSnapshot(update)])
+    state = EngineState()
+    state.apply(Snapshot(time=2.0, step=4, stats=None, requests=[whole]))
+    request = state.requests["r"]
+    assert harm(request) == known
+    assert FIELDS["harm"].sort_value(request, state.sequences[1], 2.0) == known
+
+
+def test_a_late_viewer_goes_on_from_the_harm_that_the_publisher_knows() -> None:
+    state = _decoding(40).source.state
+    late = EngineState()
+    late.apply(snapshot.take(state))
+    assert harm(late.requests["long"]) == harm(state.requests["long"]) != 0
+    assert late.step_costs == state.step_costs
