@@ -99,7 +99,8 @@ test-sglang: $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-sglang/sglang/$(SGLANG_VERSION):$(CURDIR):$(CURDIR)/tests/sglang; \
 	export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore; \
 	$(VENV)-sglang/bin/python -m pytest --confcutdir tests/sglang -s -q \
-		tests/sglang/stepped_against_sglang.py tests/sglang/against_sglang.py && \
+		tests/sglang/stepped_against_sglang.py tests/sglang/disaggregated_against_sglang.py \
+		tests/sglang/against_sglang.py && \
 	$(VENV)-sglang/bin/python tests/sglang/overhead.py
 
 ## Test the adapter with a real transformers, without a GPU; it downloads 1.2 GB the first time.

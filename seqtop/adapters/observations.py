@@ -61,6 +61,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     """The first blocks of the pool, which no request can hold, such as vLLM's null block."""
     num_cpu_blocks: int | None = None
     """Blocks in host memory to swap to; `None` without any."""
+    reports_cached_blocks: bool = False
+    """True if `BlocksCached` and `BlocksUncached` say which blocks are in the prefix cache."""
 
 
 class RequestEnded(Observation, tag="RequestEnded"):
@@ -223,7 +225,25 @@ class CacheReset(Observation, tag="CacheReset"):
     """The prefix cache was emptied."""
 
 
-AnyCacheEvent: TypeAlias = BlocksStored | BlocksEvicted | LookedUp | CacheReset
+class BlocksCached(Observation, tag="BlocksCached"):
+    """Full blocks that were added to a prefix cache: neighbours in the table of a request."""
+
+    request_id: str
+    """The request that computed them; empty if that is unknown."""
+    position: int
+    """The logical position of the first one."""
+    blocks: list[int]
+
+
+class BlocksUncached(Observation, tag="BlocksUncached"):
+    """Blocks whose content left the prefix cache."""
+
+    blocks: list[int]
+
+
+AnyCacheEvent: TypeAlias = (
+    BlocksStored | BlocksEvicted | LookedUp | CacheReset | BlocksCached | BlocksUncached
+)
 
 
 class Stepped(Observation, tag="Stepped"):
@@ -311,6 +331,8 @@ class AllRequests(Observation, tag="AllRequests"):
     """Observations that were dropped before this one."""
     num_free_cpu_blocks: int | None = None
     """Free blocks in host memory; `None` without any."""
+    cached: list[BlocksCached] = []
+    """The prefix cache, of engines that report its content."""
 
 
 class EngineStopping(Observation, tag="EngineStopping"):

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 import msgspec
 
+from seqtop.adapters.cached_blocks import CachedContent
 from seqtop.adapters.detokenizer import StreamDetokenizer
 from seqtop.adapters.observations import (
     AllRequests,
@@ -116,6 +117,7 @@ class Translator:
         ids, in the order of their ends."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._history = PrefixHistory()
+        self._cached = CachedContent() if started.reports_cached_blocks else None
         self.is_incomplete = False
         """True if an observation is missing, until the next `AllRequests`."""
 
@@ -246,6 +248,9 @@ class Translator:
             step=self._num_steps - 1,
             stats=self._pool_stats(observation),
             requests=requests,
+            cached_blocks=self._cached.replace(observation.cached, self._requests)
+            if self._cached is not None
+            else None,
         )
 
     def _sequence(self, request: Request, current: CurrentRequest) -> SequenceSnapshot:
@@ -298,6 +303,9 @@ class Translator:
             self._detokenizer,
         )
         self._num_preemptions += len(built.preemptions)
+        newly_cached, uncached = None, list[int]()
+        if self._cached is not None:
+            newly_cached, uncached = self._cached.changes(observation.cache_events, self._requests)
         yield Step(
             step=self._num_steps,
             start_time=observation.start_time,
@@ -308,6 +316,8 @@ class Translator:
             metrics=built.metrics,
             preemptions=built.preemptions,
             wait_reasons=self._wait_reasons(observation),
+            newly_cached_blocks=newly_cached,
+            uncached_blocks=uncached,
             num_schedule_calls=observation.num_schedule_calls,
             control_calls=[
                 ControlCall(

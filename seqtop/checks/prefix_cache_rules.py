@@ -22,12 +22,17 @@ class PrefixCacheRules(RuleGroup):
     def __init__(self, state: EngineState, tables: BlockTables) -> None:
         super().__init__(state)
         self._index = tables.index
+        self._computed_before: set[int] = set()
+        """Blocks that the current step added to the cache, and that were computed before it."""
         self._admitted: list[int] = []
         """The sequences in the rows of the current step that waited before it."""
 
     def before(self, event: Event) -> Iterator[Finding]:
-        """Records the sequences that a step admits."""
+        """Records the sequences that a step admits, and the blocks that it may add before that."""
         if isinstance(event, Step):
+            self._computed_before = {
+                block for run in event.newly_cached_blocks or () for block in self._computed(run)
+            }
             self._admitted = [
                 update.seq_id
                 for update in event.sequences
@@ -95,13 +100,14 @@ class PrefixCacheRules(RuleGroup):
             sequence: A sequence that the step just applied has admitted.
             hits: The blocks of its prefix hits, in logical order.
             changes: The blocks that the step added to the cache or removed from it. A block that is
-                hit is in use, so that it is none of them.
+                hit is in use, so that it is none of them, except one that was computed before: the
+                scheduler may add it, and then admit the sequence.
         """
         cached = self.state.cached_blocks
         for position, block in enumerate(hits if cached is not None else ()):
             entry = cached.get(block) if cached is not None else None
             hit = f"its block {block} at position {position} is counted as a prefix hit"
-            if entry is None or block in changes:
+            if entry is None or (block in changes and block not in self._computed_before):
                 yield self.of_sequence(
                     sequence, f"{hit}, but was not in the prefix cache", block=block
                 )
@@ -119,6 +125,13 @@ class PrefixCacheRules(RuleGroup):
                     block=block,
                 )
                 return
+
+    def _computed(self, run: CachedBlocks) -> Sequence[int]:
+        """Returns the blocks of a run that its sequence has computed."""
+        info, sequence = self.state.info, self.state.sequences.get(run.seq_id)
+        if info is None or info.block_size < 1 or sequence is None:
+            return ()
+        return run.blocks[: max(sequence.num_computed_tokens // info.block_size - run.position, 0)]
 
     def _differ(self, sequence: SequenceState, writer: SequenceState, position: int) -> bool:
         """Returns whether the contents of two sequences' blocks at a position have to differ.

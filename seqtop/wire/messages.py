@@ -373,9 +373,9 @@ class CachedBlocks(Message):
     """Full, computed blocks that were added to the prefix cache: neighbours in one table."""
 
     request_id: Public[Name]
-    """The request whose tokens they hold."""
+    """The request whose tokens they hold; empty if that is unknown."""
     seq_id: Public[int]
-    """The sequence that computed them."""
+    """The sequence that computed them; -1 if that is unknown."""
     position: Public[int]
     """The logical position of the first block in the table of the sequence."""
     blocks: Public[list[int]]

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from seqtop.wire.messages import Event
-from tests.support.mutants import BLOCK_MUTANTS, assert_found
+from seqtop.sequence import SequenceStatus
+from seqtop.wire.messages import CachedBlocks, Event, SequenceUpdate
+from tests.support import events as builders
+from tests.support.mutants import BLOCK_MUTANTS, assert_found, check, in_blocks_of_four
 
 
 @pytest.mark.parametrize(("rule", "mutate"), BLOCK_MUTANTS)
@@ -13,3 +15,26 @@ def test_mutant_is_found_by_its_rule_alone(
     payloads: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
 ) -> None:
     assert_found(payloads, rule, mutate)
+
+
+@pytest.mark.parametrize("num_computed_before", [8, 3])
+def test_a_step_may_add_computed_blocks_and_then_admit_a_sequence_that_hits_them(
+    num_computed_before: int,
+) -> None:
+    run: list[Event] = []
+    in_blocks_of_four(run, 8, 5)
+    running = SequenceStatus.RUNNING
+    writer = SequenceUpdate(
+        seq_id=1, status=running, num_computed_tokens=num_computed_before, new_blocks=[0, 1]
+    )
+    hit = SequenceUpdate(
+        seq_id=2, status=running, num_computed_tokens=5, num_cached_tokens=4, new_blocks=[0, 2]
+    )
+    first = SequenceUpdate(seq_id=1, num_computed_tokens=8)
+    cached = CachedBlocks(request_id="req-1", seq_id=1, position=0, blocks=[0])
+    run += [
+        builders.step(0, sequences=[writer], newly_cached_blocks=[]),
+        builders.step(1, sequences=[first, hit], newly_cached_blocks=[cached]),
+    ]
+    found = [finding.rule for finding in check(run) if "hit" in finding.rule]
+    assert found == ([] if num_computed_before >= 4 else ["hit-not-cached"])

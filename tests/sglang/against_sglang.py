@@ -21,6 +21,7 @@ from stepping import SECONDS, THRESHOLDS
 from seqtop.live import local_engines
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.endpoints import rank_endpoint
 from tests.support.watch import Watch
 
 HERE = Path(__file__).resolve().parent
@@ -129,3 +130,24 @@ def test_redacted_means_no_text_and_no_tokens() -> None:
             sequence = state.sequences[request.seq_ids[0]]
             assert not sequence.text
             assert not any(sequence.output_token_ids)
+
+
+def test_each_data_parallel_rank_has_an_endpoint_of_its_own() -> None:
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        with (
+            sglang("--dp-size", "2", SEQTOP_BIND=endpoint) as process,
+            Session(endpoint) as first,
+            Session(rank_endpoint(endpoint, 1)) as second,
+        ):
+            ranks = (first, second)
+            for session in ranks:
+                assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            told = serve(process)
+        infos = [session.state.info for session in ranks]
+        assert [info.data_parallel_rank for info in infos if info is not None] == [0, 1]
+        assert len({info.engine_id for info in infos if info is not None}) == 2
+        served = [{*session.state.requests} for session in ranks]
+        assert all(served), "both ranks have served some"
+        assert served[0] | served[1] == {*told}
+        assert not served[0] & served[1]

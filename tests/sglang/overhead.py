@@ -1,13 +1,17 @@
 """The cost of the adapter per step of SGLang: real schedulers, followed, dormant or neither.
 
+    python tests/sglang/overhead.py [--turns N] [--page-size N] [--dormant]
+
 256 requests run and 200 wait, in each scheduler as many until the end. Each has a process of its
-own and its real event loop, and two of them take turns every ten steps, so that whatever else the
+own and its real event loop, and two of them take turns every few steps, so that whatever else the
 machine does hits both. `CPU` is the processor time of the scheduler's thread, which other programs
 cannot add to, with the model, which has 0.15 million parameters. On a GPU, a step takes longer.
+Figures are printed as they come, so that it can be ended at any time.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import subprocess
@@ -23,9 +27,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 NUM_RUNNING, NUM_WAITING = 256, 200
-NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = int(os.environ.get("ROUNDS", "30")), 10, 20
+STEPS_PER_TURN, NUM_WARM_UP, TURNS_PER_LINE = 5, 10, 20
 NUM_TOKENS = 900
 """The tokens of each request: more than an engine makes here, so that none ends."""
+MAX_TURNS = (NUM_TOKENS - NUM_WARM_UP) // STEPS_PER_TURN // 3
 KINDS = ("wall", "CPU")
 
 
@@ -141,14 +146,19 @@ class EngineProcess:
         return own
 
 
-def measure(one: EngineProcess, plain: EngineProcess, title: str) -> None:
+def measure(one: EngineProcess, plain: EngineProcess, title: str, num_turns: int) -> None:
     one.times.clear()
     plain.times.clear()
-    for turn in range(NUM_ROUNDS):
+    for turn in range(num_turns):
         for engine in (one, plain) if turn % 2 else (plain, one):
             engine.run(STEPS_PER_TURN)
+        if (turn + 1) % TURNS_PER_LINE == 0 or turn + 1 == num_turns:
+            report(one.times, plain.times, title)
+
+
+def report(with_it: dict[str, list[float]], without: dict[str, list[float]], title: str) -> None:
     for name in KINDS:
-        on, off = one.times[name], plain.times[name]
+        on, off = with_it[name], without[name]
         ratios = [
             median(some) / median(others)
             for some, others in zip(turns_of(on), turns_of(off), strict=True)
@@ -171,22 +181,27 @@ def turns_of(times: list[float]) -> list[list[float]]:
 
 
 def main() -> None:
-    for page_size in (1, 16):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=40, help=f"of each engine, up to {MAX_TURNS}")
+    parser.add_argument("--page-size", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--dormant", action="store_true", help="measure a dormant engine, too")
+    options = parser.parse_args()
+    num_turns = min(options.turns, MAX_TURNS)
+    for page_size in options.page_size:
         print(f"Pages of {page_size}; {NUM_RUNNING} requests run, {NUM_WAITING} wait", flush=True)
         with TemporaryDirectory(prefix="sq") as directory:
             endpoint = f"ipc://{directory}/e"
-            if page_size == 1:
-                dormant, plain = (EngineProcess(kind, page_size) for kind in ("dormant", "plain"))
-                measure(dormant, plain, "dormant")
-                dormant.close()
-                plain.close()
             plain = EngineProcess("plain", page_size)
+            if options.dormant:
+                dormant = EngineProcess("dormant", page_size)
+                measure(dormant, plain, "dormant", num_turns)
+                dormant.close()
             followed = EngineProcess("followed", page_size, endpoint)
-            measure(followed, plain, "without a viewer")
+            measure(followed, plain, "without a viewer", num_turns)
             command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
                 _await(Path(directory, "r"))
-                measure(followed, plain, "a viewer looks on")
+                measure(followed, plain, "a viewer looks on", num_turns)
                 viewer.terminate()
             plain.close()
             print(f"the adapter's own functions, CPU: {figures(followed.close())}", flush=True)

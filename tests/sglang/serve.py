@@ -1,6 +1,6 @@
 """A real SGLang engine with its processes, and requests to serve.
 
-    python tests/sglang/serve.py [--no-overlap] [--page-size N]
+    python tests/sglang/serve.py [--no-overlap] [--page-size N] [--dp-size N]
 
 Says `ready to serve` when it has started, waits for a line on its standard input, serves, and
 prints how each request ended, as JSON.
@@ -28,6 +28,7 @@ async def serve(options: argparse.Namespace) -> None:
         dtype="float32",
         max_total_tokens=256,
         page_size=options.page_size,
+        dp_size=options.dp_size,
         chunked_prefill_size=32,
         max_running_requests=8,
         schedule_conservativeness=0.1,
@@ -86,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--no-overlap", action="store_true")
     parser.add_argument("--page-size", type=int, default=1)
+    parser.add_argument("--dp-size", type=int, default=1)
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -277,3 +277,40 @@ def check_full_disk() -> None:
 @pytest.mark.parametrize("check", [check_dead_publisher, check_full_disk])
 def test_sglang_serves_every_request_without(check: Any) -> None:
     alone(check)
+
+
+def check_session(page_size: int) -> None:
+    """A streaming session keeps its pages between its turns, which is no leak."""
+    from sglang.srt.managers.io_struct import CloseSessionReqInput, OpenSessionReqInput
+
+    scheduler = make_scheduler(page_size=page_size, enable_streaming_session=True)
+    kept: list[int] = []
+    with stepped(scheduler) as engine:
+
+        def turns() -> Iterator[list[Any]]:
+            yield [OpenSessionReqInput(capacity_of_str_len=1000, session_id="s", streaming=True)]
+            for turn in range(3):
+                yield [generate(scheduler, f"turn{turn}", [5 + turn] * 20, 6, session="s")]
+                for _ in range(10):
+                    yield []
+                # Others run, and their steps have to add up.
+                yield [generate(scheduler, f"other{turn}", [50 + turn] * 20, 6)]
+                for _ in range(10):
+                    yield []
+                with engine.session.lock:
+                    state = engine.session.state
+                    (seq_id,) = state.requests[f"turn{turn}"].seq_ids
+                    kept.append(len(state.sequences[seq_id].block_table))
+            yield [CloseSessionReqInput(session_id="s")]
+            yield [generate(scheduler, "after", [99] * 20, 6)]
+            for _ in range(10):
+                yield []
+
+        engine.run(turns())
+    assert kept == sorted({*kept} - {0}), kept
+    print(f"\na session, pages of {page_size}: {engine.num_compared} steps, kept {kept}")
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_the_pages_that_a_session_keeps_are_no_leak(page_size: int) -> None:
+    alone(check_session, page_size)

@@ -13,7 +13,7 @@ import time
 import traceback
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -39,9 +39,9 @@ THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_second
 
 def alone(function: Callable[..., None], *args: Any, **environment: str) -> None:
     """Calls a function of a module in a process of its own, which can have one scheduler only."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_call, args=(function, args, environment)
-    )
+    context = multiprocessing.get_context("forkserver")  # so that SGLang is imported once
+    context.set_forkserver_preload(["sglang.srt.managers.scheduler", "sglang.srt.models.registry"])
+    process = context.Process(target=_call, args=(function, args, environment))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -93,9 +93,32 @@ def make_scheduler(**options: Any) -> Any:
     return Scheduler(arguments, PortArgs.init_new(arguments))
 
 
-def generate(scheduler: Any, rid: str, ids: list[int], num_new: int, **params: Any) -> Any:
-    """A request as SGLang's tokenizer process sends it."""
-    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+HOST = "2.2.2.2"
+"""SGLang's `FAKE_BOOTSTRAP_HOST`, the other side of a transfer that moves nothing."""
+
+
+def generate(
+    scheduler: Any,
+    rid: str,
+    ids: list[int],
+    num_new: int,
+    *,
+    room: int | None = None,
+    session: str = "",
+    **params: Any,
+) -> Any:
+    """A request as SGLang's tokenizer process sends it.
+
+    Args:
+        scheduler: The scheduler.
+        rid: The request's id.
+        ids: Its prompt.
+        num_new: The tokens to generate.
+        room: The id of the transfer, if prefill and decode are disaggregated.
+        session: The id of its session.
+        params: Further sampling parameters.
+    """
+    from sglang.srt.managers.io_struct import SessionParams, TokenizedGenerateReqInput
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     options = {"max_new_tokens": num_new, "min_new_tokens": num_new, "temperature": 0.0}
@@ -114,6 +137,9 @@ def generate(scheduler: Any, rid: str, ids: list[int], num_new: int, **params: A
         stream=True,
         input_embeds=None,
         token_type_ids=None,
+        session_params=SessionParams(id=session) if session else None,
+        bootstrap_host=None if room is None else HOST,
+        bootstrap_room=room,
     )
 
 
@@ -232,6 +258,8 @@ class Spy:
     def _launch(self, batch: Any) -> None:
         self.is_ahead |= bool(self._batches)
         if batch.forward_mode.is_decode():
+            for req in batch.reqs:  # those that came with their KV cache
+                self.cached.setdefault(req.rid, req.kv.kv_committed_len - 1)
             self._batches.append({req.rid: 1 for req in batch.reqs})
             return
         for req, num_found in zip(batch.reqs, batch.prefix_lens, strict=True):
@@ -239,7 +267,10 @@ class Spy:
                 continue
             self.cached[req.rid] = num_found
             self.prefix[0] += len(req.origin_input_ids) + len(req.output_ids)
-            self.prefix[1] += num_found
+            # What the session of a request has kept is no prefix hit.
+            slots = self.scheduler.tree_cache.session.slots.values()
+            is_kept = any(slot.kv is req.kv for slot in slots)
+            self.prefix[1] += req.kv.cache_protected_len if is_kept else num_found
             self.kinds.add("prefix hit" if num_found else "prefix miss")
         if self.scheduler.chunked_req is not None:
             self.kinds.add("chunk")
@@ -249,6 +280,24 @@ class Spy:
 
     def close(self) -> None:
         self._patch.undo()
+
+
+QUEUES: dict[str, Callable[[Any], list[Any]]] = {
+    "PREFILL_BOOTSTRAP_QUEUE": lambda it: it.disagg_prefill_bootstrap_queue.queue,
+    "PREFILL_INFLIGHT_QUEUE": lambda it: it.disagg_prefill_inflight_queue,
+    "DECODE_PREALLOC_QUEUE": lambda it: [one.req for one in it.disagg_decode_prealloc_queue.queue],
+    "DECODE_RETRACTED_QUEUE": lambda it: it.disagg_decode_prealloc_queue.retracted_queue,
+    "DECODE_TRANSFER_QUEUE": lambda it: [one.req for one in it.disagg_decode_transfer_queue.queue],
+}
+
+
+def queued(scheduler: Any) -> dict[Any, str]:
+    """The requests in queues of disaggregation, each with the queue's name."""
+    found: dict[Any, str] = {}
+    for name, reqs in QUEUES.items():
+        with suppress(AttributeError):  # those of the other mode do not exist
+            found |= dict.fromkeys(reqs(scheduler) or (), name)
+    return found
 
 
 class SteppedScheduler:
@@ -280,12 +329,13 @@ class SteppedScheduler:
                     yield []  # for what happened after the last step
                     return
                 yield []
-            raise AssertionError("it does not end")
+            left = [(req.rid, queued(self.scheduler).get(req)) for req in self.live()]
+            raise AssertionError(f"it does not end: {left}")
 
         run_loop(self.scheduler, until_done())
 
     def live(self) -> list[Any]:
-        waiting = self.scheduler.waiting_queue
+        waiting = [*self.scheduler.waiting_queue, *queued(self.scheduler)]
         return [
             req
             for req in self.spy.reqs
@@ -320,38 +370,52 @@ class SteppedScheduler:
             pages.append(page[0] // size)
         return pages
 
+    def content(self, *, unlocked_only: bool) -> dict[int, int]:
+        """The pages of the radix tree, each with its position in the prefix."""
+        size = self.scheduler.page_size
+        walk = self.scheduler.tree_cache.tree_core.walk_for_kv_canary(unlocked_only, False)
+        return {
+            int(slot) // size: int(position) // size
+            for slot, position in zip(walk.slot_indices, walk.positions, strict=True)
+        }
+
+    def kept(self) -> set[int]:
+        """The pages that streaming sessions keep, whether or not a request runs on them."""
+        slots = self.scheduler.tree_cache.session.slots.values()
+        return {page for slot in slots for page in self.table(slot)}
+
     def truth(self) -> dict[str, Any]:
         scheduler, size = self.scheduler, self.scheduler.page_size
-        requests, held, running = {}, set(), set()
+        requests, held, running, queues = {}, set(), set(), queued(scheduler)
         for req in self.live():
             table = self.table(req)
             held |= {*table}
-            is_running = req.kv.req_pool_idx is not None
+            is_running = req.kv.req_pool_idx is not None and req not in queues
             if is_running:
                 running.add(req.rid)
             total = len(req.origin_input_ids) + len(req.output_ids)
             status = "RETRACTED" if req.is_retracted else "WAITING"
             requests[req.rid] = {
-                "status": "RUNNING" if is_running else status,
-                "computed": min(req.kv.kv_committed_len, total) if is_running else 0,
+                "status": "RUNNING" if is_running else queues.get(req, status),
+                "computed": min(req.kv.kv_committed_len, total) if table else 0,
                 "table": table,
                 "prompt": list(req.origin_input_ids),
                 "output": list(req.output_ids),
                 "retractions": req.retraction_count,
                 "cached": self.spy.cached[req.rid] if is_running else None,
             }
-        tree = scheduler.tree_cache
-        cached = {
-            int(slot) // size
-            for slot in tree.tree_core.walk_for_kv_canary(False, False).slot_indices
-        }
+        cached = self.content(unlocked_only=False)
+        unlocked = self.content(unlocked_only=True)
         num_free = scheduler.token_to_kv_pool_allocator.available_size() // size
         return {
             "requests": requests,
             "running": running,
             "waiting": [req.rid for req in scheduler.waiting_queue],
-            "used": len(held),
-            "cached": len(cached - held),
+            "used": len(held | self.kept()),
+            "cached": len(cached.keys() - held - self.kept()),
+            "content": cached,
+            "protected": cached.keys() - unlocked.keys(),
+            "evictable": {*unlocked},
             "free": num_free,
             "prefix": self.spy.prefix,
             "batch": self.spy.batch,
@@ -365,10 +429,13 @@ class SteppedScheduler:
         view = SequenceView()
         view.rebuild(state)
         rows = {
-            name: (request, state.sequences[request.seq_ids[0]])
+            name: (request, sequence)
             for name, request in state.requests.items()
-            if not request.finish_reason
+            for sequence in [state.sequences[request.seq_ids[0]]]
+            if not SequenceStatus.is_finished(sequence.status)
         }
+        cached = state.cached_blocks or {}
+        held = {block for sequence in state.sequences.values() for block in sequence.block_table}
         return {
             "requests": {
                 name: {
@@ -389,9 +456,17 @@ class SteppedScheduler:
                 for name, (_, sequence) in rows.items()
                 if sequence.status is SequenceStatus.RUNNING
             },
-            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            "waiting": [
+                sequence.request_id
+                for seq_id in view.queue.ids
+                for sequence in [state.sequences[seq_id]]
+                if sequence.engine_status not in QUEUES
+            ],
             "used": state.stats.num_used_blocks,
             "cached": state.stats.num_cached_blocks,
+            "content": {block: entry.position for block, entry in cached.items()},
+            "protected": cached.keys() & held,
+            "evictable": cached.keys() - held,
             "free": state.stats.num_free_blocks,
             "prefix": [state.stats.prefix_cache_queries, state.stats.prefix_cache_hits],
             "batch": {member.request_id: member.chunk for member in members(self.watch.step)}

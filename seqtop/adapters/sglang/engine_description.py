@@ -6,6 +6,7 @@ import time
 from typing import Any, Final
 
 from seqtop.adapters.observations import EngineStarted, Setting
+from seqtop.adapters.sglang.radix_tree import is_observable
 from seqtop.transport.publisher_settings import PublisherSettings
 
 NUM_PADDING_PAGES: Final = 1
@@ -81,6 +82,7 @@ def describe(scheduler: Any, settings: PublisherSettings) -> EngineStarted:
         data_parallel_rank=dp_rank,
         has_random_suffix=True,
         scheduler_settings=_scheduler_settings(options),
+        reports_cached_blocks=is_observable(scheduler),
     )
 
 

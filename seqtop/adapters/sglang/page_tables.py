@@ -51,6 +51,15 @@ class PageTables:
         self._shared.append((pages, positions, self._copies.start(slots)))
         return pages
 
+    def read_pages(self, slots: Any) -> list[int]:
+        """Returns the list that the pages of a tensor of slots will be in.
+
+        The slots are whole pages.
+        """
+        pages: list[int] = []
+        self._reads.append((pages, self._copies.start(slots[:: self._page_size])))
+        return pages
+
     def send(self, observation: AnyObservation) -> None:
         """Sends an observation after all earlier ones, when the pages that were read have come."""
         if self._reads or self._shared or self._waiting:

@@ -65,7 +65,7 @@ def probe(scheduler: Any) -> dict[str, str]:
         )
     not_available = {
         "end": "SGLang kills its processes, and the publisher's, when it shuts down",
-        "prefix_misses": "SGLang's radix tree does not say what it evicts",
+        "prefix_misses": "the adapter keeps no history of what SGLang evicts",
     }
     if has_priorities(scheduler) and not is_lower_first(scheduler):
         not_available["priority"] = "SGLang runs requests with higher values first"

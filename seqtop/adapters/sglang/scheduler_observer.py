@@ -35,6 +35,7 @@ from seqtop.adapters.sglang.engine_description import most_tokens
 from seqtop.adapters.sglang.page_tables import PageTables
 from seqtop.adapters.sglang.probe import has_priorities, is_lower_first
 from seqtop.adapters.sglang.queues import NamedQueues
+from seqtop.adapters.sglang.radix_tree import RadixTree, is_observable
 from seqtop.adapters.sglang.requests import (
     Request,
     arrived,
@@ -42,10 +43,18 @@ from seqtop.adapters.sglang.requests import (
     no_table,
     num_tokens,
 )
+from seqtop.adapters.sglang.sessions import Held, Sessions
 from seqtop.adapters.wrapping import Wrap
 
 _MAX_FRAMES: Final = 8
 """Callers of a retraction among which the one that knows its cause is looked for."""
+
+_SCHEDULE: Final = (
+    "get_next_batch_to_run",
+    "get_next_disagg_prefill_batch_to_run",
+    "get_next_disagg_decode_batch_to_run",
+)
+"""The methods that make a batch: each event loop calls its own."""
 
 
 class _Launched(NamedTuple):
@@ -91,6 +100,7 @@ class SchedulerObserver:
         self._eos_token_ids = _eos_token_ids(scheduler)
         self._tables = PageTables(scheduler, publisher)
         self._queues = NamedQueues(scheduler)
+        self._sessions = Sessions(scheduler)
         self._requests: dict[Any, Request] = {}
         """The unfinished requests that were reported, by SGLang's `Req`."""
         self._running: dict[Any, Request] = {}
@@ -107,13 +117,22 @@ class SchedulerObserver:
         self._scheduled: list[Scheduled] = []
         self._preempted: list[Preempted] = []
         self._ended: list[RequestEnded] = []
+        self._moved_since: list[WaitingRequest] = []
+        """Requests whose queue, or whose pages in one, have changed since the last step."""
         self._num_requests = self._num_launched = 0
         self._num_queries = self._num_hits = 0
         self._start = self._started_at = self._scheduled_at = self._processed_at = 0.0
         self._admission = Admission(scheduler, wrap)
+        self._tree = (
+            RadixTree(scheduler, wrap, self._tables, self._id_of)
+            if is_observable(scheduler)
+            else None
+        )
         wrap(scheduler, "_add_request_to_queue", after=self._after_add)
         wrap(scheduler, "process_input_requests", after=self._after_input)
-        wrap(scheduler, "get_next_batch_to_run", before=self._before_schedule)
+        for name in _SCHEDULE:
+            if hasattr(scheduler, name):
+                wrap(scheduler, name, before=self._before_schedule)
         wrap(scheduler, "run_batch", before=self._before_run, after=self._after_run)
         wrap(
             scheduler,
@@ -144,12 +163,16 @@ class SchedulerObserver:
             self._requests[req] = self._queued[req] = self._new(req)
             self._queued[req].queue = name
             self._running.pop(req, None)
-        if self._requests:
+        if self._requests or scheduler.tree_cache.evictable_size():
             self._send_all()
 
     def _new(self, req: Any) -> Request:
         self._num_requests += 1
         return Request(f"{req.rid}-{self._num_requests & 0xFFFFFFFF:08x}")
+
+    def _id_of(self, req: Any) -> str:
+        request = self._requests.get(req)
+        return request.id if request is not None else ""
 
     def _arrive(self, req: Any) -> Request:
         """Reports a request that is new."""
@@ -182,9 +205,12 @@ class SchedulerObserver:
             self._send_all()
         if self._in_flight:
             return
-        num_waiting = self._update_queues()[1]
+        num_waiting = self._update_queues()
         is_paused = getattr(self._scheduler, "_engine_paused", False)
-        if (self._ended or self._preempted) and (is_paused or not (self._running or num_waiting)):
+        has_ended = self._ended or self._preempted
+        if (has_ended and (is_paused or not (self._running or num_waiting))) or (
+            self._moved_since and not self._running
+        ):
             self._start, self._started_at = self._clock(), self._timer()
             self._send_step(None)
 
@@ -200,13 +226,18 @@ class SchedulerObserver:
 
     def _end(self, req: Any, request: Request, reason: Any) -> None:
         status, stop_reason = end_of(reason, self._eos_token_ids)
+        record = self._sessions.record(req) if req in self._running else None
+        kv = req.kv if record is None else record
+        if record is not None:
+            self._sessions.hold(Held(req, request, record, status))
         self._ended.append(
             RequestEnded(
                 request_id=request.id,
                 status=status,
                 stop_reason=stop_reason,
-                num_computed_tokens=min(req.kv.kv_committed_len, num_tokens(req)),
+                num_computed_tokens=min(kv.kv_committed_len, num_tokens(req)),
                 time=self._clock(),
+                tables=None if record is None else (self._tables.read(record),),
                 num_schedule_calls=self._num_launched,
             )
         )
@@ -229,6 +260,12 @@ class SchedulerObserver:
             )
         )
         request.forget_table()
+        if (record := self._sessions.record(req)) is not None:  # its session keeps its pages
+            self._moved_since.append(
+                WaitingRequest(
+                    request.id, "RETRACTED", record.kv_committed_len, (self._tables.read(record),)
+                )
+            )
         if self._running.pop(req, None) is not None:
             self._running_changed = True
 
@@ -294,14 +331,21 @@ class SchedulerObserver:
         # A decode instance has the cache of the whole prompt from its prefill instance.
         num_cached = prefix_lens[position] if prefix_lens else req.kv.kv_committed_len - 1
         num_cached = max(int(num_cached), 0)
+        is_kept = self._sessions.record(req) is req.kv
+        num_external = 0  # those that a prefill instance or a session had, and no prefix cache
+        if is_kept or is_decode:
+            num_external = max(num_cached - req.kv.cache_protected_len, 0)
+        if is_kept:
+            self._sessions.admit(req)
         self._running[req] = request
         self._running_changed = True
         self._queued.pop(req, None)
         request.queue = ""
         request.forget_table()
-        self._num_queries += num_tokens(req)
-        self._num_hits += num_cached
-        return Admitted(request.id, num_cached, no_table())
+        if not is_decode:
+            self._num_queries += num_tokens(req)
+            self._num_hits += num_cached - num_external
+        return Admitted(request.id, num_cached, no_table(), num_external)
 
     def _wait_reasons(self, num_tokens: int) -> list[tuple[str, str]]:
         cause = self._admission.cause(len(self._running), num_tokens, self._most_tokens)
@@ -348,7 +392,8 @@ class SchedulerObserver:
             req: request for req, request in self._just_ended.items() if request.id in unreported
         }
         output_ids, output_token_ids = self._take_outputs(launched)
-        waiting, num_waiting = self._update_queues()
+        num_waiting = self._update_queues()
+        waiting, self._moved_since = self._moved_since, []
         if self._preempted:  # and nothing was launched since
             self._add_scheduled(self._wait_reasons(0))
         appended, tables, computed = self._changed_tables()
@@ -374,7 +419,7 @@ class SchedulerObserver:
                 output_ids=None if len(output_ids) == len(launched.reqs) else output_ids,
                 output_token_ids=output_token_ids,
                 ended=ended,
-                released=[],
+                released=self._sessions.take_released(),
                 running=running,
                 num_computed_tokens=computed,
                 tables=tables,
@@ -384,6 +429,7 @@ class SchedulerObserver:
                 num_cached_blocks=num_cached,
                 num_prefix_queries=self._num_queries,
                 num_prefix_hits=self._num_hits,
+                cache_events=self._tree.take() if self._tree is not None else [],
                 num_schedule_calls=self._num_launched,
             )
         )
@@ -463,12 +509,12 @@ class SchedulerObserver:
             ]
         return appended, whole, computed
 
-    def _update_queues(self) -> tuple[list[WaitingRequest], int]:
-        """Returns the requests whose queue has changed, and the number of waiting ones.
+    def _update_queues(self) -> int:
+        """Notes the requests whose queue has changed; returns the number of waiting ones.
 
         Reports requests that came into a queue, or left all of them, unobserved.
         """
-        changed: list[WaitingRequest] = []
+        changed = self._moved_since
         queued: dict[Any, Request] = {}
         for name, req in self._queues:
             request = self._requests.get(req)
@@ -494,7 +540,7 @@ class SchedulerObserver:
             for req, request in [*self._requests.items()]:
                 if req not in present and req not in self._running:
                     self._end(req, request, req.finished_reason)
-        return changed, num_waiting
+        return num_waiting
 
     def _moved(self, req: Any, request: Request, queue: str) -> Iterable[WaitingRequest]:
         """Yields the state of a request that another queue has, or that has other pages."""
@@ -533,17 +579,22 @@ class SchedulerObserver:
             AllRequests(
                 time=self._clock(),
                 requests=[
-                    self._current(req, self._requests[req])
-                    for req in chain(self._running, self._queued, waiting)
+                    *(
+                        self._current(req, self._requests[req])
+                        for req in chain(self._running, self._queued, waiting)
+                    ),
+                    *(self._still_held(held) for held in self._sessions),
                 ],
                 num_waiting=len(waiting) + len(self._queued),
                 num_free_blocks=num_free,
                 num_cached_blocks=num_cached,
                 num_prefix_queries=self._num_queries,
                 num_prefix_hits=self._num_hits,
+                cached=self._tree.content() if self._tree is not None else [],
             )
         )
         self._scheduled, self._preempted, self._ended, self._ran = [], [], [], []
+        self._moved_since = []
         self._running_changed = True
 
     def _current(self, req: Any, request: Request) -> CurrentRequest:
@@ -559,6 +610,16 @@ class SchedulerObserver:
             tables=(self._tables.read(req.kv),) if has_pages else ([],),
             is_running=is_running,
             was_scheduled=is_running or req.is_retracted or bool(req.output_ids),
+        )
+
+    def _still_held(self, held: Held) -> CurrentRequest:
+        return CurrentRequest(
+            arrived=self._arrived(held.req, held.request, held.status),
+            num_computed_tokens=held.kv.kv_committed_len,
+            output_token_ids=[*held.req.output_ids],
+            tables=(self._tables.read(held.kv),),
+            is_running=False,
+            was_scheduled=True,
         )
 
 

@@ -238,9 +238,10 @@ def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
     start = known.position * block_size
     held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
     until = "" if in_use else " until it is evicted"
+    writer = safe_text(known.request_id) or "a request that is unknown"
     return (
-        f"{held}: tokens {start} to {start + block_size - 1}, written by"
-        f" {safe_text(known.request_id)}; a request with the same prefix can reuse it{until}."
+        f"{held}: tokens {start} to {start + block_size - 1}, written by {writer}; a request with"
+        f" the same prefix can reuse it{until}."
     )
 
 
