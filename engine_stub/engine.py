@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
@@ -18,7 +18,6 @@ from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.model_executor.hub import find_model
 from engine_stub.model_executor.model_config import ModelConfig
-from engine_stub.platforms import resolve_device, resolve_dtype
 from engine_stub.processing.detokenizer import Detokenizer
 from engine_stub.processing.input_processor import InputProcessor, Params, Prompt
 from engine_stub.processing.output_processor import (
@@ -29,10 +28,8 @@ from engine_stub.processing.output_processor import (
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import StepRecord
 from engine_stub.step_timer import StepTimer
-from engine_stub.worker.pipeline import Pipeline
 from engine_stub.worker.pool_sizes import with_pool_sizes
 from engine_stub.worker.recorded_worker import RecordedWorker
-from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
     ParallelSampleSequenceGroup,
     PoolingParams,
@@ -43,6 +40,10 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+
+if TYPE_CHECKING:
+    from engine_stub.worker.pipeline import Pipeline
+    from engine_stub.worker.worker import Worker
 
 
 class LLMEngine:
@@ -58,7 +59,8 @@ class LLMEngine:
         config: The settings.
         clock: Returns the time of day, in seconds since the epoch.
         timer: Returns the seconds since any fixed time, for the durations of a step's parts.
-        worker: Runs the model; None for the device and the stages that `config` names.
+        worker: Answers in place of the model; None for the model, on the device and in the stages
+            that `config` names.
 
     Raises:
         ValueError: A setting does not fit the model or the device.
@@ -76,13 +78,11 @@ class LLMEngine:
     ) -> None:
         config = dataclasses.replace(config, model=find_model(config.model))
         self.model_config = ModelConfig.from_pretrained(config.model)
-        device = resolve_device(config.device)
-        dtype = resolve_dtype(config.dtype, device, self.model_config.torch_dtype)
-        config = dataclasses.replace(config, device=device, dtype=dtype)
         if worker is None:
-            is_one_stage = config.pipeline_parallel_size == 1
-            worker = (Worker if is_one_stage else Pipeline)(config, self.model_config)
-        self.worker = worker
+            from engine_stub.worker.start import start_worker  # imports torch
+
+            config, worker = start_worker(config, self.model_config)
+        self.worker: Worker | Pipeline | RecordedWorker = worker
         self.config = with_pool_sizes(config, self.model_config, self.worker)
         assert self.config.num_gpu_blocks is not None
         assert self.config.num_cpu_blocks is not None

@@ -24,6 +24,12 @@ def test_inspector_does_not_load(forbidden: str) -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+def test_the_driver_of_predictions_does_not_load_torch() -> None:
+    """Two of them start for each prediction, and torch would be most of that time."""
+    program = "import sys, engine_stub.entrypoints.whatif; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 ATTACH = (
     "seqtop.cli.main",
     "seqtop.cli.attach",

@@ -13,7 +13,7 @@ from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.failure_log import log_failure
 from engine_stub.processing.detokenizer import Detokenizer
 from engine_stub.step_record import ScheduledSequenceGroup, SequenceRecord
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from seqtop.sequence import (
     Logprob,
     PoolingSequenceGroupOutput,

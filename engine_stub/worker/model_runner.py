@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from engine_stub.spec_decode.rejection_sampler import RejectionSampler
 from engine_stub.spec_decode.speculation import NO_DRAFT, SpeculationOutcome, Speculator
 from engine_stub.worker.decode_graphs import DecodeGraphs
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
+from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.step_inputs import BatchRow
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
@@ -44,29 +45,6 @@ from seqtop.sequence import (
 # Rows of logits computed at once for prompt log probabilities. A row of the vocabulary for each
 # token of a large step would take more memory than the rest of the step.
 _PROMPT_LOGPROBS_AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOutput:
-    """The result of a step.
-
-    Attributes:
-        outputs: One output per group, in the order of the request. It has no samples if the group
-            did not sample, and several of one sequence, in order, after several iterations or an
-            accepted draft.
-        model_forward_time: Duration of the forward pass, in seconds.
-        pooler_output: One entry per group, with data where a prompt has been pooled; None if no
-            group pools.
-        num_draft_tokens: For each group, the number of draft tokens verified; None without
-            speculation.
-        errors: By the index of a group, the reason why it could not be sampled for or pooled.
-    """
-
-    outputs: list[CompletionSequenceGroupOutput]
-    model_forward_time: float
-    pooler_output: PoolerOutput | None = None
-    num_draft_tokens: list[int] | None = None
-    errors: dict[int, str] = field(default_factory=dict)
 
 
 class ModelRunner:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from engine_stub.core.metadata import snapshot
-from engine_stub.worker.model_runner import ModelOutput, ModelRunner
+from engine_stub.worker.model_output import ModelOutput
+from engine_stub.worker.model_runner import ModelRunner
 from seqtop.sequence import CompletionSequenceGroupOutput, SequenceGroupMetadata
 
 

@@ -31,7 +31,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms import platform_of
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,

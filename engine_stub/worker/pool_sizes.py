@@ -5,12 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-import torch
-
 from engine_stub.config import EngineConfig
-from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model_config import ModelConfig
-from engine_stub.platforms import platform_of
 
 # The most host memory to swap to, if `num_cpu_blocks` is not set. For CUDA it is pinned, and so
 # unavailable to all other processes; torch may take up to twice as much.
@@ -40,6 +36,8 @@ def with_pool_sizes(
         longest = min(longest, config.max_num_batched_tokens)
     num_blocks = config.num_gpu_blocks
     if num_blocks is None:
+        from engine_stub.platforms import platform_of  # imports torch, which is slow
+
         num_blocks = worker.determine_num_available_blocks()
         if not platform_of(config.device).has_own_memory:
             # Other processes can use what the sequences do not need; else it is prefix cache.
@@ -61,6 +59,10 @@ def with_pool_sizes(
 
 def bytes_per_block(config: EngineConfig, model_config: ModelConfig, num_layers: int) -> int:
     """Returns the bytes of one KV block over `num_layers` layers."""
+    import torch  # slow
+
+    from engine_stub.model_executor.kv_cache import PagedKVCache
+
     return PagedKVCache.bytes_per_block(
         num_layers,
         model_config.num_key_value_heads,

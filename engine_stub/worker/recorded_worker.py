@@ -1,14 +1,12 @@
-"""A worker without a model: it returns recorded tokens."""
+"""A worker without a model, which returns recorded tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
 
-import torch
-
 from engine_stub.core.beam_search import is_beam_search
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.sent_groups import update_group
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
@@ -27,9 +25,6 @@ _NO_TOKEN = 0
 
 _WORST = -1e9
 """A log probability with which no beam continues."""
-
-_VECTOR = torch.empty(0)
-"""The vector of a pooled prompt, which no recording has."""
 
 
 class RecordedWorker:
@@ -83,7 +78,10 @@ class RecordedWorker:
         ]
         pooler_output = None
         if any(group.pooling_params is not None for group in groups):
-            vectors = (_VECTOR if group.do_sample else None for group in groups)
+            import torch  # here only, as it is slow to import
+
+            # No recording has the vector of a pooled prompt.
+            vectors = (torch.empty(0) if group.do_sample else None for group in groups)
             pooler_output = PoolerOutput([*map(PoolingSequenceGroupOutput, vectors)])
         seconds = self._ran(_size(groups, num_drafted))
         has_drafts = self._is_speculative and bool(groups)

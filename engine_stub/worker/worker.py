@@ -17,7 +17,8 @@ from engine_stub.spec_decode.ngram import NgramProposer
 from engine_stub.spec_decode.speculation import Proposer, Speculator
 from engine_stub.worker.decode_graphs import DecodeGraphs
 from engine_stub.worker.memory_profile import run_largest_steps
-from engine_stub.worker.model_runner import ModelOutput, ModelRunner
+from engine_stub.worker.model_output import ModelOutput
+from engine_stub.worker.model_runner import ModelRunner
 from engine_stub.worker.multi_step import run_steps
 from engine_stub.worker.pool_sizes import bytes_per_block
 from engine_stub.worker.sent_groups import update_group

@@ -59,7 +59,7 @@ def case(
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine_stub.engine.Pipeline", stages)
+        patch.setattr("engine_stub.worker.start.Pipeline", stages)
         yield make, generate(path, repeating_prompts(), MAX_TOKENS)
     for engine in started:
         engine.close()

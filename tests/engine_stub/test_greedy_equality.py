@@ -10,7 +10,7 @@ import pytest
 from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.wire import decode, encode
 from tests.support.checkpoints import generate

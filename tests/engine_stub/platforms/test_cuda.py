@@ -15,7 +15,7 @@ from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms import copy_to_device, platform_of, to_device, to_host
 from engine_stub.platforms.cuda import CudaPlatform
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -144,7 +144,7 @@ class TwoStages:
 
 def test_stages_replay_what_they_hand_on(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = run(make_engine(checkpoint, "cpu"), PROMPTS[:8], *PARAMS[:8])
-    monkeypatch.setattr("engine_stub.engine.Pipeline", TwoStages)
+    monkeypatch.setattr("engine_stub.worker.start.Pipeline", TwoStages)
     with simulated_cuda(monkeypatch) as device:
         staged = make_engine(checkpoint, "cuda", pipeline_parallel_size=2, num_gpu_blocks=None)
         groups, _ = run(staged, PROMPTS[:8], *PARAMS[:8])

@@ -12,7 +12,8 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor import sampler
 from engine_stub.platforms import platform_of, to_device, to_host
 from engine_stub.worker.decode_graphs import DecodeGraphs
-from engine_stub.worker.model_runner import ModelOutput, ModelRunner
+from engine_stub.worker.model_output import ModelOutput
+from engine_stub.worker.model_runner import ModelRunner
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import SamplingParams, SequenceGroupMetadata
 from tests.engine_stub.platforms.test_cuda import PARAMS, SETTINGS

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from engine_stub.engine import LLMEngine
-from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.model_output import ModelOutput
 from seqtop.sequence import (
     ExecuteModelRequest,
     SamplingParams,
