@@ -14,11 +14,13 @@ from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
 from engine_stub.model_executor.sampler import prompt_logprobs
+from engine_stub.processing import output_processor
 from engine_stub.worker import model_runner
 from seqtop.checks.checker import Checker
 from seqtop.sequence import (
     PoolingParams,
     SamplingParams,
+    Sequence,
     SequenceGroup,
     SequenceStatus,
     token_inputs,
@@ -150,6 +152,14 @@ def test_a_beam_search_that_fails_frees_its_forks(make_engine: MakeEngine, num_b
     assert group.first_seq.status is SequenceStatus.FINISHED_ABORTED
     assert other.first_seq.get_output_len() == 9
     assert engine.block_manager.stats.used == 0
+
+
+def test_beams_fail_together_if_the_first_has_ended_already() -> None:
+    beams = [Sequence(seq_id, token_inputs(PROMPTS["bad"]), 8) for seq_id in range(3)]
+    group = SequenceGroup("bad", beams, 0.0)
+    beams[0].status = SequenceStatus.FINISHED_STOPPED
+    assert [record.seq for record in output_processor._fail(group)] == beams
+    assert {seq.status for seq in beams} == {SequenceStatus.FINISHED_ABORTED}
 
 
 def test_an_error_while_a_request_is_added_refuses_it(make_engine: MakeEngine) -> None:

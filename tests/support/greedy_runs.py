@@ -1,4 +1,7 @@
-"""Recorded runs of the bundled engine that settings alone make different."""
+"""Recorded runs of the bundled engine that settings alone make different.
+
+No model runs: tokens and times are made up, so that a run is the same each time, and quick.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +10,17 @@ from typing import Any
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history import FileWriter
 from seqtop.sequence import SamplingParams
-from seqtop.whatif.replay import RecordingSink
+from seqtop.whatif.replay import Clock, RecordingSink
+from seqtop.whatif.step_time import Size
+from seqtop.whatif.workload import Answer
 from seqtop.wire.messages import Event
 
 NUM_REQUESTS = 40
+_GAP = 0.0005
+"""The seconds between two steps."""
 SETTINGS = {
     "block_size": 16,
     "num_gpu_blocks": 40,
@@ -36,27 +44,47 @@ class ChangingSink:
 def record_run(
     path: Path, change: Callable[[Event], Event | None] = lambda event: event, **settings: Any
 ) -> None:
-    """Records a greedy run whose requests arrive before fixed steps.
+    """Records a run whose requests arrive before fixed steps.
 
     Args:
         change: Changes each message before it is recorded, or drops it.
         settings: Settings of the engine other than `SETTINGS`.
     """
-    engine = LLMEngine(EngineConfig(device="cpu", **(SETTINGS | settings)))
+    clock = Clock()
+    clock.now = 1e9
+
+    def ran(size: Size) -> float:
+        seconds = 0.002 + 1e-5 * size.num_prefill_tokens + 1e-4 * size.num_decode_tokens
+        clock.now += seconds
+        return seconds
+
+    def step() -> None:
+        clock.now += _GAP
+        steps.stepped(engine.step())
+
+    lengths = [20 + number * 7 % 50 for number in range(NUM_REQUESTS)]
+    answers = {
+        f"req-{number}": Answer([1 + number] * length, [-1.0] * length)
+        for number, length in enumerate(lengths)
+    }
+    engine = LLMEngine(
+        EngineConfig(device="cpu", dtype="float32", **(SETTINGS | settings)),
+        clock=clock,
+        timer=clock,
+        worker=RecordedWorker(answers, ran),
+    )
     with FileWriter(path, overwrite=True) as writer:
         sink = ChangingSink(RecordingSink(writer), change)
         sink.publish(engine_info(engine, engine_id="real", control=False))
         steps = StepPublisher(sink)
-        for number in range(NUM_REQUESTS):
+        for number, length in enumerate(lengths):
             shared = [7] * 32 if number % 3 == 0 else []
             own = [1 + (number * 37 + index * 11) % 250 for index in range(5 + number * 13 % 80)]
-            params = SamplingParams(
-                temperature=0.0, max_tokens=20 + number * 7 % 50, ignore_eos=True
-            )
+            params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
             for group in engine.add_request(f"req-{number}", shared + own, params):
                 steps.arrived(group)
             for _ in range(number * 5 % 4):
                 if engine.has_unfinished_requests():
-                    steps.stepped(engine.step())
+                    step()
         while engine.has_unfinished_requests():
-            steps.stepped(engine.step())
+            step()

@@ -88,7 +88,9 @@ def test_event_that_the_replica_cannot_decode_is_a_gap_that_is_repaired(endpoint
         # They can be encoded; but no viewer takes them either.
         for _ in range(2):
             engine.publish(msgspec.structs.replace(arrival(2), request_id=2))
-        wait_until(lambda: engine.needs_snapshot() and engine.num_dropped == 2)
+        wait_until(lambda: engine._server.num_undecodable == 2)
+        assert engine.needs_snapshot()
+        assert engine.num_dropped == 2
         engine.publish(arrival(3))  # dropped
         assert engine.num_dropped == 3
         assert "request_id" in str(engine.last_error)

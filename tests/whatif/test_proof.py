@@ -9,6 +9,7 @@ from seqtop.history import FileStore
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.step_time import fit
 from seqtop.whatif.workload import Workload
+from seqtop.wire.messages import Event, Step
 from tests.support.greedy_runs import record_run
 from tests.support.random_runs import small_models
 from tests.support.replaying import compared, record_random, replayed
@@ -51,6 +52,26 @@ def test_random_runs_come_out_again(tmp_path: Path, models: list[Path]) -> None:
     assert num_steps > 500
     assert num_preemptions > 1
     assert num_aborts > 5
+
+
+def test_requests_that_want_more_tokens_than_are_recorded_are_cut(tmp_path: Path) -> None:
+    steps = 0
+
+    def until_a_step(event: Event) -> Event | None:
+        nonlocal steps
+        if steps == 40:
+            return None
+        steps += isinstance(event, Step)
+        return event
+
+    record_run(tmp_path / "run", until_a_step)
+    step_time = fit([], {"step": 1e-3, "prefill": 1e-5, "decode": 1e-4})
+    result = replayed(tmp_path / "run", tmp_path / "again", ReplayOptions(step_time=step_time))
+    with FileStore(tmp_path / "run") as recording:
+        state = recording.at(recording.last)
+    ends = {name: request.metrics.finished_time for name, request in state.requests.items()}
+    assert {*result.cut} == {name for name, end in ends.items() if end is None}
+    assert result.cut
 
 
 @pytest.mark.parametrize(

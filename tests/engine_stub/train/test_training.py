@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -20,7 +21,7 @@ from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.processing.tokenizer import Tokenizer
-from engine_stub.spec_decode.draft_head import DraftHead, load_draft_head
+from engine_stub.spec_decode.draft_head import FILE_NAME, DraftHead, load_draft_head
 from engine_stub.train import draft_head
 from engine_stub.train.__main__ import MODEL, main
 from engine_stub.train.card import loss_curve_svg
@@ -197,6 +198,8 @@ def test_a_draft_head_learns_what_the_model_says(tmp_path: Path) -> None:
     options = "--steps 8 --rows 1 --threads 1"
     assert draft_head.main([*options.split(), "--model", str(tmp_path)]) == 0
     device, dtype = torch.device("cpu"), torch.float32
+    stored = load_file(tmp_path / FILE_NAME)
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
     trained = load_draft_head(tmp_path, 256, device=device, dtype=dtype)
     torch.manual_seed(1)
     fresh = DraftHead(256)
