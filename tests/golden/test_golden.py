@@ -75,14 +75,20 @@ def test_json(ends: list[EngineState], number: int, compare: Compare) -> None:
     compare(f"state-{number}.json", json_document.encode(ends[number], CONNECTION).decode())
 
 
-def test_csv_of_sequences_which_the_state_has_forgotten(
-    runs: list[EngineRun], ends: list[EngineState], compare: Compare
+def test_sequences_as_csv_and_as_tables(
+    runs: list[EngineRun],
+    ends: list[EngineState],
+    compare: Compare,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """All texts that have a column for each declared field."""
     file = io.StringIO()
     csv_rows.write_sequences(runs, file)
-    compare("sequences.csv", file.getvalue())
-    assert len(runs[0].requests) > len(ends[0].requests)
+    assert len(runs[0].requests) > len(ends[0].requests), "the state has forgotten some"
     assert f"'{FORMULA}" in file.getvalue()
+    monkeypatch.setenv("COLUMNS", "400")
+    tables = [text.table(end, columns=keys) for end in ends for keys in (None, [*FIELDS])]
+    compare("sequences.txt", "\n".join([file.getvalue(), *tables]))
 
 
 def test_csv_of_steps(runs: list[EngineRun], compare: Compare) -> None:
@@ -93,12 +99,3 @@ def test_csv_of_steps(runs: list[EngineRun], compare: Compare) -> None:
 
 def test_perfetto(runs: list[EngineRun], compare: Compare) -> None:
     compare("perfetto.txt", trace_format.Trace(b"".join(perfetto.encode(runs))).lines())
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_table(
-    ends: list[EngineState], number: int, compare: Compare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    tables = [text.table(ends[number]), text.table(ends[number], columns=[*FIELDS])]
-    compare(f"table-{number}.txt", "\n".join(tables))

@@ -43,6 +43,11 @@ T = TypeVar("T")
 Act = Callable[[Pilot], None]
 Look = tuple[str, str, str]
 """The attributes, the colour and the background of a cell."""
+COLUMNS = (
+    "request", "seq", "status", "stage", "prio", "prompt", "cached", "computed", "out", "blocks",
+    "tps", "ttft", "itl", "waited", "why", "age", "hit", "preempt", "text",
+)  # fmt: skip
+"""The columns of a sequence table in a snapshot, so that a new one changes no snapshot of it."""
 _USUAL = ("", "foreground", "background")
 _BLANK = ("", "", "background")
 

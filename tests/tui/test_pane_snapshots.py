@@ -5,13 +5,13 @@ import pytest
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from tests.support.scripted import ScriptedSource, scene
-from tests.support.snapshots import Snapshots
+from tests.support.snapshots import COLUMNS, Snapshots
 
 
 def recorded() -> SeqtopApp:
     """An app that has watched the scene, with objectives that some have missed."""
     source = ScriptedSource()
-    settings = Settings(slo={"ttft": 0.1, "itl": 0.06})
+    settings = Settings(columns=COLUMNS, slo={"ttft": 0.1, "itl": 0.06})
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.after_event = app.ui.update
     scene(source)

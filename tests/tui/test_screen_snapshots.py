@@ -10,9 +10,10 @@ import pytest
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.settings import Settings
 from tests.support.piloting import Pilot, checked
 from tests.support.scripted import ScriptedSource, scene
-from tests.support.snapshots import Snapshots, same_text_in_light_colours
+from tests.support.snapshots import COLUMNS, Snapshots, same_text_in_light_colours
 
 KEYS = {
     "sequences": ["enter", "down", "down"],  # with its detail
@@ -33,7 +34,7 @@ FEW_AND_MORE = [pytest.param(name, marks=() if name in FEW else MORE) for name i
 
 def recorded(*, num_engines: int = 1) -> SeqtopApp:
     sources = [ScriptedSource() for _ in range(num_engines)]
-    app = SeqtopApp(*sources, clock=lambda: 0.0)
+    app = SeqtopApp(*sources, clock=lambda: 0.0, settings=Settings(columns=COLUMNS))
     for number, (source, ui) in enumerate(zip(sources, app.engines.all, strict=True)):
         source.after_event = ui.update
         name = f"rank-{number}" if num_engines > 1 else "demo"

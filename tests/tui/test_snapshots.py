@@ -4,18 +4,19 @@ import pytest
 
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.settings import Settings
 from seqtop.wire.arrays import Floats
 from tests.support.checks_screen import KEY as CHECKS
 from tests.support.piloting import Pilot, checked, screen, until
 from tests.support.scripted import ScriptedSource, scene
-from tests.support.snapshots import Snapshots
+from tests.support.snapshots import COLUMNS, Snapshots
 
 
 @pytest.fixture
 def lively() -> SeqtopApp:
     """The app having watched the scene from its beginning, so that it knows the rates."""
     source = ScriptedSource()
-    app = SeqtopApp(source, clock=lambda: 0.0)
+    app = SeqtopApp(source, clock=lambda: 0.0, settings=Settings(columns=COLUMNS))
     source.after_event = app.ui.update
     scene(source)
     return app
