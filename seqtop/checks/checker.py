@@ -14,6 +14,7 @@ from seqtop.checks.rules import RuleGroup
 from seqtop.checks.scheduling_rules import SchedulingRules
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.checks.time_rules import TimeRules
+from seqtop.checks.wait_graph_rules import WaitGraphRules
 from seqtop.checks.wait_rules import WaitRules
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
@@ -45,6 +46,7 @@ class Checker:
             SchedulingRules(self.state),
             LivenessRules(self.state, thresholds),
             WaitRules(self.state, thresholds),
+            WaitGraphRules(self.state),
             TimeRules(self.state),
         )
         # The hook that runs for every sequence of a step.

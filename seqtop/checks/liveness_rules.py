@@ -16,7 +16,7 @@ from seqtop.state import EngineState
 from seqtop.state.block_index import has_positions
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.sort_key import has_priorities
-from seqtop.state.wait_causes import CAUSES, OWN_TURN, head_reason
+from seqtop.state.wait_causes import CAUSES, OWN_TURN
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import (
@@ -33,9 +33,6 @@ _MAX_COMPARED = 64
 """Waiting requests of a kind that are compared with each admission."""
 _SWEEPS = 4
 """Looks at every running sequence in as many steps as make one stalled."""
-_DEADLOCKED_STEPS = 3
-"""Steps in a row without a batch after which waiting requests do not get what others hold: an
-engine that runs ahead of its outputs reports admissions late."""
 _STEPS_TO_REFUSE = 2
 """Steps in which an engine may still refuse a request that it has announced."""
 
@@ -87,8 +84,6 @@ class LivenessRules(RuleGroup):
         """Steps in a row that computed nothing while requests were unfinished."""
         self._progress_time = state.time
         """The engine's time at the last progress."""
-        self._is_deadlocked = False
-        """True if the present deadlock has been reported."""
         self._is_stuck = False
         """True if the present lack of progress has been reported."""
         self._new: dict[int, dict[str, _Waiting]] = {}
@@ -155,8 +150,6 @@ class LivenessRules(RuleGroup):
             self._num_batches += has_batch or has_tokens
         else:
             self._num_empty_steps += 1
-            if self._num_empty_steps >= _DEADLOCKED_STEPS:
-                yield from self._deadlock(step)
             if self._num_empty_steps >= self._thresholds.no_progress_steps:
                 yield from self._no_progress()
         for preemption in step.preemptions:
@@ -189,7 +182,6 @@ class LivenessRules(RuleGroup):
 
     def _restart_clock(self, time: float) -> None:
         self._num_empty_steps, self._progress_time, self._is_stuck = 0, time, False
-        self._is_deadlocked = False
 
     # --- Nothing advances
 
@@ -223,54 +215,6 @@ class LivenessRules(RuleGroup):
             after = f"after step {self.state.step}" if self.state.step >= 0 else "since the start"
             message = f"no step has ended for {seconds:.1f} s ({after}); {unfinished}"
         yield self.of_engine(message, request_id=head.request_id)
-
-    @rule(
-        "deadlock",
-        "nothing runs, and requests that wait hold the blocks that the first of them needs",
-        "warning",
-    )
-    def _deadlock(self, step: Step) -> Iterator[Finding]:
-        reason, stats = head_reason(step.wait_reasons), step.stats
-        head = None if reason is None else self.state.requests.get(reason.request_id)
-        if self._is_deadlocked or reason is None or head is None or stats.num_running:
-            return
-        if reason.cause != "no_blocks" or reason.num_missing <= 0:
-            return
-        held = self._blocks_of_waiting(head)
-        if not held:
-            return
-        self._is_deadlocked = True
-        available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
-        total = len(set[int]().union(*held.values()))
-        largest = max(held, key=lambda name: len(held[name]))
-        others = (blocks for name, blocks in held.items() if name != largest)
-        freed = len(held[largest].difference(*others))
-        yield self.of_engine(
-            f"nothing runs, and the first request misses {plural(reason.num_missing, 'block')}:"
-            f" {available} are available, and requests that wait behind it hold {total}"
-            f" ({plural(len(held), 'request')}); aborting {largest} would free {freed}",
-            request_id=head.request_id,
-        )
-
-    def _blocks_of_waiting(self, head: RequestState) -> dict[str, set[int]]:
-        """Returns the blocks of the other requests, all of which wait for their turn, by request.
-
-        It is empty if one of them runs or waits for something else, after which it may go on.
-        """
-        held: dict[str, set[int]] = {}
-        for request in self.state.requests.values():
-            if request is head or request.finish_reason is not None:
-                continue
-            for seq_id in request.seq_ids:
-                sequence = self.state.sequences[seq_id]
-                if SequenceStatus.is_finished(sequence.status) or not sequence.block_table:
-                    continue
-                if sequence.status is SequenceStatus.RUNNING or not self._waits_for_its_turn(
-                    request
-                ):
-                    return {}
-                held.setdefault(request.request_id, set()).update(sequence.block_table)
-        return held
 
     def _figures(self, head: RequestState) -> str:
         """Describes the pool, and the blocks that the first request needs."""

@@ -32,7 +32,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Preemptions of a request between which it gains almost nothing."""
     thrash_recomputed: float = 20
     """Tokens that it computes again for each token that it gains between them."""
-    contradicted_steps: float = 30
+    contradicted_steps: float = 10
     """Steps in which the engine's figures contradict the reason for which a request waits."""
 
 

@@ -148,8 +148,8 @@ def test_never_fits_is_proven_by_figures(payloads: list[bytes]) -> None:
         (
             {},
             (
-                "nothing runs, and the first request misses 1 block: 2 are available, and requests"
-                " that wait behind it hold 6 (1 request); aborting req-2 would free 6"
+                "req-1 misses 1 block: 2 are available, and requests that wait behind it hold 6"
+                " (1 request). Aborting req-2 frees 6 blocks"
             ),
         ),
         ({"engine_status": "WAITING_FOR_REMOTE_KVS"}, None),  # its transfer ends

@@ -99,7 +99,7 @@ def is_asleep(pid: int) -> bool:
 HANGS = {
     "hang_in_a_step": ("no-progress", ["req-1"]),
     "admit_nothing": ("no-progress", ["req-1"]),
-    "leave_a_prefill": ("stalled", ["req-1"]),
+    "leave_a_prefill": ("orphan", ["req-1"]),
     "preempt_for_ever": ("thrash", ["req-1"]),
     "stop_publishing": ("silent", ["req-1", "req-2"]),
     "miss_an_objective": ("slo", ["req-2"]),
@@ -109,8 +109,8 @@ MESSAGES = {
     "hang_in_a_step": r"no step has ended for \d\.\d s \(after step 2\); 2 requests unfinished",
     "admit_nothing": r"50 steps and \d\.\d s without a computed token; 2 requests unfinished, 0"
     r" run; 64 blocks available, the first request needs 1",
-    "leave_a_prefill": r"no token computed for \d\.\d s, in which \d+ steps computed others; 1 of 3"
-    r" tokens computed",
+    "leave_a_prefill": r"it has no source of progress, in \d+ steps and \d\.\d s: it runs, in no"
+    r" batch since step 0",
     "preempt_for_ever": r"preempted 4 times since step \d+, and 0 tokens gained meanwhile, for"
     r" which 3 tokens were computed again; 4 computed tokens lost in 4 preemptions",
     "stop_publishing": r"nothing was received for 3\.5 s; the process that publishes has not ended;"

@@ -300,6 +300,18 @@ def leave_a_prefill(run: Run) -> None:
         run.append(builders.step(number, sequences=updates, stats=figures))
 
 
+def compute_again(run: Run) -> None:
+    """A prefill computes the same token again and again, while another request decodes."""
+    leave_a_prefill(run)
+    for step in steps_of(run)[1:]:
+        step.sequences.append(SequenceUpdate(seq_id=1, num_computed_tokens=1))
+
+
+def leave_a_prefill_for_half_a_minute(run: Run) -> None:
+    leave_a_prefill(run)
+    del run[33:]
+
+
 def in_blocks_of_four(run: Run, *num_prompt_tokens: int) -> None:
     """Replaces the run by one of requests that share a prompt, in a pool of eight blocks."""
     run[:] = [engine_info(block_size=4, num_gpu_blocks=8)]
@@ -517,7 +529,8 @@ LIVENESS_MUTANTS: list[Mutant] = [
     ("never-fits", ask_too_much),
     ("overtaken", overlook),
     ("thrash", preempt_thrice_more),
-    ("stalled", leave_a_prefill),
+    ("stalled", compute_again),
+    ("orphan", leave_a_prefill_for_half_a_minute),
     ("wait-reason", wait_for_free_blocks),
 ]
 MESSAGE_MUTANTS: list[Mutant] = [
@@ -554,5 +567,7 @@ def assert_found(payloads: list[bytes], rule: str, mutate: Callable[[list[Event]
     mutate(run)
     thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05)
     findings = check(run, thresholds=thresholds)
-    assert {finding.rule for finding in findings} == {rule}
+    # One that is passed over has no source of progress, if the engine took long enough to show it.
+    others = {"orphan"} if rule == "overtaken" else set()
+    assert {finding.rule for finding in findings} - others == {rule}
     assert all(finding.message for finding in findings)

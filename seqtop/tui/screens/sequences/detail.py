@@ -26,11 +26,12 @@ from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.selected_explanation import SelectedExplanation
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
+from seqtop.tui.screens.sequences.wait_tree import WaitTree
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
-TABS = ("Text", "Blocks", "Timeline", "Tokens", "Latency", "Raw")
-_TEXT, _TOKENS, LATENCY, _RAW = 0, 3, 4, 5
-_ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, _RAW)
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Latency", "Waits for", "Raw")
+_TEXT, _TOKENS, LATENCY, WAITS, _RAW = 0, 3, 4, 5, 6
+_ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, WAITS, _RAW)
 """The parts that are shown one at a time, even where all others are shown."""
 
 
@@ -63,6 +64,7 @@ class Detail(Vertical):
             RequestTimeline(ui),
             Tokens(ui),
             LatencyParts(ui, self.explanation),
+            WaitTree(ui),
             RawMessages(ui),
         )
 
@@ -70,13 +72,14 @@ class Detail(Vertical):
         yield self._summary
         yield self._tabs
         with Container(id="parts"):
-            text, blocks, timeline, tokens, latency, raw = self._parts
+            text, blocks, timeline, tokens, latency, waits, raw = self._parts
             with self._facts:
                 yield timeline
                 yield blocks
             yield text
             yield tokens
             yield latency
+            yield waits
             yield raw
 
     def show(self, changes: Changes) -> None:

@@ -22,7 +22,7 @@ from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import TAB
-from seqtop.tui.screens.sequences.detail import LATENCY, Detail
+from seqtop.tui.screens.sequences.detail import LATENCY, WAITS, Detail
 from seqtop.tui.screens.sequences.folding import fold, fold_all, toggle_tree
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
@@ -106,6 +106,7 @@ class SequencesScreen(EngineScreen):
         unlisted("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
         unlisted("left_parenthesis", "part(-1)", "Latency: to the part before", "look.part-before"),
         unlisted("right_parenthesis", "part(1)", "Latency: to the next part", "look.part-after"),
+        unlisted("u", "waits", "Whom it waits for, and what would unblock it", "look.waits"),
         unlisted("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
         unlisted("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         unlisted("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
@@ -371,6 +372,11 @@ class SequencesScreen(EngineScreen):
         """Shows the parts of the selected request's latency in the detail pane."""
         self.action_open_detail()
         self._detail.turn_to(LATENCY)
+
+    def action_waits(self) -> None:
+        """Shows whom the selected request waits for in the detail pane."""
+        self.action_open_detail()
+        self._detail.turn_to(WAITS)
 
     def action_part(self, direction: int) -> None:
         """Goes to the next part of the selected request's latency; first shows the parts."""
