@@ -12,6 +12,7 @@ import itertools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from seqtop.history.timeline import RecordingError, Timeline
@@ -172,6 +173,11 @@ class StepSeries:
         column = self._sums[name]
         sums = [_value(column, self._locate(second)) for second in self._seconds(time, count + 1)]
         return [max(later - earlier, 0.0) for earlier, later in itertools.pairwise(sums)]
+
+    def sums_at(self, name: str, times: Sequence[float]) -> list[float]:
+        """Returns one of the sums from the first row up to each of `times`, epoch seconds."""
+        column = self._sums[name]
+        return [_value(column, self._locate(time)) if column else 0.0 for time in times]
 
     def gauge_by_second(self, name: str, time: float, count: int) -> list[float]:
         """Returns one of the gauges at each of the last `count` whole seconds up to `time`."""

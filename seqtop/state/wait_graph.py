@@ -54,7 +54,7 @@ class Holder(msgspec.Struct, frozen=True):
     """The part of `amount` that its end frees: the other blocks are shared."""
     source: Source
     detail: str
-    """What it does, in a few words."""
+    """Its activity in a few words."""
 
 
 class WaitGraph(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class WaitGraph(msgspec.Struct, frozen=True):
     request_id: str
     source: Source
     detail: str = ""
-    """What it does or waits for, in a few words."""
+    """Its activity, or the reason of its wait, in a few words."""
     head: WaitGraph | None = None
     """The request before it for which the scheduler gave the reason."""
     reason: WaitReason | None = None
@@ -211,8 +211,11 @@ def _source_of_running(state: EngineData, running: list[SequenceState]) -> Sourc
         return "step"
     if num_available_blocks(state) == 0 and any(_lacks_block(state, own) for own in running):
         return "cycle"
-    left = info.max_num_batched_tokens - stats.num_prefill_tokens - stats.num_decode_tokens
-    if num_skipped < SKIPPED_STEPS or left < max(stats.num_running, 1):
+    budget = info.max_num_batched_tokens
+    if budget is None or num_skipped < SKIPPED_STEPS:
+        return "step"
+    left = budget - stats.num_prefill_tokens - stats.num_decode_tokens
+    if left < max(stats.num_running, 1):
         return "step"
     # SGLang computes prefills and decodes in separate batches, prefills first.
     decodes = all(own.num_computed_tokens >= own.num_prompt_tokens for own in running)
@@ -352,7 +355,7 @@ def describe(graph: WaitGraph) -> str:
         case "none":
             return f"Nothing that is known lets {graph.request_id} advance: {orphan(graph)}."
         case _:
-            return "The engine gave no reason, so it is not known what it waits for."
+            return "The last step gave no reason, so it is not known what it waits for."
 
 
 def proof(graph: WaitGraph) -> str:

@@ -31,7 +31,7 @@ def graph_after(reasons: list[WaitReason], name: str) -> WaitGraph:
     ("reasons", "name", "source", "root", "sentence"),
     [
         ([], "runs", "step", "step", "The next step advances runs."),
-        ([], "head", "unknown", "unknown", "The engine gave no reason"),
+        ([], "head", "unknown", "unknown", "The last step gave no reason"),
         ([wait_reason("head", "paused")], "head", "paused", "paused", "is resumed"),
         ([wait_reason("head", "token_budget")], "head", "budget", "budget", "a new token budget"),
         (

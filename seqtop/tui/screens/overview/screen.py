@@ -11,6 +11,7 @@ from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.charts import TIME_WORDS
 from seqtop.tui.screens.overview import TAB
+from seqtop.tui.screens.overview.headlines import Headlines
 from seqtop.tui.screens.viewport_screen import ViewportScreen
 from seqtop.tui.ui_state import Changes, UiState
 
@@ -29,6 +30,8 @@ class OverviewScreen(ViewportScreen):
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         unlisted("left", "cursor(-1)", "Move the cursor a column back", "time.column-back"),
         unlisted("right", "cursor(1)", "Move the cursor a column forward", "time.column-on"),
+        unlisted("left_square_bracket", "change(-1)", "To the drop or spike before", "time.drop"),
+        unlisted("right_square_bracket", "change(1)", "To the next drop or spike", "time.drop-on"),
         Binding(
             "enter", "open", "Sequences", id="screen.open",
             tooltip="Show the sequences of the moment on display",
@@ -38,6 +41,7 @@ class OverviewScreen(ViewportScreen):
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
         self._charts = Charts(ui, self.viewport, ALL_CHARTS, id="overview")
+        self._headlines = Headlines(ui, self._charts)
 
     @property
     def time_view(self) -> Charts:
@@ -45,6 +49,7 @@ class OverviewScreen(ViewportScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self._charts
+        yield self._headlines
 
     def on_mount(self) -> None:
         self._charts.focus()
@@ -55,6 +60,13 @@ class OverviewScreen(ViewportScreen):
 
     def update(self, changes: Changes) -> None:
         self._charts.update()
+        self._headlines.update()
+
+    def action_change(self, direction: int) -> None:
+        with self.ui.lock:
+            positions = self._headlines.positions()
+        otherwise = "There is no other drop or spike in the charts this way."
+        self.go_to(seek.to_next(positions, direction), otherwise)
 
     def action_cursor(self, by: int) -> None:
         wanted = seek.to_time(self._charts.time_beside_cursor(by), by)

@@ -106,7 +106,7 @@ class SequencesScreen(EngineScreen):
         unlisted("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
         unlisted("left_parenthesis", "part(-1)", "Latency: to the part before", "look.part-before"),
         unlisted("right_parenthesis", "part(1)", "Latency: to the next part", "look.part-after"),
-        unlisted("u", "waits", "Whom it waits for, and what would unblock it", "look.waits"),
+        unlisted("Q", "waits", "Whom it waits for, and what would unblock it", "look.waits"),
         unlisted("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
         unlisted("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         unlisted("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),

@@ -4,7 +4,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from tests.support.piloting import notices, play, screen
+from tests.support.piloting import notices, play, screen, until, words
 from tests.support.questions import question_run
 from tests.support.scripted import Script, ScriptedSource, scene
 from tests.support.simulated_engine import START
@@ -22,7 +22,7 @@ def line_of(app: SeqtopApp, title: str) -> str:
 
 def test_one_key_shows_charts_of_everything_on_one_axis() -> None:
     app = an_app()
-    with play(app, (100, 24)) as pilot:
+    with play(app, (100, 28)) as pilot:
         pilot.press(KEY)
         assert isinstance(app.screen, OverviewScreen)
         for title in ("Decode", "Prefill", "Running", "Waiting", "KV blocks", "Preempted", "Time"):
@@ -129,3 +129,18 @@ def test_every_size_is_drawn() -> None:
             pilot.resize_terminal(*size)
             pilot.press("left")
         assert not notices(app)
+
+
+def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
+    app = an_app()
+    with play(app, (120, 30)) as pilot:
+        pilot.press(KEY)
+        until(pilot, lambda: "drop or spike" in screen(app))
+        pilot.press("left_square_bracket", "left_square_bracket")
+        assert app.ui.paused
+        text = words(app)
+        assert "step 60: Output fell from 40.0 to 20.0 tok/s: 1.0 tokens a step, 2.0 before" in text
+        pilot.press("right_square_bracket")
+        assert app.ui.state.step > 60
+        pilot.press(*["left_square_bracket"] * 9)
+        assert "There is no other drop or spike in the charts this way." in screen(app)

@@ -54,10 +54,12 @@ def test_detail(app: SeqtopApp) -> None:
         pilot.press("right_square_bracket")
         assert "TTFT" in screen(app)
         pilot.press("right_square_bracket")
+        assert "The next step advances" in screen(app)
+        pilot.press("right_square_bracket")
         assert "Update of step 40" in screen(app)
         pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
-        pilot.press(*["left_square_bracket"] * 3)
+        pilot.press(*["left_square_bracket"] * 4)
         assert "logprob" in screen(app)
         pilot.press("escape")
         assert not detail.display

@@ -20,7 +20,7 @@ def test_the_key_shows_whom_a_request_waits_for_and_how_long() -> None:
     app.ui.cursor.pending = "behind"
     with play(app, (100, 60)) as pilot:
         until(pilot, lambda: app.ui.selection is not None)
-        pilot.press("u")
+        pilot.press("Q")
         until(pilot, lambda: "It advances when" in screen(app))
         text = words(app)
         assert "It advances when early-0, early-1, early-2 or one of 3 more free some." in text
@@ -41,6 +41,6 @@ def test_a_request_that_nothing_lets_advance_is_told(name: str) -> None:
     app.ui.cursor.pending = "first"
     with play(app, (100, 60)) as pilot:
         until(pilot, lambda: app.ui.selection is not None)
-        pilot.press("u")
+        pilot.press("Q")
         until(pilot, lambda: "Nothing that is known lets first advance" in screen(app))
         assert "remaining wait" not in screen(app)
