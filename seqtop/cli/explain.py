@@ -23,7 +23,7 @@ def add_command(commands: Commands) -> None:
         description="Explain the latency of a recorded request: its time to first token and its"
         " end-to-end latency as a chain of parts that add up to them, each with its cause and the"
         " step in which it begins. With --slow, list the slow requests, and the fields in which"
-        " they differ from the others.",
+        " they differ from the others; with --cache, explain the misses of the prefix cache.",
         epilog="example: seqtop explain run.seqtop req-7",
     )
     explain.add_argument("source", metavar="FILE", help="the recording")
@@ -39,6 +39,12 @@ def add_command(commands: Commands) -> None:
         "--slow",
         action="store_true",
         help="list the slow requests and the fields in which they differ, instead of REQUEST",
+    )
+    explain.add_argument(
+        "--cache",
+        action="store_true",
+        help="explain the misses of the prefix cache, instead of REQUEST: their causes, how many of"
+        " them more blocks would have removed, and the requests that missed most",
     )
     explain.add_argument(
         "--slo",
@@ -62,14 +68,17 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.cli.recordings import open_recording
     from seqtop.history import RecordingError
 
-    if options.slow and options.who:
-        return fail("give either --who or --slow", status=2)
-    if not options.who and options.slow is (options.request is not None):
-        return fail("give either the id of a request or --slow", status=2)
+    if options.slow + options.who + options.cache > 1:
+        return fail("give one of --who, --slow and --cache", status=2)
+    is_of_run = options.slow or options.cache
+    if not options.who and is_of_run is (options.request is not None):
+        return fail("give either the id of a request, or --slow or --cache", status=2)
     try:
         with open_recording(options.source) as recording:
             if options.slow:
                 return _slow(recording, options)
+            if options.cache:
+                return _cache(recording, options)
             if options.request is None:
                 return _totals(recording, options)
             return _request(recording, options)
@@ -117,6 +126,18 @@ def _totals(recording: FileStore, options: argparse.Namespace) -> int:
         print_document(totals_as_json(run, totals))
     else:
         print(totals_as_text(run, totals))
+    return 0
+
+
+def _cache(recording: FileStore, options: argparse.Namespace) -> int:
+    from seqtop.misses.cache_misses import read_misses
+    from seqtop.misses.report import as_json, as_text
+
+    misses = read_misses(recording)
+    if options.json:
+        print_document(as_json(misses))
+    else:
+        print(as_text(misses))
     return 0
 
 

@@ -74,10 +74,10 @@ def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "status", "sentence"),
     [
         (["req-99"], 1, "the recording has no request 'req-99'"),
-        ([], 2, "give either the id of a request or --slow"),
-        (["req-1", "--slow"], 2, "give either the id of a request or --slow"),
+        ([], 2, "give either the id of a request, or --slow or --cache"),
+        (["req-1", "--slow"], 2, "give either the id of a request, or --slow or --cache"),
         (["req-99", "--who"], 1, "the recording has no request 'req-99'"),
-        (["--slow", "--who"], 2, "give either --who or --slow"),
+        (["--slow", "--who"], 2, "give one of --who, --slow and --cache"),
     ],
 )
 def test_a_request_that_cannot_be_explained_is_an_error(

@@ -1,0 +1,231 @@
+"""Misses of the prefix cache in words, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
+from seqtop.misses.nearest_prefix import Difference
+from seqtop.text import format as fmt
+from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.wire.messages import MissCause, PrefixMiss
+
+CAUSE_LABELS: dict[MissCause, str] = {
+    "new_tokens": "new",
+    "evicted": "evicted",
+    "not_stored": "not stored yet",
+    "extra_keys": "other adapter or salt",
+    "broken_prefix": "behind missing ones",
+    "partial_block": "last block",
+    "not_cacheable": "not cacheable",
+    "unknown": "unknown",
+}
+"""The causes of misses in a few words."""
+_CAUSES: dict[MissCause, str] = {
+    "new_tokens": "no request had had them",
+    "evicted": "their blocks were taken for other requests",
+    "not_stored": "another request had them, and had not computed them yet",
+    "extra_keys": "cached for another LoRA adapter or another cache salt",
+    "broken_prefix": "cached, behind tokens that are not",
+    "partial_block": "in the last block, which is always computed",
+    "not_cacheable": "of requests that need all tokens computed",
+    "unknown": "the engine does not know why",
+}
+_SHOWN_PERCENT = (5, 10, 20, 30, 50, 100, 200, 400)
+"""The sizes in the text; JSON has all."""
+_MAX_LISTED = 8
+_MAX_PARTS = 3
+
+
+def describe(lookup: Lookup) -> list[str]:
+    """Describes the misses of one admission in sentences."""
+    found = f"{lookup.num_hit_tokens:,} of {fmt.plural(lookup.num_tokens, 'token')} found"
+    again = " when it was recomputed" if lookup.is_again else ""
+    sentences = [f"{found} in the prefix cache{again} at step {lookup.step:,}."]
+    parts = [*_parts(lookup)]
+    more = sum(miss.num_tokens for miss in lookup.misses[_MAX_PARTS:])
+    if more:
+        parts.append(f"{more:,} more")
+    if parts:
+        sentences.append(f"Missed: {'; '.join(parts)}.")
+    if lookup.needed:
+        sizes = [
+            f"{fmt.plural(num_blocks, 'block')} (+{percent}%)"
+            for num_blocks, percent in lookup.needed[:_MAX_PARTS]
+        ]
+        sentences.append(f"A larger pool would have had {', '.join(sizes)}.")
+    if lookup.difference is not None:
+        sentences.append(describe_difference(lookup.difference))
+    return sentences
+
+
+def _parts(lookup: Lookup) -> Iterator[str]:
+    misses = zip(lookup.misses, lookup.reused_after, strict=True)
+    for miss, reused_after in [*misses][:_MAX_PARTS]:
+        yield describe_miss(miss, reused_after)
+
+
+def describe_miss(miss: PrefixMiss, reused_after: int | None) -> str:
+    """Describes consecutive tokens that were not found.
+
+    Args:
+        miss: The tokens.
+        reused_after: The blocks that were taken since their eviction, if that is known.
+    """
+    tokens = fmt.plural(miss.num_tokens, "token")
+    if miss.cause != "evicted":
+        by = f" ({miss.request_id})" if miss.request_id is not None else ""
+        return f"{tokens} {CAUSE_LABELS[miss.cause]}{by}"
+    at = f" at step {miss.step:,}" if miss.step is not None else ""
+    room = f" to make room for {miss.request_id}" if miss.request_id is not None else ""
+    later = (
+        f", reused {fmt.plural(reused_after, 'block')} later" if reused_after is not None else ""
+    )
+    return f"{tokens} evicted{at}{room}{later}"
+
+
+def describe_difference(difference: Difference) -> str:
+    """Describes the first difference to the nearest cached prefix."""
+    start = f"The nearest cached prefix, of {difference.request_id}, differs from token"
+    start = f"{start} {difference.position:,} on"
+    if difference.text is None or difference.before is None or difference.other_text is None:
+        ids = f"{difference.token_id} here, {difference.other_token_id} there"
+        return f"{start}: its id is {ids}; the text is not known."
+    own, other = _quoted(difference.text), _quoted(difference.other_text)
+    return f"{start}: after {_quoted(difference.before)} comes {own} here, {other} there."
+
+
+def _quoted(text: str) -> str:
+    return f"“{text}”" if text else "the end"
+
+
+def worst(misses: CacheMisses) -> list[Lookup]:
+    """Returns the kept admissions with the most evicted tokens, the worst first."""
+    evicted = [(evicted_tokens(lookup), lookup) for lookup in misses.until()]
+    ranked = sorted((item for item in evicted if item[0]), key=lambda item: -item[0])
+    return [lookup for _, lookup in ranked[:_MAX_LISTED]]
+
+
+def evicted_tokens(lookup: Lookup) -> int:
+    """Returns the tokens that an admission missed since they had been evicted."""
+    return sum(miss.num_tokens for miss in lookup.misses if miss.cause == "evicted")
+
+
+def ranked_causes(tokens: dict[MissCause, int]) -> list[tuple[MissCause, int]]:
+    """Returns the causes and their tokens, the most first."""
+    return sorted(tokens.items(), key=lambda item: -item[1])
+
+
+def limits(misses: CacheMisses, totals: Totals) -> list[str]:
+    """Returns sentences about what the misses of larger pools do not say."""
+    if misses.reason:
+        return [misses.reason]
+    sentences = []
+    if totals.num_new:
+        share = fmt.percent(totals.num_new, max(sum(_classes(totals)), 1))
+        sentences.append(f"{share} of the missed blocks had never been stored: no pool finds them.")
+    if totals.num_unexplained:
+        why = "they were stored before the first recorded step" if misses.starts_late else ""
+        why = f": {why}" if why else ""
+        blocks = fmt.plural(totals.num_unexplained, "missed block")
+        sentences.append(f"Of {blocks} no size is known{why}; they count as missed by all pools.")
+    if totals.num_differing:
+        sentences.append(
+            f"The repeated pool differs from the recorded one in {totals.num_differing:,} of"
+            f" {totals.num_blocks:,} looked-up blocks."
+        )
+    if misses.rate < 1:
+        sentences.append(
+            f"Estimated from {misses.rate:.3g} of all blocks, sampled by their hashes."
+        )
+    return sentences
+
+
+def _classes(totals: Totals) -> tuple[int, ...]:
+    return totals.num_new, totals.num_larger, totals.num_unexplained, *totals.needed
+
+
+def as_text(misses: CacheMisses) -> str:
+    """Returns the causes of misses, the misses of larger pools, and the worst admissions."""
+    totals = misses.totals()
+    lines = [*_summary(misses, totals), "", *_causes(totals)]
+    curve = misses.curve(totals)
+    if curve and totals.num_missed:
+        lines += ["", f"{'more':>6} {'blocks':>10} {'missed':>10} {'removed':>8}"]
+        for point in curve:
+            if point.percent in (0, *_SHOWN_PERCENT):
+                removed = totals.num_missed - point.num_missed_blocks
+                share = fmt.percent(removed, totals.num_missed) if point.percent else ""
+                lines.append(
+                    f"{f'+{point.percent}%' if point.percent else 'as is':>6}"
+                    f" {point.num_gpu_blocks:>10,} {point.num_missed_blocks:>10,} {share:>8}"
+                )
+    lines += ["", *limits(misses, totals)]
+    if curve:
+        lines.append(
+            "The schedule is that of the recording; `seqtop whatif` runs the scheduler, too."
+        )
+    if listed := worst(misses):
+        lines += ["", "the most evicted tokens:"]
+        lines += [f"  {lookup.request_id}: {' '.join(describe(lookup))}" for lookup in listed]
+    return "\n".join(map(safe_line, lines))
+
+
+def _summary(misses: CacheMisses, totals: Totals) -> list[str]:
+    if not totals.num_lookups:
+        return [f"No admission with a lookup in the prefix cache. {misses.reason}".strip()]
+    admissions = fmt.plural(totals.num_lookups, "admission")
+    if not totals.num_blocks:
+        return [f"{admissions}"]
+    found = fmt.percent(totals.num_hits, totals.num_blocks)
+    again = f", {totals.num_again:,} of them after preemptions" if totals.num_again else ""
+    blocks = f"{fmt.plural(totals.num_blocks, 'full block')} of {misses.block_size} tokens"
+    return [f"{admissions} looked up {blocks}: {found} found, {totals.num_missed:,} missed{again}"]
+
+
+def _causes(totals: Totals) -> Iterable[str]:
+    all_tokens = sum(totals.tokens.values())
+    if not all_tokens:
+        return
+    yield f"{'tokens':>10} {'share':>6}  missed since"
+    for cause, tokens in ranked_causes(totals.tokens):
+        share = fmt.percent(tokens, all_tokens)
+        yield f"{tokens:>10,} {share:>6}  {CAUSE_LABELS[cause]}: {_CAUSES[cause]}"
+
+
+def as_json(misses: CacheMisses) -> str:
+    """Returns the same as JSON, with all sizes and all kept admissions."""
+    totals = misses.totals()
+    document: dict[str, Any] = {
+        "num_lookups": totals.num_lookups,
+        "block_size": misses.block_size,
+        "num_blocks": totals.num_blocks,
+        "num_hit_blocks": totals.num_hits,
+        "num_missed_blocks": totals.num_missed,
+        "num_missed_again": totals.num_again,
+        "num_missed_new": totals.num_new,
+        "num_unexplained": totals.num_unexplained,
+        "num_differing": totals.num_differing,
+        "num_missed_tokens": totals.tokens,
+        "curve": [point._asdict() for point in misses.curve(totals)],
+        "no_curve": misses.reason or None,
+        "sample_rate": misses.rate,
+        "lookups": [_lookup(lookup) for lookup in misses.until()],
+    }
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def _lookup(lookup: Lookup) -> dict[str, Any]:
+    document = lookup._asdict()
+    document["misses"] = [
+        {**msgspec.structs.asdict(miss), "reused_after_blocks": reused_after}
+        for miss, reused_after in zip(lookup.misses, lookup.reused_after, strict=True)
+    ]
+    del document["reused_after"], document["position"]
+    document["needed"] = [needed._asdict() for needed in lookup.needed]
+    difference = lookup.difference
+    document["difference"] = None if difference is None else difference._asdict()
+    return document
