@@ -2,9 +2,9 @@
 
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
-help, the light theme, and the tour of the README as one moving picture; then a fleet of engines,
-and the checks of a run with a defect. The engine's times are simulated, so the pictures do not
-depend on the speed of this machine.
+help, the light theme; then the tour of `seqtop demo --tour` as one moving picture, a fleet of
+engines, and the checks of a run with a defect. The engine's times are simulated, so the pictures do
+not depend on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.tour import STOPS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, Step
 
@@ -54,22 +55,15 @@ SCREENS = (
 OTHER_SIZES = {"help": HELP_SIZE, "blocks": BLOCKS_SIZE}
 FLEET_TICKS = (420, 180, 260)
 """The ticks that the other engines of the fleet have run."""
-TOUR = (
-    ("Waited longest: s w Enter", ("s", "w", "enter")),
-    ("Throughput: 6", ("6",)),
-    ("Throughput: ← ← ←", ("left", "left", "left")),
-    ("Block 17: b 1 7 Enter", ("L", "b", "1", "7", "enter")),
-    ("Timeline: 3", ("3",)),
-    ("Last preemption: p", ("p",)),
-    ("Last preemption: 4", ("4",)),
-    ("seqtop", ("L", "1")),
-)
-"""The frames of the moving picture after the first ones, with their titles and keys."""
 LEAKING_STEPS = range(88, 91)
 """The steps after the third preemption, in the run with a defect."""
-LIVE_FRAMES = 4
-"""The frames in which the engine runs, before the first key."""
-SECONDS_PER_FRAME = 1.6
+TOUR_SIZE = (110, 34)
+"""A size in which a pane has room beside the text of a stop, and which is legible in a page."""
+LIVE_TICKS = (150, 158)
+"""The ticks of the frames before the tour goes into the past, in which the engine runs."""
+SECONDS_PER_LIVE_FRAME = 3.0
+SECONDS_PER_STOP = 6.0
+WHAT_IF = "num_gpu_blocks=+50%"
 SELECTED = "typed-4"
 """The request that the pictures show when it runs again after a preemption."""
 
@@ -228,9 +222,39 @@ async def draw() -> None:
             await picture(pilot, run, name, OTHER_SIZES.get(name, SCREEN_SIZE))
         await pilot.press("escape", "T")
         await picture(pilot, run, "light", SCREEN_SIZE)
-        await pilot.press("T")
-        app.ui.preferences.detail_wanted = True
-        await moving_picture(pilot, run, number)
+
+
+async def draw_tour() -> None:
+    """Draws each stop of the tour, and the prediction that the last one proposes, as one file."""
+    run, last = Run(), 0
+    app = SeqtopApp(run.source, clock=lambda: run.clock.now, has_tour=True)
+    frames: list[tuple[str, float]] = []
+
+    async def add(title: str, seconds: float) -> None:
+        for _ in range(2):  # the first time for a screen that has just been opened
+            await settle(pilot, run)
+        frames.append((compact(app.export_screenshot(title=title)), seconds))
+
+    async with app.run_test(size=TOUR_SIZE) as pilot:
+        for tick in LIVE_TICKS:
+            for number in range(last, tick):
+                run.tick(number)
+                app.ui.update()
+            last = tick
+            await add("seqtop demo --tour", SECONDS_PER_LIVE_FRAME)
+        for _ in STOPS[1:]:
+            await pilot.press("N")
+            while app.tour is None or app.tour.is_waiting:
+                await pilot.pause(0.1)
+            await add("seqtop demo --tour", SECONDS_PER_STOP)
+        await pilot.press("I", *WHAT_IF, "enter")
+        dialog = app.screen
+        while "PREDICTION" not in str(dialog.query_one("#whatif-answer").render()):
+            await pilot.pause(0.1)
+        await add(f"What if: {WHAT_IF}", SECONDS_PER_STOP)
+    path = Path(__file__).with_name("tour.svg")
+    path.write_text(animated(frames), encoding="utf-8")
+    print(f"screenshots/{path.name}: {path.stat().st_size // 1000} kB")
 
 
 async def draw_fleet() -> None:
@@ -260,21 +284,6 @@ async def draw_checks() -> None:
         await picture(pilot, run, "checks", SCREEN_SIZE)
 
 
-async def moving_picture(pilot: Pilot[int], run: Run, number: int) -> None:
-    """Writes the tour as one SVG file whose frames CSS shows one after another."""
-    frames: list[str] = []
-    for title, keys in (*[("seqtop", ())] * LIVE_FRAMES, *TOUR):
-        for _ in range(4):
-            number += 1
-            run.tick(number)
-        await pilot.press(*keys)
-        await settle(pilot, run)
-        frames.append(compact(pilot.app.export_screenshot(title=title)))
-    path = Path(__file__).with_name("tour.svg")
-    path.write_text(animated(frames), encoding="utf-8")
-    print(f"screenshots/{path.name}: {path.stat().st_size // 1000} kB")
-
-
 def compact(svg: str) -> str:
     """Returns a picture without the clip paths of its lines, which are half of it."""
     svg = re.sub(r'<clipPath id="[^"]*-line-\d+">.*?</clipPath>\s*', "", svg, flags=re.DOTALL)
@@ -284,22 +293,27 @@ def compact(svg: str) -> str:
     return re.sub(r">\s+<", "><", svg)
 
 
-def animated(frames: Sequence[str]) -> str:
-    """Returns an SVG that shows each of `frames`, which have one size, in turn."""
-    view_box = re.search(r'viewBox="[^"]*"', frames[0])
+def animated(frames: Sequence[tuple[str, float]]) -> str:
+    """Returns an SVG that shows each of `frames`, which have one size, in turn.
+
+    Args:
+        frames: Pictures, and for how many seconds each is shown.
+    """
+    view_box = re.search(r'viewBox="[^"]*"', frames[0][0])
     assert view_box is not None
-    seconds = len(frames) * SECONDS_PER_FRAME
-    rules = [
-        "@keyframes shown { 0% { visibility: visible }",
-        f"{100 / len(frames):.3f}% {{ visibility: hidden }} }}",
-        f".frame {{ visibility: hidden; animation: shown {seconds}s step-end infinite }}",
-        "rect { shape-rendering: crispEdges }",
+    total = sum(seconds for _, seconds in frames)
+    rules = ["rect { shape-rendering: crispEdges }", ".frame { visibility: hidden }"]
+    start = 0.0
+    for number, (_, seconds) in enumerate(frames):
+        rules += [
+            f"@keyframes shown-{number} {{ 0% {{ visibility: visible }}",
+            f"{100 * seconds / total:.3f}% {{ visibility: hidden }} }}",
+            f".frame-{number} {{ animation: shown-{number} {total}s {start}s step-end infinite }}",
+        ]
+        start += seconds
+    groups = [
+        f'<g class="frame frame-{number}">{svg}</g>' for number, (svg, _) in enumerate(frames)
     ]
-    rules += [
-        f".frame-{number} {{ animation-delay: {number * SECONDS_PER_FRAME:.1f}s }}"
-        for number in range(len(frames))
-    ]
-    groups = [f'<g class="frame frame-{number}">{frame}</g>' for number, frame in enumerate(frames)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {view_box[0]}>',
@@ -327,5 +341,5 @@ async def settle(pilot: Pilot[int], run: Run) -> None:
 
 
 if __name__ == "__main__":
-    for drawing in (draw, draw_fleet, draw_checks):
+    for drawing in (draw, draw_tour, draw_fleet, draw_checks):
         asyncio.run(drawing())

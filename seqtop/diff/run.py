@@ -171,13 +171,15 @@ class Run:
         self.info = state.info or self.info
         for request in state.requests.values():
             if request.request_id not in self._numbers:
-                self._add(_of_state(request), request.seq_ids)
+                number = self._add(_of_state(request), request.seq_ids)
+                if state.step < 0:  # it arrived before the viewer, and before the first step
+                    self._arrived.append(number)
                 runs = any(
                     state.sequences[seq_id].status is SequenceStatus.RUNNING
                     for seq_id in request.seq_ids
                 )
                 if runs or request.finish_reason is not None:
-                    self._waiting.discard(self._numbers[request.request_id])
+                    self._waiting.discard(number)
         return state
 
     def _read(self, position: int, event: Event) -> None:

@@ -324,8 +324,11 @@ class SeqtopApp(BaseApp):
         if self.tour is not None:
             if self.tour.stop.screen != self.current_mode:
                 self.switch_mode(self.tour.stop.screen)
-            if self.tour.stop.shows_latency and isinstance(self.screen, SequencesScreen):
-                self.screen.show_latency()
+            if self.tour.stop.pane and isinstance(self.screen, SequencesScreen):
+                if self.tour.stop.pane == "latency":
+                    self.screen.show_latency()
+                else:
+                    self.screen.action_open_detail()
         self.refresh_bindings()
         self.draw(redraw=True)
 

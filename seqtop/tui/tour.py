@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from seqtop.history.condition_search import ConditionSearch
 from seqtop.state.condition import parse_condition
@@ -25,16 +25,16 @@ class Stop(NamedTuple):
     """The name of the tab of its screen."""
     condition: str = ""
     """The condition that begins to hold at its moment; without one, the display is live."""
-    shows_latency: bool = False
-    """True if the detail pane shows the parts of the latency."""
+    pane: Literal["", "sentence", "latency"] = ""
+    """The part of the detail pane that is opened, if one is needed."""
 
 
 STOPS = (
     Stop(
         "A block",
         "The keys and values of a sequence's tokens are its part of the KV cache, which is divided"
-        " into {num_gpu_blocks} blocks of {block_size} tokens. Each cell of this map is one block"
-        " with the text of its tokens; the letter and the colour are its owner's.",
+        " into {num_gpu_blocks} blocks of {block_size} tokens. Each cell of this map is one block;"
+        " its letter and colour are its owner's. Where cells are large, they show the text.",
         "blocks",
     ),
     Stop(
@@ -70,11 +70,12 @@ STOPS = (
     ),
     Stop(
         "A prefix miss",
-        "It runs again. Some of its blocks had stayed in the prefix cache, and others had been"
+        "It runs again. Blocks that had stayed in the prefix cache were found, others had been"
         " evicted meanwhile: its sentence says how many tokens were missing, and for which request"
         " the blocks were taken. These tokens are computed a second time.",
         "sequences",
         "preempt>0 status:running",
+        pane="sentence",
     ),
     Stop(
         "A slow request, explained",
@@ -83,7 +84,7 @@ STOPS = (
         " parts.",
         "sequences",
         "ttft>2s status:running",
-        shows_latency=True,
+        pane="latency",
     ),
     Stop(
         "What if",
@@ -117,9 +118,19 @@ class Tour:
         return f"Tour, {self._number + 1} of {len(STOPS)}: {self.stop.title}"
 
     @property
+    def next_key(self) -> str:
+        """The key that goes on, and where to."""
+        return "N ends the tour" if self._number + 1 == len(STOPS) else "N goes on"
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while the moment of the stop is searched for."""
+        return self._search is not None
+
+    @property
     def text(self) -> str:
         """The text of the stop, or the reason why its moment is not shown yet."""
-        if self._search is not None:
+        if self.is_waiting:
             return "This has not happened yet, but it will: the tour waits for it."
         info = self._ui.newest.info
         settings: Mapping[str, int] = {

@@ -14,6 +14,7 @@ import msgspec
 from seqtop.history.timeline import Timeline
 from seqtop.process import garbage_collection
 from seqtop.sequence import Logprob, SequenceStatus
+from seqtop.state.snapshot import request_snapshots
 from seqtop.text import format as fmt
 from seqtop.whatif.figures import FigureCounter, RunFigures
 from seqtop.wire.messages import (
@@ -326,6 +327,10 @@ class Workload:
             _check(state.info)
         if state.stats is not None:
             self._counter = FigureCounter(num_hits_before=state.stats.prefix_cache_hits)
+        if state.step < 0:  # a viewer joined before the first step: nothing has been scheduled
+            for snapshot in request_snapshots(state):
+                self._arrive(snapshot.arrival)
+            return
         unfinished = [
             request for request in state.requests.values() if request.finish_reason is None
         ]

@@ -269,6 +269,26 @@ def test_a_file_of_which_a_whole_run_cannot_be_read(
         assert sentence in capsys.readouterr().err
 
 
+def test_a_viewer_that_joins_after_an_arrival_and_before_the_first_step_has_seen_the_whole_run(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "joined.seqtop"
+    with FileStore(recording) as whole, FileWriter(path) as writer:
+        events = whole.events(whole.first, whole.last)
+        start = next(position for position, event in events if isinstance(event, Step)) - 1
+        state = whole.at(start)
+        assert state.step < 0
+        assert state.requests
+        writer.restore("one", start, state)
+        for position, payload in whole.payloads(start, whole.last):
+            assert payload is not None
+            event = parsing.event(payload)
+            state.apply(event)
+            writer.append(position, payload, event, state)
+    assert main(["whatif", str(path)]) == 0
+    assert "steps equal" in capsys.readouterr().out
+
+
 def test_a_recording_that_starts_in_the_middle(
     recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ def test_a_stop_waits_for_its_moment() -> None:
         assert selected(app) == "two"
         pilot.press(*["N"] * 6)
         assert "Tour, 8 of 8" in words(app)
+        assert "N ends the tour" in words(app)
         assert not app.ui.paused
         pilot.press("N")
         assert "Tour" not in words(app)

@@ -12,13 +12,16 @@ from seqtop.tui.rendering.wrapped_text import wrap
 
 
 class Explained(Protocol):
-    """A title and a text; `seqtop.tui.tour.Tour` is one."""
+    """A title, a text and the key that goes on; `seqtop.tui.tour.Tour` is one."""
 
     @property
     def title(self) -> str: ...
 
     @property
     def text(self) -> str: ...
+
+    @property
+    def next_key(self) -> str: ...
 
 
 class TourPanel(LineView):
@@ -38,7 +41,7 @@ class TourPanel(LineView):
         self.display = tour is not None
         if tour is None:
             return
-        self.border_title, self.border_subtitle = tour.title, "N goes on"
+        self.border_title, self.border_subtitle = tour.title, tour.next_key
         text, width = tour.text, max(self.app.size.width - 4, 1)
         lines = [((text[start:end], PLAIN),) for start, end in wrap(text, width)]
         self.styles.height = len(lines) + 2

@@ -154,8 +154,8 @@ class Detail(Vertical):
         status = status_sentence(self._ui.state, self._ui.view, sequence)
         sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
         breaks = wrap(sentence, width)
-        # A third of the pane: the answer stands in the sentence, so it is cut last.
-        height = 1 + min(len(breaks), max(self.size.height // 3, 2))
+        # Half of the pane: the answer stands in the sentence, so it is cut last.
+        height = 1 + min(len(breaks), max(self.size.height // 2, 2))
         if self._summary_height != height:
             self._summary.styles.height = self._summary_height = height
         lines = [headline(*selection, width)]

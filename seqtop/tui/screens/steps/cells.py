@@ -185,6 +185,7 @@ COLUMNS = (
         help="prefill (█) and decode (━) tokens, of max_num_batched_tokens",
         width=15,
         max_width=UNLIMITED,
+        share=1 / 8,
         priority=0,
         right=False,
         cell=_tokens,
