@@ -5,7 +5,9 @@ import fnmatch
 import re
 import shlex
 import tomllib
+from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import cast, get_args
@@ -38,6 +40,7 @@ FILES = [
     for path in found
     if path.is_file()
 ]
+FOLDERS_OF_FILES = {f"{parent}/" for file in FILES for parent in PurePath(file).parents}
 DOCUMENTS = sorted(file for file in FILES if file.endswith(".md"))
 PATH = re.compile(r"[\w*{},.-][\w./{},*-]*(/|\.(css|json|md|py|sh|svg|tcss|toml))")
 """A path between backquotes; one that begins with a slash is part of an address."""
@@ -145,6 +148,14 @@ def module_file(module: str) -> tuple[Path | None, list[str]]:
     return None, parts
 
 
+@cache
+def is_there(path: str) -> bool:
+    """True if a path names files or folders, from the root or from a folder below it."""
+    known = FOLDERS_OF_FILES if path.endswith("/") else FILES
+    return any(fnmatch.fnmatch(name, p) for p in (path, f"*/{path}") for name in known)
+
+
+@cache
 def defined_names(file: Path) -> set[str]:
     """The functions, classes and methods of a module, as `name` and `Class.name`."""
     found: set[str] = set()
@@ -175,14 +186,9 @@ def test_links_lead_to_documents_and_headings(document: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_paths_and_modules_that_are_named_exist(document: str) -> None:
-    """A path may be given from the root or from a folder below it."""
-    folders = {f"{parent}/" for file in FILES for parent in PurePath(file).parents}
     for span in code_spans(read(document)):
         if PATH.fullmatch(span):
-            known = folders if span.endswith("/") else FILES
-            for path in alternatives(span):
-                patterns = (path, f"*/{path}")
-                assert any(fnmatch.fnmatch(name, p) for name in known for p in patterns), span
+            assert all(map(is_there, alternatives(span))), span
         elif MODULE.fullmatch(span):
             file, names = module_file(span)
             assert file is not None, span
@@ -224,14 +230,18 @@ def commands(text: str) -> Iterator[tuple[list[str], bool]]:
             yield words[: min(ends, default=len(words))], is_complete
 
 
+@cache
+def parser_of(program: str) -> ArgumentParser:
+    return engine_parser() if program == "engine-stub" else build_parser()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_have_these_options(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     for (program, *arguments), is_complete in commands(read(document)):
-        parser = engine_parser() if program == "engine-stub" else build_parser()
         try:
-            options = parser.parse_args(arguments)
+            options = parser_of(program).parse_args(arguments)
             if arguments[0] == "serve" and program == "seqtop" and options.command:
-                build_parser().parse_args(options.command)
+                parser_of("seqtop").parse_args(options.command)
         except SystemExit:
             message = capsys.readouterr().err
             is_unfinished = re.search("required|expected one argument", message) is not None
