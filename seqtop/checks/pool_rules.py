@@ -114,7 +114,7 @@ class PoolRules(RuleGroup):
     @rule("block-leak", "blocks are in use that no block table names, or the reverse")
     def _leak(self) -> Iterator[Finding]:
         stats, info = self.state.stats, self.state.info
-        if stats is None or info is None:
+        if stats is None or info is None or "blocks_of_requests" in info.not_available:
             return
         num_held = self._tables.index.num_held(first=info.num_reserved_blocks)
         if self._used.changes(stats.num_used_blocks, num_held, late=self._num_held_late):

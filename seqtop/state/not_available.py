@@ -9,6 +9,7 @@ from seqtop.text.sanitize import safe_line
 
 FIGURES = {
     "cached_blocks": "cached blocks",
+    "blocks_of_requests": "blocks in use by requests",
     "prefix_misses": "causes of prefix misses",
     "cuda_graph": "CUDA graphs",
     "encoder": "encoder budget",

@@ -5,9 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import CachedBlocks, Event, SequenceUpdate
+from seqtop.wire.messages import CachedBlocks, EngineInfo, Event, SequenceUpdate
 from tests.support import events as builders
-from tests.support.mutants import BLOCK_MUTANTS, assert_found, check, in_blocks_of_four
+from tests.support.mutants import (
+    BLOCK_MUTANTS,
+    assert_found,
+    check,
+    events,
+    in_blocks_of_four,
+    leak,
+)
 
 
 @pytest.mark.parametrize(("rule", "mutate"), BLOCK_MUTANTS)
@@ -38,3 +45,13 @@ def test_a_step_may_add_computed_blocks_and_then_admit_a_sequence_that_hits_them
     ]
     found = [finding.rule for finding in check(run) if "hit" in finding.rule]
     assert found == ([] if num_computed_before >= 4 else ["hit-not-cached"])
+
+
+def test_a_leak_is_not_looked_for_where_the_engine_uses_blocks_for_itself(
+    payloads: list[bytes],
+) -> None:
+    run = events(payloads)
+    leak(run)
+    (info,) = (event for event in run if isinstance(event, EngineInfo))
+    info.not_available["blocks_of_requests"] = "it copies some"
+    assert "block-leak" not in {finding.rule for finding in check(run)}

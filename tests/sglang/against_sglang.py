@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from stepping import SECONDS, THRESHOLDS
+from stepping import SECONDS, THRESHOLDS, page_sizes
 
 from seqtop.live import local_engines
 from seqtop.live.connection import ConnectionState
@@ -78,7 +78,7 @@ def shown(session: Session) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("arguments", [[], ["--no-overlap", "--page-size", "16"]])
+@pytest.mark.parametrize("arguments", [[], ["--no-overlap", "--page-size", str(page_sizes()[-1])]])
 def test_a_viewer_shows_what_clients_were_told(arguments: list[str]) -> None:
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"

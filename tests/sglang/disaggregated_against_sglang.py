@@ -20,6 +20,7 @@ from stepping import (
     alone,
     generate,
     make_scheduler,
+    page_sizes,
     queued,
     stepped,
 )
@@ -76,7 +77,9 @@ def make_instance(mode: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fake, "FAKE", TransferBackend.FAKE, raising=False)
         patch.setattr("sglang.srt.managers.scheduler.TransferBackend", fake)
-        return make_scheduler(disaggregation_mode=mode, disable_overlap_schedule=True, **options)
+        return make_scheduler(
+            disaggregation_mode=mode, disable_overlap_schedule=True, max_total_tokens=512, **options
+        )
 
 
 def check(mode: str) -> None:
@@ -133,6 +136,7 @@ def check(mode: str) -> None:
     print(f"\n{mode}: {engine.num_compared} steps, {len(engine.differences)} differences, {seen}")
 
 
+@pytest.mark.skipif(len(page_sizes()) == 1, reason="0.5.20 is not compared with its queues")
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
 def test_a_viewer_shows_the_queue_of_each_request(mode: str) -> None:
     alone(check, mode)

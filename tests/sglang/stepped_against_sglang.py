@@ -23,6 +23,7 @@ from stepping import (
     generate,
     go_on,
     make_scheduler,
+    page_sizes,
     pause,
     run_loop,
     stepped,
@@ -51,6 +52,7 @@ HOOKS = (
     "_before_abort",
     "_before_retract",
 )
+HOOKS_OF_THE_TREE = ("_before_caching", "_after_caching", "_after_insert", "_before_frees")
 
 
 def work(scheduler: Any, name: str = "") -> Iterator[list[Any]]:
@@ -128,7 +130,7 @@ def check_work(page_size: int, overlap: bool, core: str) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("overlap", [False, True], ids=["no overlap", "overlap"])
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("page_size", page_sizes())
 def test_a_viewer_shows_what_the_scheduler_has(page_size: int, overlap: bool, core: str) -> None:
     environment = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
     alone(check_work, page_size, overlap, CORES[core], **environment)
@@ -212,10 +214,13 @@ def serve(scheduler: Any, name: str) -> dict[str, int]:
 
 
 def check_failing_hooks() -> None:
+    from seqtop.adapters.sglang.radix_tree import RadixTree
     from seqtop.adapters.sglang.scheduler_observer import SchedulerObserver
 
     scheduler = make_scheduler()
-    for hook in HOOKS:
+    hooks = [(SchedulerObserver, name) for name in HOOKS]
+    hooks += [(RadixTree, name) for name in HOOKS_OF_THE_TREE]
+    for owner, hook in hooks:
         errors: list[str] = []
 
         def fail(*_: Any, hook: str = hook, errors: list[str] = errors, **__: Any) -> None:
@@ -223,14 +228,14 @@ def check_failing_hooks() -> None:
             raise RuntimeError(f"{hook} fails")
 
         with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="sq") as directory:
-            patch.setattr(SchedulerObserver, hook, fail)
+            patch.setattr(owner, hook, fail)
             settings = PublisherSettings(bind=f"ipc://{directory}/e", tokenizer="")
             attachment = follow(scheduler, settings)
             assert attachment is not None
             serve(scheduler, f"{hook}-")
             assert errors == [hook], "the first error restores all methods"
             assert not attachment.is_attached
-    print(f"{len(HOOKS)} failing hooks: {NUM_REQUESTS} requests served with each")
+    print(f"{len(hooks)} failing hooks: {NUM_REQUESTS} requests served with each")
 
 
 def test_sglang_serves_every_request_whichever_hook_fails() -> None:
@@ -311,6 +316,6 @@ def check_session(page_size: int) -> None:
     print(f"\na session, pages of {page_size}: {engine.num_compared} steps, kept {kept}")
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("page_size", page_sizes())
 def test_the_pages_that_a_session_keeps_are_no_leak(page_size: int) -> None:
     alone(check_session, page_size)

@@ -6,6 +6,7 @@ scheduler itself, slot by slot, which the adapter must not do.
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import sys
@@ -35,6 +36,16 @@ MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
 THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
 """Of those with a unit of time, none is left to the speed of the machine."""
+
+
+def page_sizes() -> list[int]:
+    """The sizes of pages that this version can run on a CPU.
+
+    Until 0.5.20 a Triton kernel allocates larger ones, for which there is a stand-in only.
+    """
+    (folder,) = importlib.util.find_spec("sglang").submodule_search_locations
+    source = Path(folder, "srt/mem_cache/allocator/paged.py").read_text()
+    return [1, 16] if "use_triton_kernels" in source else [1]
 
 
 def alone(function: Callable[..., None], *args: Any, **environment: str) -> None:
@@ -268,8 +279,7 @@ class Spy:
             self.cached[req.rid] = num_found
             self.prefix[0] += len(req.origin_input_ids) + len(req.output_ids)
             # What the session of a request has kept is no prefix hit.
-            slots = self.scheduler.tree_cache.session.slots.values()
-            is_kept = any(slot.kv is req.kv for slot in slots)
+            is_kept = any(slot.kv is req.kv for slot in session_slots(self.scheduler))
             self.prefix[1] += req.kv.cache_protected_len if is_kept else num_found
             self.kinds.add("prefix hit" if num_found else "prefix miss")
         if self.scheduler.chunked_req is not None:
@@ -289,6 +299,12 @@ QUEUES: dict[str, Callable[[Any], list[Any]]] = {
     "DECODE_RETRACTED_QUEUE": lambda it: it.disagg_decode_prealloc_queue.retracted_queue,
     "DECODE_TRANSFER_QUEUE": lambda it: [one.req for one in it.disagg_decode_transfer_queue.queue],
 }
+
+
+def session_slots(scheduler: Any) -> list[Any]:
+    """The records of streaming sessions."""
+    session = getattr(scheduler.tree_cache, "session", None)
+    return [*session.slots.values()] if session is not None else []
 
 
 def queued(scheduler: Any) -> dict[Any, str]:
@@ -372,8 +388,10 @@ class SteppedScheduler:
 
     def content(self, *, unlocked_only: bool) -> dict[int, int]:
         """The pages of the radix tree, each with its position in the prefix."""
-        size = self.scheduler.page_size
-        walk = self.scheduler.tree_cache.tree_core.walk_for_kv_canary(unlocked_only, False)
+        size, tree = self.scheduler.page_size, self.scheduler.tree_cache
+        if not hasattr(tree, "tree_core"):  # a decode instance of 0.5.20 has none
+            return {}
+        walk = tree.tree_core.walk_for_kv_canary(unlocked_only, False)
         return {
             int(slot) // size: int(position) // size
             for slot, position in zip(walk.slot_indices, walk.positions, strict=True)
@@ -381,7 +399,7 @@ class SteppedScheduler:
 
     def kept(self) -> set[int]:
         """The pages that streaming sessions keep, whether or not a request runs on them."""
-        slots = self.scheduler.tree_cache.session.slots.values()
+        slots = session_slots(self.scheduler)
         return {page for slot in slots for page in self.table(slot)}
 
     def truth(self) -> dict[str, Any]:

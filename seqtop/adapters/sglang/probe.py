@@ -67,6 +67,8 @@ def probe(scheduler: Any) -> dict[str, str]:
         "end": "SGLang kills its processes, and the publisher's, when it shuts down",
         "prefix_misses": "the adapter keeps no history of what SGLang evicts",
     }
+    if getattr(scheduler.tree_cache, "cache_controller", None) is not None:
+        not_available["blocks_of_requests"] = "a hierarchical cache uses pages while it copies them"
     if has_priorities(scheduler) and not is_lower_first(scheduler):
         not_available["priority"] = "SGLang runs requests with higher values first"
     return not_available
