@@ -9,6 +9,7 @@ from seqtop.state.ordering import SequenceView
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words, describe_reason
+from seqtop.state.wait_graph import queue_head
 from seqtop.state.waits import wait_until
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -235,7 +236,18 @@ def _waiting(
     if before and _is_more_urgent(state, state.requests[before.request_id], request):
         urgency = state.requests[before.request_id].priority
         behind += f", which is more urgent (priority {urgency:,} before {request.priority:,})"
-    return f"{behind}, {_plural(ahead, 'sequence')} ahead of it in the queue."
+    return f"{behind}, {_plural(ahead, 'sequence')} ahead of it in the queue{_head(state)}."
+
+
+def _head(state: EngineData) -> str:
+    """Names the head of the queue and its reason, for which all behind it wait, if it is known."""
+    head = queue_head(state)
+    if head is None:
+        return ""
+    if head.request is None:
+        return f", whose head {head.request_id} has ended"
+    reason = head.request.wait_reason
+    return f"; {head.request_id} waits: {describe_reason(reason, state.info)}" if reason else ""
 
 
 def _is_more_urgent(state: EngineData, one: RequestState, other: RequestState) -> bool:

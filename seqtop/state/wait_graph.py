@@ -183,7 +183,7 @@ def _own(state: EngineData, request: RequestState) -> WaitGraph:
     if is_stuck_run:
         detail = "runs, and lacks a block"
     else:
-        detail = "" if reason is None else describe_reason(reason, state.info)
+        detail = "waits" if reason is None else f"waits: {describe_reason(reason, state.info)}"
     holders.sort(key=lambda holder: (-holder.amount, holder.request_id))
     return WaitGraph(
         name,
@@ -387,7 +387,7 @@ def orphan(graph: WaitGraph) -> str:
     if graph.reason is not None:
         available = graph.num_available
         figures = f"; {fmt.plural(available, 'block')} available" if available is not None else ""
-        return f"it waits as {graph.detail}, and no other request holds any{figures}"
+        return f"it {graph.detail}; no other request holds any{figures}"
     if graph.is_unnamed:
         return "it waits, and no reason is given for it or for a request before it in the queue"
     return f"it {graph.detail}"
@@ -411,7 +411,7 @@ def tree(graph: WaitGraph, most: int = 12) -> list[str]:
     lines = [f"{graph.request_id}  {graph.detail}".rstrip()]
     indent = ""
     if graph.head is not None:
-        lines.append(f"└ {graph.head.request_id}  waits: {graph.head.detail}")
+        lines.append(f"└ {graph.head.request_id}  {graph.head.detail}")
         indent = "  "
     root = graph.root
     if root.num_available is not None:
