@@ -85,7 +85,11 @@ class KvBlocksScreen(KvScreen):
         self._facts = LineView(id="kv-facts")
 
     def body(self) -> Iterable[Widget]:
-        yield Container(Vertical(self._legend, self._map, id="kv-map"), self._facts, id="kv-body")
+        blocks = self.panel(
+            Vertical(self._legend, self._map, id="kv-map"), self.TAB.title, is_main=True
+        )
+        keys = {"look.parent": "parent", "look.child": "child", "look.sibling": "sibling"}
+        yield Container(blocks, self.panel(self._facts, "Block", keys), id="kv-body")
 
     def on_mount(self) -> None:
         self._map.focus()
@@ -158,8 +162,13 @@ class KvTreesScreen(KvScreen):
         self._rows = TreeRows(ui)
 
     def body(self) -> Iterable[Widget]:
-        yield ColumnTitles(lambda width: header(arrange(width)))
-        yield self._rows
+        titles = ColumnTitles(lambda width: header(arrange(width)))
+        yield self.panel(
+            Vertical(titles, self._rows, id="kv-trees"),
+            self.TAB.title,
+            {"look.tree": "its blocks"},
+            is_main=True,
+        )
 
     def on_mount(self) -> None:
         self._rows.focus()

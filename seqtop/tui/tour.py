@@ -40,8 +40,8 @@ STOPS = (
     Stop(
         "Sharing",
         "This prompt begins as another one does. The blocks of that beginning were found in the"
-        " prefix cache, so they are not computed again: ▓ marks those of the selected sequence"
-        " that another one holds, too.",
+        " prefix cache, so they are not computed again: ≡, or ▓ in small cells, marks those that"
+        " another sequence holds, too.",
         "blocks",
         "hit>50%",
     ),

@@ -18,7 +18,7 @@ def test_keys_typed_ahead_reach_what_they_are_meant_for(
         app.press("sw\rb17\r")
         app.wait_until(lambda: "Block 17 " in app.text)
         app.press("1:40\rb")
-        app.wait_until(lambda: "Go to block" in app.text and "Waited▼" in app.text)
+        app.wait_until(lambda: "Go to block" in app.text and "▼Waited" in app.text)
         app.wait_until(lambda: " step 40 " in app.screen.display[1])
     finally:
         app.close()

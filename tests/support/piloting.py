@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -89,9 +89,19 @@ def screen(app: App[Any]) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
+def inside(lines: Iterable[str]) -> list[str]:
+    """The lines of a screen without the frames at its edges."""
+    return [line.removeprefix("│").removesuffix("│") for line in lines]
+
+
+def rows(app: App[Any]) -> list[str]:
+    """The lines of the screen, without the frames at its edges."""
+    return inside(screen(app).splitlines())
+
+
 def words(app: App[Any]) -> str:
-    """The text of the terminal, with one blank between two words."""
-    return " ".join(screen(app).split())
+    """The text of the terminal, with one blank between two words, without frames."""
+    return " ".join(screen(app).replace("│", " ").split())
 
 
 def burst(app: App[Any], keys: str) -> None:

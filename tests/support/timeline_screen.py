@@ -3,7 +3,7 @@
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.timeline.rows import TimelineRows
 from seqtop.tui.screens.timeline.screen import TimelineScreen
-from tests.support.piloting import SCREENS, Pilot, screen
+from tests.support.piloting import SCREENS, Pilot, rows
 
 
 def opened(app: SeqtopApp, pilot: Pilot) -> TimelineRows:
@@ -13,4 +13,4 @@ def opened(app: SeqtopApp, pilot: Pilot) -> TimelineRows:
 
 
 def line_of(app: SeqtopApp, name: str) -> str:
-    return next(line for line in screen(app).splitlines() if name in line)
+    return next(line for line in rows(app) if name in line)

@@ -11,7 +11,7 @@ from textual import events
 from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
-from tests.support.piloting import notices, play, screen, until, words
+from tests.support.piloting import notices, play, rows, screen, until, words
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 
 FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} | set(
@@ -115,7 +115,7 @@ def test_a_terminal_resized_many_times(app: SeqtopApp) -> None:
             pilot.resize_terminal(chance.randrange(10, 130), chance.randrange(3, 40))
         pilot.resize_terminal(80, 24)
         pilot.press("home")
-        lines = screen(app).splitlines()
+        lines = rows(app)
         assert lines[0].startswith(" demo")
         assert any(line.startswith("▌req-1 ") for line in lines)
         assert "q Quit" in lines[-1]

@@ -12,7 +12,7 @@ from seqtop.history import FileStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import ComparisonDialog
-from tests.support.piloting import burst, notices, play, screen, selected, words
+from tests.support.piloting import burst, notices, play, rows, screen, selected, words
 from tests.support.questions import END, save_run
 
 WIDE = (200, 40)
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Iterator[SeqtopApp]:
 
 def row(app: SeqtopApp, name: str) -> str:
     """The row of a sequence, up to the pane beside the table."""
-    lines = (line.lstrip(" ▌").partition("│")[0] for line in screen(app).splitlines())
+    lines = (line.lstrip(" ▌").partition("│")[0] for line in rows(app))
     return next(line for line in lines if line.startswith(name))
 
 

@@ -20,12 +20,12 @@ from seqtop.tui.settings import (
     read,
     sort_text,
 )
-from tests.support.piloting import notices, play, screen, words
+from tests.support.piloting import notices, play, rows, screen, words
 from tests.support.scripted import ScriptedSource
 
 
 def titles(app: SeqtopApp) -> list[str]:
-    line = next(line for line in screen(app).splitlines() if line.startswith(" Request"))
+    line = next(line for line in rows(app) if line.startswith(" Request"))
     return line.replace("▼", " ").replace("▲", " ").split()
 
 

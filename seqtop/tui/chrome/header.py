@@ -11,15 +11,14 @@ from seqtop.state.condition import kv_use
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
-from seqtop.tui.rendering.bars import bar, figure, row, sparkline, spread
+from seqtop.tui.rendering.bars import bar, figure, grid, row, sparkline, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.ui_state import UiState
 
 _LEAST_BAR = 8
 """The cells of the bar of the KV cache at least."""
-_WIDE_ENOUGH_FOR_TIME = 130
-"""From this width on, the shares of time are shown. In less, they would come and go with the length
-of the figures before them."""
+_WIDE = 110
+"""From this width on, there is room for larger figures, and larger gaps between them."""
 TIME_SECONDS = 5.0
 """Seconds before the moment on display to which the shares of time refer."""
 PAUSED = ("‖ PAUSED", "badge-paused")
@@ -129,39 +128,36 @@ def throughput(ui: UiState, width: int) -> Line:
     rates = None if ui.is_stale else series.last_second(state.time)
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
-    time = _time(ui)
-    taken = 108 + (line_width(time) + 3 if time else 0)
-    num_seconds = min(max(width - taken, 0), 60)
-    spark = sparkline(series.sums_by_second("generated", state.time, num_seconds), num_seconds)
     style = "dim" if ui.is_stale else "strong"
     running = "dim" if ui.is_stale else "running"
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
-    return row(
-        [
-            (0, figure("step", step)),
-            (5, ((_rate(rates, "steps"), style), (" steps/s", "dim"))),
+    more = 4 if width >= _WIDE else 0  # cells for larger figures
+    items = [
+        (0, 10 + more, figure("step", step)),
+        (5, 10 + more, ((_rate(rates, "steps"), style), (" steps/s", "dim"))),
+        (
+            1,
+            20 + more,
             (
-                1,
-                (
-                    ("in/out ", "dim"),
-                    (_rate(rates, "prefill"), style),
-                    ("/", "dim"),
-                    (_rate(rates, "generated"), style),
-                    (" tok/s", "dim"),
-                ),
+                ("in/out ", "dim"),
+                (_rate(rates, "prefill"), style),
+                ("/", "dim"),
+                (_rate(rates, "generated"), style),
+                (" tok/s", "dim"),
             ),
-            (0, _count("●", running, counts[SequenceStatus.RUNNING], "running")),
-            (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
-            (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
-            if swaps or counts[SequenceStatus.SWAPPED]
-            else (9, ()),
-            (2, _count("✓", "finished", state.num_finished, "finished")),
-            (6, time if width >= _WIDE_ENOUGH_FOR_TIME else ()),
-            (8, (("tok/s ", "dim"), (spark, "running")) if spark else ()),
-        ],
-        width,
-        gap=gap(width),
-    )
+        ),
+        (0, 12 + more, _count("●", running, counts[SequenceStatus.RUNNING], "running")),
+        (0, 12 + more, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
+        (4, 12, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
+        if swaps or counts[SequenceStatus.SWAPPED]
+        else (9, 0, ()),
+        (2, 13 + more, _count("✓", "finished", state.num_finished, "finished")),
+        (6, 0, _time(ui)),
+    ]
+    line = grid(items, width, gap(width))
+    num_seconds = min(max(width - line_width(line) - len("tok/s "), 0), 60)
+    spark = sparkline(series.sums_by_second("generated", state.time, num_seconds), num_seconds)
+    return (*line, ("tok/s ", "dim"), (spark, "running")) if spark else line
 
 
 def _rate(figures: Interval | None, name: str) -> str:
@@ -171,30 +167,30 @@ def _rate(figures: Interval | None, name: str) -> str:
 def _time(ui: UiState) -> Line:
     """Returns the shares of the forward pass, the host and the rest in the last seconds.
 
-    They add up to 100 %; empty before the first steps.
+    They add up to 100 %, and are unknown before the first steps.
     """
     series = ui.step_series
-    if not len(series):
-        return ()
-    shares = series.before(ui.state.time, TIME_SECONDS).shares()
-    if not any(shares.values()):
-        return ()
-    executing = "forward" if shares["forward"] else "execute"
-    # In whole percent, so that the sum is exact.
-    names = [(part, round(100 * shares[part])) for part in (executing, "host", "paced", "idle")]
-    names.append(("other", max(100 - sum(number for _, number in names), 0)))
-    spans: Line = (("time ", "dim"),)
-    for name, number in [names[0], *(share for share in names[1:] if share[1])]:
-        spans = (*spans, (f"{name} ", "dim"), (f"{number}% ", "strong"))
-    return (*spans[:-1], (spans[-1][0].rstrip(), "strong"))
+    shares = series.before(ui.state.time, TIME_SECONDS).shares() if len(series) else {}
+    executing = "execute" if shares.get("execute") and not shares.get("forward") else "forward"
+    texts = dict.fromkeys((executing, "host", "paced", "idle", "other"), fmt.UNKNOWN)
+    if any(shares.values()):
+        # In whole percent, so that the sum is exact.
+        numbers = {part: round(100 * shares[part]) for part in texts if part != "other"}
+        numbers["other"] = max(100 - sum(numbers.values()), 0)
+        texts = {part: f"{number}%" for part, number in numbers.items()}
+    spans: Line = (("time", "dim"),)
+    for part, text in texts.items():
+        style = "dim" if text in (fmt.UNKNOWN, "0%") else "strong"
+        spans = (*spans, (f" {part} ", "dim"), (f"{text:<4}", style))
+    return spans
 
 
 def cache(ui: UiState, width: int) -> Line:
     """Returns the line with the KV cache's use, prefix hits, preemptions and problems."""
     state, connection = ui.state, ui.source.connection
     stats, info = state.stats, state.info
-    problems: list[tuple[int, Line]] = [
-        (rank, ((f"{text} {fmt.count(number)}", "alert"),))
+    problems: list[tuple[int, int, Line]] = [
+        (rank, 0, ((f"{text} {fmt.count(number)}", "alert"),))
         for rank, text, number in (
             (1, "missed", connection.num_missed),
             (1, "errors", connection.num_errors),
@@ -203,48 +199,45 @@ def cache(ui: UiState, width: int) -> Line:
         )
         if number
     ]
-    problems.append((1, _findings(ui)))
-    if stats is None or info is None:
-        return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *problems], width)
-    total = info.num_gpu_blocks
-    used, cached = stats.num_used_blocks, stats.num_cached_blocks
-    size = min(max(width // 5, _LEAST_BAR), 40)
-    free = fmt.count(stats.num_free_blocks)
+    problems.append((1, 0, _findings(ui)))
+    total = info.num_gpu_blocks if info else 0
+    digits = len(fmt.count(total))
+    used, cached = (stats.num_used_blocks, stats.num_cached_blocks) if stats else (None, None)
     # Cached blocks are evicted if blocks are needed: a pool without free and cached ones is full.
-    reusable = not_available.count(cached)
-    numbers: Line = ((f"{fmt.count(used)} used  {free} free + {reusable} cached", PLAIN),)
-    of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
+    free = fmt.count(stats.num_free_blocks if stats else None)
+    reusable = not_available.count(cached) if stats else fmt.UNKNOWN
+    of_all: Line = ((f" of {fmt.count(total or None)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
-    parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
-    use = fmt.percent(kv_use(stats, info))
-    num_seconds = min(max(width - 142, 0), 60)
+    numbers: Line = ((f"{fmt.count(used)} used  {free} free + {reusable} cached", PLAIN),)
+    parts = ((used or 0, "computed", "━"), (cached or 0, "cached", "═"))
+    use = fmt.percent(kv_use(stats, info) if stats and info else None)
+    query = (stats.prefix_cache_hits, stats.prefix_cache_queries) if stats else (None, None)
+    hits = figure("prefix hits", fmt.percent(*query))
+    preempted = figure("preempted", fmt.count(stats.num_preemptions if stats else None))
+    wide_bar = min(max(width // 5, _LEAST_BAR), 40)
+    line: Line = ()
+    most = -1
+    for cells, figures, room in (
+        (wide_bar, (*numbers, *of_all), 4 * digits + 27),
+        (wide_bar, numbers, 3 * digits + 22),
+        (_LEAST_BAR, numbers, 3 * digits + 22),
+        (_LEAST_BAR, short, 2 * digits + 9),
+    ):
+        items: list[tuple[int, int, Line]] = [
+            (0, cells + 8, (("KV ", "dim"), *bar(cells, total, parts), (f" {use}", "strong"))),
+            (2, room, figures),
+            (4, 16, hits),
+            (3, 12, preempted),
+            *problems,
+        ]
+        drawn = grid(items, width, gap(width))
+        num_shown = (figures[0] in drawn) + (preempted[-1] in drawn)
+        if num_shown > most:
+            line, most = drawn, num_shown
+    num_seconds = min(max(width - line_width(line) - len("KV use "), 0), 60)
     blocks = ui.step_series.gauge_by_second("used", state.time, num_seconds)
     spark = sparkline(blocks, num_seconds, ceiling=float(total))
-    hits = figure("prefix hits", fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries))
-    preempted = figure("preempted", fmt.count(stats.num_preemptions))
-    best: Line = ()
-    most = -1
-    for cells, figures in (
-        (size, (*numbers, *of_all)),
-        (size, numbers),
-        (_LEAST_BAR, numbers),
-        (_LEAST_BAR, short),
-    ):
-        items: list[tuple[int, Line]] = [
-            (0, (("KV ", "dim"), *bar(cells, total, parts), (f" {use}", "strong"))),
-            (2, figures),
-            (4, hits),
-            (3, preempted),
-            *problems,
-            (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
-        ]
-        line = row(items, width, gap=gap(width))
-        num_shown = (figures[0] in line) + (preempted[-1] in line)
-        if num_shown > most:
-            best, most = line, num_shown
-        if most == 2:
-            break
-    return best
+    return (*line, ("KV use ", "dim"), (spark, "computed")) if spark else line
 
 
 def _findings(ui: UiState) -> Line:

@@ -30,7 +30,6 @@ class LatencyPanel(LineView):
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="latency")
         self._ui = ui
-        self.border_title = "Latencies"
         self._next: Timer | None = None
         """The timer of the next drawing, after a change."""
         self._position: int | None = None

@@ -43,7 +43,7 @@ _GUTTER, _WIDE_GUTTER = 15, 21
 _WIDE = 110
 _RECENT = 1.0
 """Seconds before the cursor over which the rates in the gutter are averaged, at least."""
-_MAX_HEIGHT = 14
+_MAX_HEIGHT = 30
 _MAX_CACHED = 4_000
 _AXIS_LINES = 2
 _LEAST_SHARE = 0.005

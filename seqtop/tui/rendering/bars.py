@@ -76,6 +76,27 @@ def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
     return tuple(spans)
 
 
+def grid(items: Iterable[tuple[int, int, Line]], width: int, gap: int = 2) -> Line:
+    """Returns the items that fit into `width` cells, each in a place of its own.
+
+    Which items are shown, and where, depends on the width alone: an item is padded to the cells
+    that it is expected to need, so that nothing moves or disappears when a figure grows.
+
+    Args:
+        items: For each item its rank, as in `row`, the cells of its place (0 for as many as it has
+            now), and its line.
+        width: The cells of the line.
+        gap: The cells between two items.
+    """
+    fitting = [(rank, cells or line_width(item), item) for rank, cells, item in items if item]
+    while len(fitting) > 1 and sum(cells + gap for _, cells, _ in fitting) - gap > width:
+        fitting.remove(max(reversed(fitting), key=lambda item: item[0]))
+    spans: list[StyledText] = []
+    for _, cells, item in fitting:
+        spans += [*item, (" " * (max(cells - line_width(item), 0) + gap), PLAIN)]
+    return tuple(spans)
+
+
 def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
     """Returns the items side by side, on as many lines of `width` cells as they need."""
     lines: list[Line] = []

@@ -19,8 +19,16 @@ GROUP = 10
 """The cells from one gap to the next, so that tens can be counted."""
 EDGE = "▀"
 """The last line of a high cell: it leaves half a line between a cell and the one below."""
+_SIDES = " ─"
+"""The signs on the first line of a cell that an outline replaces."""
+LEAST_OUTLINED_WIDTH, LEAST_OUTLINED_LINES = 6, 3
+"""The size of a cell from which on it may have an outline."""
 _REVERSED = {"█": "■", "▓": "≡", EDGE: "▄"}
 """Replacements under the cursor: in reverse video these signs would be blank, or the wrong half."""
+
+OUTLINE = (("─", "╮", "│", "╰", "╯"), "selected-edge")
+"""The sides and corners of an outline, and its style. The upper left corner has the cell's sign."""
+CURSOR_OUTLINE = (("━", "┓", "┃", "┗", "┛"), "accent")
 
 CellKey = TypeVar("CellKey")
 
@@ -124,7 +132,12 @@ class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False
             cursor_line, column = self._position(cursor)
             width, height = self.cell_size
             if cursor_line <= y < cursor_line + height:
-                return ((CURSOR_MARK, "accent"), *with_cursor(line, column, width))
+                if has_room_for_outline(width, height):
+                    part = y - cursor_line
+                    line = outlined(line, column, width, part, height, *CURSOR_OUTLINE)
+                else:
+                    line = with_cursor(line, column, width)
+                return ((CURSOR_MARK, "accent"), *line)
         return ((" ", PLAIN), *line)
 
 
@@ -144,6 +157,55 @@ def cell_row(label: str, cells: Iterable[Line]) -> Line:
                 spans[-1] = (spans[-1][0] + text, style)
             else:
                 spans.append((text, style))
+    return tuple(spans)
+
+
+def has_room_for_outline(width: int, lines: int) -> bool:
+    """Returns whether a cell of that size stays readable inside of an outline."""
+    return width >= LEAST_OUTLINED_WIDTH and lines >= LEAST_OUTLINED_LINES
+
+
+def outlined(
+    line: Line,
+    x: int,
+    width: int,
+    part: int,
+    num_parts: int,
+    signs: tuple[str, str, str, str, str],
+    style: str,
+) -> Line:
+    """Returns a line of cells with its part of an outline around the cell at column `x`.
+
+    Args:
+        line: The line.
+        x: The first column of the cell.
+        width: The columns of the cell.
+        part: The number of the line in the cell.
+        num_parts: The lines of the cell.
+        signs: The sides and corners, as in `OUTLINE`. On the first line of a cell, the side is
+            drawn where nothing stands.
+        style: The style of the outline.
+    """
+    side, upper_right, upright, lower_left, lower_right = signs
+    is_first, is_last = part == 0, part == num_parts - 1
+    spans: list[StyledText] = []
+    at = 0
+    for text, own_style in line:
+        for sign in text:
+            drawn, drawn_style = sign, own_style
+            if at == x and not is_first:
+                drawn = lower_left if is_last else upright
+            elif at == x + width - 1:
+                drawn = upper_right if is_first else lower_right if is_last else upright
+            elif x < at < x + width and (is_last or (is_first and sign in _SIDES)):
+                drawn = side
+            if drawn != sign or (x < at < x + width and is_first):
+                drawn_style = style
+            if spans and spans[-1][1] == drawn_style:
+                spans[-1] = (spans[-1][0] + drawn, drawn_style)
+            else:
+                spans.append((drawn, drawn_style))
+            at += 1
     return tuple(spans)
 
 

@@ -43,6 +43,8 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         super().__init__()
         self._ui: LockedSource = ui
         self._height = 0
+        self.row_lines = 1
+        """The lines of a row."""
 
     @property
     def num_rows(self) -> int:
@@ -67,6 +69,10 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         """Returns a row without the cursor's mark."""
         raise NotImplementedError
 
+    def more_lines(self, key: int) -> Sequence[Line]:
+        """Returns the lines of a row below its first one, of which there are `row_lines` - 1."""
+        return ()
+
     def is_selected(self, key: int) -> bool:
         """Returns whether the cursor is on a row."""
         raise NotImplementedError
@@ -77,17 +83,21 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         rows: list[DrawnLine] = []
+        first, last = top // self.row_lines, -(-(top + count) // self.row_lines)
         with self._ui.lock:
-            for key in self.page(top, top + count):
+            for key in self.page(first, last):
                 mark = self.cursor_mark if self.is_selected(key) else ""
                 margin = (mark, "accent") if mark else (" " * MARGIN, PLAIN)
-                rows.append(((margin, *self.line(key)), "cursor" if mark else PLAIN))
-        return rows
+                base = "cursor" if mark else PLAIN
+                rows.append(((margin, *self.line(key)), base))
+                if self.row_lines > 1:
+                    rows += [((margin, *line), base) for line in self.more_lines(key)]
+        return rows[top - first * self.row_lines :][:count] if self.row_lines > 1 else rows
 
     def visible_keys(self) -> Sequence[int]:
         """Returns the keys of the visible rows."""
-        top = self.scroll_offset.y
-        return self.page(top, top + self.size.height)
+        top, lines = self.scroll_offset.y, self.row_lines
+        return self.page(top // lines, -(-(top + self.size.height) // lines))
 
     def reveal(self, row: int, *, around: bool = False) -> None:
         """Scrolls to a row, if it is not visible.
@@ -98,21 +108,23 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         """
         top, height = self.scroll_offset.y, self.size.height
         spare = height // 2 if around else 0
-        if row < top:
-            self.scroll_to(y=max(row - spare, 0), animate=False)
-        elif height and row >= top + height:  # the scroll bar may be about to appear only now
-            self.scroll_to(y=row - height + 1 + spare, animate=False, force=True)
+        first, last = row * self.row_lines, (row + 1) * self.row_lines - 1
+        if first < top:
+            self.scroll_to(y=max(first - spare, 0), animate=False)
+        elif height and last >= top + height:  # the scroll bar may be about to appear only now
+            self.scroll_to(y=last - height + 1 + spare, animate=False, force=True)
 
     def on_resize(self) -> None:
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height
         self._height = self.size.height
         with self._ui.lock:
             row = self.cursor_row
-        if row is not None and top <= row < bottom:  # a visible cursor stays visible
+        # A visible cursor stays visible.
+        if row is not None and top <= row * self.row_lines < bottom:
             self.reveal(row)
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y + self.scroll_offset.y
+        y = (event.y + self.scroll_offset.y) // self.row_lines
         with self._ui.lock:
             keys = self.page(y, y + 1)
         if keys:
@@ -124,7 +136,7 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
             self.go(0 if row is None else row + by)
 
     def action_page(self, by: int) -> None:
-        self.action_move(by * max(self.size.height - 1, 1))
+        self.action_move(by * max(self.size.height // self.row_lines - 1, 1))
 
     def action_first(self) -> None:
         with self._ui.lock:

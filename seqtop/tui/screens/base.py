@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -18,6 +19,10 @@ from seqtop.tui.rendering.style import STYLE_CLASSES
 
 SHORT = 16
 """Below this height the tabs are not shown, and the header gives a line to the body."""
+FRAMED_WIDTH, FRAMED_HEIGHT = 80, 24
+"""The size of a terminal from which on panels have frames. In less, each line is needed."""
+
+AnyWidget = TypeVar("AnyWidget", bound=Widget)
 
 
 class TabbedScreen(Screen[None]):
@@ -54,6 +59,30 @@ class TabbedScreen(Screen[None]):
         super().__init__()
         self._above_body = (header, ScreenTabs(tabs, self.TAB.name), *notices)
         self._footer = KeyFooter()
+        self._panels: list[tuple[Widget, Mapping[str, str]]] = []
+
+    def panel(
+        self,
+        widget: AnyWidget,
+        title: str,
+        keys: Mapping[str, str] | None = None,
+        *,
+        is_main: bool = False,
+    ) -> AnyWidget:
+        """Makes a widget a panel: a part of the screen in a frame, where there is room for one.
+
+        Args:
+            widget: The widget, which is returned.
+            title: The text in the upper border.
+            keys: For the lower border the words for actions, by the ids of their keys' bindings;
+                several ids, separated by spaces, can share a word.
+            is_main: Whether the widget has no title where there is no room for a frame; others
+                have it on a line above them.
+        """
+        widget.add_class("panel", *(["-main"] if is_main else []))
+        widget.border_title = Content(title)
+        self._panels.append((widget, keys or {}))
+        return widget
 
     def compose(self) -> ComposeResult:
         yield from self._above_body
@@ -64,5 +93,29 @@ class TabbedScreen(Screen[None]):
         """Returns the widgets between the tabs and the footer."""
         raise NotImplementedError
 
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._show_keys)  # those of the focused widget, too
+
     def on_resize(self) -> None:
-        self.set_class(self.app.size.height < SHORT, "-short")
+        width, height = self.app.size
+        self.set_class(height < SHORT, "-short")
+        self.set_class(width >= FRAMED_WIDTH and height >= FRAMED_HEIGHT, "-framed")
+
+    @property
+    def line_width(self) -> int:
+        """The cells of a line of a panel across the screen, without a blank at each end."""
+        return max(self.app.size.width - (4 if self.has_class("-framed") else 2), 1)
+
+    def _show_keys(self) -> None:
+        """Shows the keys of the panels in their lower borders."""
+        bound: dict[str | None, str] = {}
+        for active in self.active_bindings.values():
+            bound.setdefault(active.binding.id, self.app.get_key_display(active.binding))
+        for panel, keys in self._panels:
+            parts: list[Content | str | tuple[str, str]] = []
+            for ids, word in keys.items():
+                signs = " ".join(bound[name] for name in ids.split() if name in bound)
+                if signs:
+                    parts += ["  " if parts else "", (signs, "bold $footer-key-foreground")]
+                    parts.append(f" {word}")
+            panel.border_subtitle = Content.assemble(*parts) if parts else None

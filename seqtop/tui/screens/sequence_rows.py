@@ -49,7 +49,7 @@ class SequenceRows(ListView):
 
     def show(self) -> None:
         """Draws the rows that look different. Called under the lock of `ui`."""
-        self.set_height(self.num_rows)
+        self.set_height(self.num_rows * self.row_lines)
         self._update_selection()
         self.refresh_changed()
 

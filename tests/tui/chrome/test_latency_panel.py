@@ -6,7 +6,7 @@ from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.bars import SPARKS
 from seqtop.tui.settings import Settings
-from tests.support.piloting import notices, play, screen, until
+from tests.support.piloting import notices, play, rows, screen, until
 from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 
@@ -23,7 +23,7 @@ def test_latencies_and_goodput() -> None:
     with play(app, (130, 40)) as pilot:
         assert "Goodput" not in screen(app)
         pilot.press("l")
-        lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
+        lines = {line.split()[0]: line for line in rows(app) if line.strip()}
         assert lines["TTFT"].startswith(" TTFT     90.0 ms  !155 ms  !159 ms  !160 ms        10  ")
         assert "50.0 ms" in lines["ITL"]
         assert "100%  2 of 2 ended  TTFT ≤ 100 ms, ITL ≤ 60.0 ms" in lines["Goodput"]
@@ -36,7 +36,7 @@ def test_latencies_and_goodput() -> None:
         script.step(decode=["req-1"])
         app.draw()
         until(pilot, lambda: "!155 ms" not in screen(app))  # a second later
-        lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
+        lines = {line.split()[0]: line for line in rows(app) if line.strip()}
         assert lines["TTFT"].split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]  # all that was is too old
         pilot.press("l")
         assert "Goodput" not in screen(app)
@@ -47,7 +47,7 @@ def test_past_latencies_are_shown_while_paused() -> None:
     with play(app, (100, 40)) as pilot:
 
         def ttft() -> str:
-            return next(line for line in screen(app).splitlines() if line.startswith(" TTFT"))
+            return next(line for line in rows(app) if line.startswith(" TTFT"))
 
         before = ttft().split()[:12]
         pilot.press("space")
@@ -67,7 +67,7 @@ def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
     with play(app, (130, 40)) as pilot:
 
         def figures() -> dict[str, str]:
-            lines = [line for line in screen(app).splitlines() if line.strip()]
+            lines = [line for line in rows(app) if line.strip()]
             return {line.split()[0]: line for line in lines if line.split()[0] in FIGURES.values()}
 
         before = figures()

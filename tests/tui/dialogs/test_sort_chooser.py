@@ -24,7 +24,7 @@ def test_sort_chooser(app: SeqtopApp) -> None:
         assert app.ui.view.sort == Sort("out", descending=True)
         outs = [len(app.ui.state.sequences[i].output_token_ids) for i in app.ui.view.page(0, 99)]
         assert outs == sorted(outs, reverse=True)
-        assert "Out▼" in screen(app)
+        assert "▼Out" in screen(app)
         pilot.press("s")
         assert highlighted(app) == "out"
         pilot.press("home", "enter")
@@ -37,7 +37,7 @@ def test_a_column_that_was_hidden(app: SeqtopApp) -> None:
         pilot.press("s", "e")
         assert highlighted(app) == "e2e"
         pilot.press("enter")
-        assert "E2E▼" in screen(app)
+        assert "▼E2E" in screen(app)
         pilot.press("s", "end")
         assert "Prompt text the prompt's text" in words(app)
         pilot.press("home", "enter")

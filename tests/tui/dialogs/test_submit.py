@@ -8,7 +8,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.submit import SubmitDialog
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import RequestArrived
-from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.piloting import notices, play, rows, screen, selected, until
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
 
@@ -70,7 +70,7 @@ def test_a_submitted_request_is_in_sight_until_it_runs(
     with play(app, (80, 24)) as pilot:
 
         def is_in_sight() -> bool:
-            return any(line[1:].startswith("new-1 ") for line in screen(app).splitlines())
+            return any(line[1:].startswith("new-1 ") for line in rows(app))
 
         pilot.press("G", "n", *"Hi", "enter")
         if not early:

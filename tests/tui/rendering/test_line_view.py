@@ -20,10 +20,10 @@ def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same(lines: Counter[Li
         pane = app.screen.query_one(BlockTablePane)
         pane.notify_style_update()
         pane.refresh_changed()  # it has lines that are yet to be painted,
-        pane.styles.height = pane.styles.min_height = 1  # and then its border alone
+        pane.styles.height = pane.styles.min_height = 2  # and then its frame alone
         pilot.pause()
-        assert pane.outer_size.height == 1
-        assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 1))) == 1
+        assert pane.outer_size.height == 2
+        assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 2))) == 2
         script.step()
         drawn(app, pilot, lines)
 

@@ -10,7 +10,8 @@ from seqtop.state.model import CachedBlock
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import bar, row
-from seqtop.tui.rendering.owner_marks import SELECTED, owner_mark
+from seqtop.tui.rendering.list_view import CURSOR_MARK
+from seqtop.tui.rendering.owner_marks import OwnerMarks
 from seqtop.tui.rendering.sequence_label import glyph
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
@@ -77,7 +78,12 @@ def unheld_word(state: EngineState) -> str:
 
 
 def facts(
-    state: EngineState, index: BlockIndex, block: int, selected: int | None, width: int
+    state: EngineState,
+    index: BlockIndex,
+    block: int,
+    selected: int | None,
+    width: int,
+    marks: OwnerMarks,
 ) -> list[Line]:
     """Returns a headline, a line per owner, and the tokens of a block."""
     if not len(index):
@@ -86,14 +92,16 @@ def facts(
     held = holdings(state, index, block)
     if not all(has_positions(state.info, holding.group) for holding in held):
         block_size = 0
-    lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
+    lines = [_headline(index, block, held, block_size, unheld_word(state), width, marks)]
     if block in index.cached:
         lines += wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
     if not held:
         if block in index.cached:
             return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
         return [*lines, *wrapped(_unheld(state, index, block), "dim", width)]
-    lines += [_owner_line(holding, selected, block_size, width) for holding in held[:MOST_NAMES]]
+    lines += [
+        _owner_line(holding, selected, block_size, width, marks) for holding in held[:MOST_NAMES]
+    ]
     if len(held) > MOST_NAMES:
         lines.append(((f"and {fmt.count(len(held) - MOST_NAMES)} more", "dim"),))
     shown = next((holding for holding in held if holding.sequence.seq_id == selected), held[0])
@@ -118,17 +126,22 @@ def cell_facts(state: EngineState, index: BlockIndex, blocks: range, width: int)
     return [row(items, width, gap=3)]
 
 
-def names(state: EngineState, owners: Iterable[int], width: int) -> Line:
+def names(state: EngineState, owners: Iterable[int], width: int, marks: OwnerMarks) -> Line:
     """Returns the visible owners with their letters, as many as there is room for."""
     items: list[tuple[int, Line]] = []
     for seq_id in sorted(owners)[:MOST_NAMES]:
         if name := _name(state, seq_id):
-            items.append((len(items), (owner_mark(seq_id), (f" {name}", PLAIN))))
+            items.append((len(items), (marks.mark(seq_id), (f" {name}", PLAIN))))
     return row(items, width)
 
 
 def owner_table(
-    state: EngineState, index: BlockIndex, owners: Iterable[int], selected: int | None, width: int
+    state: EngineState,
+    index: BlockIndex,
+    owners: Iterable[int],
+    selected: int | None,
+    width: int,
+    marks: OwnerMarks,
 ) -> list[Line]:
     """Returns a line per visible owner: letter, name, number of blocks and their share."""
     lines: list[Line] = []
@@ -138,12 +151,13 @@ def owner_table(
     most = max(counts.values(), default=0)
     for seq_id in known[:MOST_NAMES]:
         if name := _name(state, seq_id):
-            own, style = owner_mark(seq_id)
-            chosen = SELECTED if seq_id == selected else (own, style)
-            room = max(width - 32, 8)
+            own, style = marks.mark(seq_id)
+            sign = CURSOR_MARK if seq_id == selected else " "
+            room = max(width - 33, 8)
             lines.append(
                 (
-                    chosen,
+                    (sign, "accent"),
+                    (own, style),
                     (" ", PLAIN),
                     *fitted(((name, "strong"),), room),
                     (f" {fmt.count(counts[seq_id]):>7} ", PLAIN),
@@ -153,7 +167,7 @@ def owner_table(
     if len(known) > MOST_NAMES:
         lines.append(((f"and {fmt.count(len(known) - MOST_NAMES)} more", "dim"),))
     if lines:
-        title = fitted((("  Owners on the map", "dim"),), max(width - 32, 8) + 2)
+        title = fitted((("   Owners on the map", "dim"),), max(width - 33, 8) + 3)
         lines.insert(0, (*title, (f" {'Blocks':>7}", "dim")))
     return lines
 
@@ -167,11 +181,17 @@ def _name(state: EngineState, seq_id: int) -> str:
 
 
 def _headline(
-    index: BlockIndex, block: int, held: list[Holding], block_size: int, unheld: str, width: int
+    index: BlockIndex,
+    block: int,
+    held: list[Holding],
+    block_size: int,
+    unheld: str,
+    width: int,
+    marks: OwnerMarks,
 ) -> Line:
     on_host = block >= index.num_device
     name = f"Host block {block - index.num_device}" if on_host else f"Block {block}"
-    sign, style = mark(index, block, None)
+    sign, style = mark(index, block, None, marks)
     if block < index.num_reserved:
         word = "reserved"
     elif not held:
@@ -193,15 +213,18 @@ def _headline(
     )
 
 
-def _owner_line(holding: Holding, selected: int | None, block_size: int, width: int) -> Line:
+def _owner_line(
+    holding: Holding, selected: int | None, block_size: int, width: int, marks: OwnerMarks
+) -> Line:
     request, sequence, group, position, num_blocks = holding
     sign, style = glyph(request, sequence)
     start = position * block_size
-    own = SELECTED if sequence.seq_id == selected else owner_mark(sequence.seq_id)
+    own = marks.mark(sequence.seq_id)
+    name_style = "accent" if sequence.seq_id == selected else "strong"
     where = f"logical block {position} of {num_blocks}"
     return row(
         [
-            (0, (own, (f" {safe_text(sequence_name(request, sequence))}", "strong"))),
+            (0, (own, (f" {safe_text(sequence_name(request, sequence))}", name_style))),
             (3, ((f"seq {sequence.seq_id}", "dim"),)),
             (0, ((where, PLAIN),)),
             (1, ((f"KV-cache group {group}", PLAIN),) if group else ()),

@@ -3,8 +3,9 @@
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
+from seqtop.tui.rendering.owner_marks import OwnerMarks
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.blocks.cells import BlockTexts, grid, pool_line, pools_of, shown_owners
+from seqtop.tui.screens.blocks.cells import BlockTexts, grid, pool_line, pools_of, row_owners
 from seqtop.tui.ui_state import Changes, UiState
 
 MAX_LINES = 1_000
@@ -32,8 +33,12 @@ class BlockMap(CellMap[int]):
         """The arrangement of the blocks in the last frame."""
         self._ui = ui
         self._texts = BlockTexts()
-        self._lines_of_cells: dict[int, tuple[Line, set[int]]] = {}
-        """The lines of cells of one column by number, each with the owners that it shows."""
+        self.marks = OwnerMarks()
+        """The letters and the styles of the owners in the last frame."""
+        self._lines_of_cells: dict[int, Line] = {}
+        """The lines of cells of one column by number."""
+        self._row_owners: dict[int, tuple[int | None, ...]] = {}
+        """The owners whose styles the cells of a row have, by the number of its first line."""
         self._lines_for: tuple[BlockGrid, int | None] | None = None
         """The grid and the selected sequence for which they were made."""
 
@@ -53,15 +58,19 @@ class BlockMap(CellMap[int]):
         changed = self._ui.blocks.take_changed()
         # Blocks leave the prefix cache without a change of owners, too.
         if changed is None or changes.touched is None or changes.ticked:
-            self._lines_of_cells.clear()
+            self._forget_lines()
         else:
             for block in changed:
-                self._lines_of_cells.pop(self.block_grid.line(block), None)
+                line = self.block_grid.line(block)
+                self._lines_of_cells.pop(line, None)
+                self._row_owners.pop(line, None)
         pools = pools_of(self.index.num_device, self.index.num_host)
         if changes.touched is None or self.block_grid.pools != pools:
             self._arrange()
         if self.cursor != before:
             self.reveal()
+        if self.marks.arrange(map(self._owners_on, self._visible_rows())):
+            self._lines_of_cells.clear()
         self.refresh_changed()
 
     @property
@@ -70,9 +79,14 @@ class BlockMap(CellMap[int]):
 
     def visible_owners(self) -> set[int]:
         """Returns the sequences whose styles visible cells have."""
+        return {
+            owner for y in self._visible_rows() for owner in self._owners_on(y) if owner is not None
+        }
+
+    def _visible_rows(self) -> range:
+        """Returns the first lines of the visible rows of cells."""
         top, lines = self.scroll_offset.y, self.block_grid.lines
-        rows = range(top - top % lines, top + self.size.height, lines)
-        return set().union(*map(self._owners_on, rows))
+        return range(top - top % lines, top + self.size.height, lines)
 
     def go_to(self, key: int) -> None:
         with self._ui.lock:
@@ -121,6 +135,11 @@ class BlockMap(CellMap[int]):
         single = self._ui.blocks.single_blocks
         self.block_grid = grid(num_device, num_host, width, height, single=single)
         self.set_height(self.block_grid.height)
+        self._forget_lines()
+
+    def _forget_lines(self) -> None:
+        self._lines_of_cells.clear()
+        self._row_owners.clear()
 
     def _first_held(self, block: int) -> int:
         """Returns the first block in use of the cell with `block`, or else the cell's first."""
@@ -142,23 +161,37 @@ class BlockMap(CellMap[int]):
     def _cells(self, y: int) -> Line:
         drawn, selected = self.block_grid, self._ui.cursor.seq_id
         if drawn.width > 1:  # such cells show the filled slots, which change at every step
-            return pool_line(drawn, self._ui.state, self.index, y, selected, self._texts)
-        return self._line_of_cells(y)[0]
-
-    def _owners_on(self, y: int) -> set[int]:
-        """Returns the owners that a line shows."""
-        if self.block_grid.width > 1:
-            return shown_owners(self.block_grid, self.index, y)
-        return self._line_of_cells(y)[1]
-
-    def _line_of_cells(self, y: int) -> tuple[Line, set[int]]:
-        """Returns a line of cells of one column, and the owners that it shows."""
-        key = self.block_grid, self._ui.cursor.seq_id
+            return self._line_of(y)
+        key = drawn, selected
         if self._lines_for != key or len(self._lines_of_cells) > MAX_LINES:
             self._lines_of_cells.clear()
             self._lines_for = key
-        cells = self._lines_of_cells.get(y)
-        if cells is None:
-            line = pool_line(key[0], self._ui.state, self.index, y, key[1], self._texts)
-            cells = self._lines_of_cells[y] = line, shown_owners(key[0], self.index, y)
-        return cells
+        line = self._lines_of_cells.get(y)
+        if line is None:
+            line = self._lines_of_cells[y] = self._line_of(y)
+        return line
+
+    def _line_of(self, y: int) -> Line:
+        return pool_line(
+            self.block_grid,
+            self._ui.state,
+            self.index,
+            y,
+            self._ui.cursor.seq_id,
+            self._texts,
+            self.marks,
+        )
+
+    def _owners_on(self, y: int) -> tuple[int | None, ...]:
+        """Returns the owners whose styles the cells of the row that begins with line `y` have."""
+        y = (
+            self.block_grid.line(self.block_grid.blocks(y).start)
+            if self.block_grid.blocks(y)
+            else y
+        )
+        owners = self._row_owners.get(y)
+        if owners is None:
+            if len(self._row_owners) > MAX_LINES:
+                self._row_owners.clear()
+            owners = self._row_owners[y] = row_owners(self.block_grid, self.index, y)
+        return owners

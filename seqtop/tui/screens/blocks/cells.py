@@ -6,6 +6,7 @@ have signs of their own. If a pool has more blocks than cells fit, a cell stands
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex, has_positions
@@ -13,11 +14,18 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import is_narrow, safe_text
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
-from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
-from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, owner_mark
+from seqtop.tui.rendering.cell_map import (
+    EDGE,
+    GROUP,
+    OUTLINE,
+    cell_row,
+    has_room_for_outline,
+    outlined,
+)
+from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, OwnerMarks
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
-MAX_PITCH = 16
+MAX_PITCH = 32
 """The most columns of a cell, with the gap after it."""
 MAX_EXAMINED = 100_000
 """The most blocks that cells for several blocks show at once; of larger pools, a part is visible.
@@ -37,6 +45,10 @@ LEAST_ROOM = 6
 """The columns in a cell from which on it shows the block's text."""
 MAX_TEXTS = 4_000
 """The texts of blocks that are kept."""
+PATTERN = "▚"
+"""The last line of a large cell whose owner has the style of a neighbour, in place of `EDGE`."""
+OUTLINED = ("□", "selected-edge")
+"""The sign in the legend for cells with an outline."""
 SHADES = "░▒▓█"
 """Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
 
@@ -76,7 +88,7 @@ def grid(
     return condensed._replace(span=max(min(span, most), 1))
 
 
-def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
+def mark(index: BlockIndex, block: int, selected: int | None, marks: OwnerMarks) -> StyledText:
     """Returns the sign of a block and its style."""
     owners = index.owners(block)
     if block < index.num_reserved:
@@ -85,13 +97,15 @@ def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
         return CACHED if block in index.cached else FREE
     if selected in owners:
         return SELECTED if len(owners) == 1 else SELECTED_SHARED
-    letter, style = owner_mark(next(iter(owners)))
+    letter, style = marks.mark(next(iter(owners)))
     if len(owners) > 1:
         return SHARED[0], style
     return (SWAPPED[0] if block >= index.num_device else letter), style
 
 
-def condensed_mark(index: BlockIndex, blocks: range, selected: int | None) -> StyledText:
+def condensed_mark(
+    index: BlockIndex, blocks: range, selected: int | None, marks: OwnerMarks
+) -> StyledText:
     """Returns the sign of a cell for several blocks: the share in use, in the first owner's style.
 
     The selected sequence comes before the others.
@@ -104,7 +118,7 @@ def condensed_mark(index: BlockIndex, blocks: range, selected: int | None) -> St
     shade = SHADES[-1] if full else SHADES[min(len(held) * 4 // len(blocks), 2)]
     if selected is not None and any(selected in owners for owners in held):
         return shade, "selected-edge"
-    return shade, f"{owner_mark(next(iter(held[0])))[1]}-edge"
+    return shade, f"{marks.mark(next(iter(held[0])))[1]}-edge"
 
 
 def fill(state: EngineState, index: BlockIndex, block: int) -> float:
@@ -182,6 +196,7 @@ def pool_line(
     y: int,
     selected: int | None,
     texts: BlockTexts,
+    marks: OwnerMarks,
 ) -> Line:
     """Returns line `y` of the map: in a row's first line the first block's number, then cells."""
     if grid.title(y) is not None:
@@ -193,29 +208,37 @@ def pool_line(
     sub_line = y - grid.line(blocks.start)
     label = f"{first if sub_line == 0 else '':>{grid.label - 1}} "
     if grid.span > 1:
-        return cell_row(label, [(condensed_mark(index, run, selected),) for run in grid.cells(y)])
+        return cell_row(
+            label, [(condensed_mark(index, run, selected, marks),) for run in grid.cells(y)]
+        )
+    has_outlines = has_room_for_outline(grid.width, grid.lines)
     return cell_row(
         label,
         [
             cell(
-                mark(index, block, selected),
+                mark(index, block, None if has_outlines else selected, marks),
                 fill(state, index, block) if grid.width > 1 else 1.0,
                 first + block - blocks.start,
                 grid,
                 sub_line,
                 text=_part(texts.text(state, index, block), grid, sub_line),
-                own="" if selected is None else owner_mark(selected)[1],
+                own="" if selected is None else marks.mark(selected)[1],
+                is_outlined=has_outlines and selected in index.owners(block),
+                has_pattern=any(map(marks.has_pattern, islice(index.owners(block), 1))),
             )
             for block in blocks
         ],
     )
 
 
-def shown_owners(grid: BlockGrid, index: BlockIndex, y: int) -> set[int]:
-    """Returns the sequences whose styles the cells of line `y` have."""
+def row_owners(grid: BlockGrid, index: BlockIndex, y: int) -> tuple[int | None, ...]:
+    """Returns for each cell of line `y` the sequence whose style it has."""
     if grid.span == 1:
-        return {next(iter(owners)) for owners in index.held(grid.blocks(y))}
-    return {next(iter(owners)) for cell in grid.cells(y) for owners in index.held(cell)[:1]}
+        return tuple(next(iter(index.owners(block)), None) for block in grid.blocks(y))
+    return tuple(
+        next((owner for owners in index.held(cell)[:1] for owner in owners), None)
+        for cell in grid.cells(y)
+    )
 
 
 def _part(text: str, grid: BlockGrid, sub_line: int) -> str:
@@ -236,6 +259,8 @@ def cell(
     *,
     text: str = "",
     own: str = "",
+    is_outlined: bool = False,
+    has_pattern: bool = False,
 ) -> Line:
     """Returns a line of a block's cell, with the gap after it.
 
@@ -247,6 +272,8 @@ def cell(
         sub_line: The number of the line in the cell.
         text: The text of the line, if it is not the first or the last one.
         own: The style of the selected sequence, whose blocks stand out from the others.
+        is_outlined: Whether the outermost columns and lines of the cell are an outline.
+        has_pattern: Whether its last line tells it apart from a neighbour of the same style.
     """
     glyph, style = sign
     body = f"{style}-fill" if style in OWNER_STYLES else style
@@ -255,7 +282,8 @@ def cell(
     width, gap = grid.width, " " * (grid.pitch - grid.width)
     filled = width if fill >= 1 else max(round(width * fill), 1)
     if grid.lines > 1 and sub_line == grid.lines - 1:
-        parts = [(EDGE * filled, f"{body}-edge"), (EDGE * (width - filled), "unheld-edge")]
+        edge = PATTERN if has_pattern else EDGE
+        parts = [(edge * filled, f"{body}-edge"), (EDGE * (width - filled), "unheld-edge")]
     elif sub_line > 0:
         text = f"{text:<{width}}"
         parts = [(text[:filled], body), (text[filled:], "unheld")]
@@ -264,7 +292,10 @@ def cell(
         text = f" {number}" if width >= digits + 3 else ""
         text = f"{text:<{width - 1}}"
         parts = [(glyph, style), (text[: filled - 1], body), (text[filled - 1 :], "unheld")]
-    return tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
+    line = tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
+    if is_outlined:
+        return outlined(line, 0, width, sub_line, grid.lines, *OUTLINE)
+    return line
 
 
 def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:
@@ -279,16 +310,22 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
 
 
 def legend(
-    index: BlockIndex, free_word: str, width: int, *, span: int, publishes_cached: bool = False
+    index: BlockIndex,
+    free_word: str,
+    width: int,
+    grid: BlockGrid,
+    *,
+    publishes_cached: bool = False,
 ) -> Line:
-    """Returns the meanings of the signs that can occur in cells of `span` blocks."""
-    single = span == 1
+    """Returns the meanings of the signs that can occur in the cells of a grid."""
+    span, single = grid.span, grid.span == 1
+    has_outlines = has_room_for_outline(grid.width, grid.lines)
     first = OWNER_STYLES[0]
     signs: Iterable[tuple[int, StyledText, str, bool]] = (
         (0, (SHADES, f"{first}-edge"), f"used of {span} blocks a cell", not single),
         (0, ("A", first), "owner", single),
-        (1, SELECTED, "selected", True),
-        (2, SELECTED_SHARED, "and shared", single),
+        (1, OUTLINED if has_outlines else SELECTED, "selected", True),
+        (2, SELECTED_SHARED, "and shared", single and not has_outlines),
         (1, SHARED, "shared", single),
         (1, CACHED, "cached", publishes_cached),
         (0, FREE, free_word, True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from textual.binding import Binding
 from textual.containers import Container, Vertical
@@ -26,6 +26,17 @@ from seqtop.tui.ui_state import Changes, UiState
 
 WIDE = 140
 """From this width on, the details are shown beside the map."""
+
+
+class Facts(LineView):
+    """The lines about a block, made anew when the width has changed."""
+
+    def __init__(self, update: Callable[[], None]) -> None:
+        super().__init__(id="pool-facts")
+        self._update = update
+
+    def on_resize(self) -> None:
+        self._update()
 
 
 class BlocksScreen(EngineScreen):
@@ -74,13 +85,19 @@ class BlocksScreen(EngineScreen):
         super().__init__(ui, title=title, tabs=tabs)
         self._pool = BlockMap(ui)
         self._legend = LineView(id="pool-legend")
-        self._facts = LineView(id="pool-facts")
+        self._facts = Facts(self._update_facts)
 
     def body(self) -> Iterable[Widget]:
-        yield Container(Vertical(self._legend, self._pool, id="pool"), self._facts, id="pool-body")
+        pool = self.panel(
+            Vertical(self._legend, self._pool, id="pool"),
+            TAB.title,
+            {"move.zoom": "one cell a block", "screen.block": "go to", "look.next-owner": "owner",
+             "look.block-before look.block-after": "its blocks"},
+            is_main=True,
+        )  # fmt: skip
+        yield Container(pool, self.panel(self._facts, "Block"), id="pool-body")
 
     def on_mount(self) -> None:
-        self._facts.border_title = "Block"
         self._pool.focus()
 
     def on_resize(self) -> None:
@@ -152,24 +169,30 @@ class BlocksScreen(EngineScreen):
         }
         publishes_cached = state.cached_blocks is not None
         drawn = self._pool.block_grid
-        signs = legend(
-            index, unheld_word(state), width, span=drawn.span, publishes_cached=publishes_cached
-        )
+        signs = legend(index, unheld_word(state), width, drawn, publishes_cached=publishes_cached)
         lines = [summary(index, counts, width), signs]
         beside = self.has_class("-beside")
         owners = self._pool.visible_owners()
         if not beside:
-            lines.append(names(state, owners, width))
+            lines.append(names(state, owners, width, self._pool.marks))
         self._legend.set_lines([((" ", ""), *line) for line in lines])
-        if self._facts.size:
-            room, cursor, selected = (
-                self._facts.text_width,
-                self._pool.cursor,
-                self.ui.cursor.seq_id,
-            )
-            about = facts(state, index, cursor, selected, room)
-            if len(index):
-                about = [*cell_facts(state, index, drawn.cell(cursor), room), *about]
-            if beside:
-                about = [*about, (), *owner_table(state, index, owners, selected, room)]
-            self._facts.set_lines(about)
+        self._update_facts()
+
+    def _update_facts(self) -> None:
+        """Updates the details of the block under the cursor, and the list of owners."""
+        if not self._facts.size:
+            return
+        state, index, cursor = self.ui.state, self._pool.index, self._pool.cursor
+        room, selected = self._facts.text_width, self.ui.cursor.seq_id
+        about = facts(state, index, cursor, selected, room, self._pool.marks)
+        if len(index):
+            cell = self._pool.block_grid.cell(cursor)
+            about = [*cell_facts(state, index, cell, room), *about]
+        if self.has_class("-beside"):
+            owners = self._pool.visible_owners()
+            about = [
+                *about,
+                (),
+                *owner_table(state, index, owners, selected, room, self._pool.marks),
+            ]
+        self._facts.set_lines(about)

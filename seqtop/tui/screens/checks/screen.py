@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
@@ -70,11 +71,12 @@ class ChecksScreen(EngineScreen):
         self.findings = Findings(ui)
 
     def body(self) -> Iterable[Widget]:
-        yield self._summary
-        yield self._titles
-        yield self.findings
-        yield self._hint
-        yield self._about
+        findings = Vertical(
+            self._summary, self._titles, self.findings, self._hint, id="checks-findings"
+        )
+        keys = {"time.check-before time.check-after": "failed check"}
+        yield self.panel(findings, TAB.title, keys, is_main=True)
+        yield self.panel(self._about, "Finding", {"time.finding": "go there"})
 
     def on_mount(self) -> None:
         self.findings.focus()
@@ -89,7 +91,7 @@ class ChecksScreen(EngineScreen):
 
     def update(self, changes: Changes) -> None:
         checker = self.ui.checks.checker
-        width = max(self.app.size.width - 2, 1)
+        width = self.line_width
         has_findings = checker is not None and checker.num_findings > 0
         for widget in (self._titles, self.findings, self._about):
             widget.display = has_findings
@@ -125,12 +127,12 @@ class ChecksScreen(EngineScreen):
             self.post_message(self.Chosen(located))
 
     def _describe(self) -> None:
-        width = max(self.app.size.width - 2, 1)
+        width = self.line_width
         self._about.set_lines(_indented(about(self.findings.selected, width)))
 
     def _show_hint(self, text: str, *tables: Sequence[Line]) -> None:
         """Shows a text in the middle, and below it the first of `tables` that has room."""
-        width = max(self.app.size.width - 2, 1)
+        width = self.line_width
         lines: list[Line] = [
             ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
         ]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.markup import escape
 from textual.binding import Binding
+from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -30,7 +31,7 @@ TALL_FOR_LATENCIES = 20
 """From this height on, latencies are shown below the list."""
 TALL_FOR_CHARTS = 24
 """From this height on, charts are shown below the list, too."""
-LEAST_ROWS = 4
+LEAST_ROWS = 3
 
 
 class FleetScreen(TabbedScreen):
@@ -60,6 +61,8 @@ class FleetScreen(TabbedScreen):
         self._sums = sums
         self._filter = FilterBar(parse_engine_filter, EXAMPLES)
         self._rows = FleetRows(engines)
+        titles = ColumnTitles(lambda width: header(cells.arrange(width), gap="  "))
+        self._table = Vertical(titles, self._rows, id="fleet-table")
         self._charts = Charts(
             engines.ui, Viewport(), STRIP_CHARTS, id="fleet-charts", has_axis=False
         )
@@ -68,10 +71,11 @@ class FleetScreen(TabbedScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self._filter
-        yield ColumnTitles(lambda width: header(cells.arrange(width), gap="  "))
-        yield self._rows
-        yield self._charts
-        yield self._latency
+        yield self.panel(
+            self._table, "Engines", {"screen.look": "show", "find.sort": "sort"}, is_main=True
+        )
+        yield self.panel(self._charts, "")
+        yield self.panel(self._latency, "Latencies")
 
     def on_mount(self) -> None:
         self._rows.focus()
@@ -93,7 +97,8 @@ class FleetScreen(TabbedScreen):
         rows.sort()
         rows.set_height(rows.num_rows)
         # The charts take the lines that the rows leave.
-        rows.styles.height = max(rows.num_rows, LEAST_ROWS) if self._charts.display else None
+        height = 1 + max(rows.num_rows, LEAST_ROWS) + self._table.gutter.height
+        self._table.styles.height = height if self._charts.display else None
         rows.refresh_changed()
         self._filter.show_count(rows.num_rows, len(self._engines))
         self._sums.set_lines([self._line()])
@@ -139,7 +144,7 @@ class FleetScreen(TabbedScreen):
             # Engines of one name differ by their endpoints, which small terminals do not list.
             name = escape(safe_line(f"{info.engine_id} · {endpoint}" if info else endpoint))
             self._charts.border_title = name
-            self._latency.border_title = "" if self._charts.display else name
+            self._latency.border_title = "Latencies" if self._charts.display else name
             self._latency.set_lines(
                 latency_lines(ui.latencies.slo, ui.measured, self._latency.text_width)
             )

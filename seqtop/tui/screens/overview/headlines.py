@@ -50,7 +50,7 @@ class Headlines(LineView):
 
     def update(self) -> None:
         """Draws the sentences. Called under the lock of `ui`."""
-        ui, width = self._ui, max(self.app.size.width - 2, 10)
+        ui, width = self._ui, max(self.app.size.width - 4, 10)  # inside of a frame
         window = self._charts.window
         position = ui.time_travel.position if ui.paused else None
         shown = ui.second, position, window.start, window.cell, width, len(ui.step_series) > 0

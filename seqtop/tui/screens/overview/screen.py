@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.containers import Vertical
 from textual.widget import Widget
 
 from seqtop.tui import seek
@@ -48,8 +49,13 @@ class OverviewScreen(ViewportScreen):
         return self._charts
 
     def body(self) -> Iterable[Widget]:
-        yield self._charts
-        yield self._headlines
+        yield self.panel(
+            Vertical(self._charts, self._headlines, id="overview-panel"),
+            TAB.title,
+            {"look.closer look.wider": "zoom", "look.earlier look.later": "move", "look.all": "all",
+             "look.now": "now", "time.drop time.drop-on": "change"},
+            is_main=True,
+        )  # fmt: skip
 
     def on_mount(self) -> None:
         self._charts.focus()

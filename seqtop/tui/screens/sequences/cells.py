@@ -119,16 +119,19 @@ def _signed(text: str) -> str:
 
 
 def header(columns: tuple[Field, ...], sort_key: str, *, descending: bool) -> Line:
-    """Returns the line of titles. An arrow stands after the title of the sorted column."""
+    """Returns the line of titles. An arrow stands beside the title of the sorted column."""
     spans: list[StyledText] = []
     for column in columns:
-        text, arrow = column.aligned(column.title), " "
-        is_sorted = column.key == sort_key
+        text, is_sorted = column.title, column.key == sort_key
         if is_sorted:
             arrow = "▼" if descending else "▲"
-            if not column.right:
-                text, arrow = column.aligned(column.title + arrow), " "
-        spans.append((text + arrow, "accent" if is_sorted else PLAIN))
+            # On the side of the free cells, where it touches no other title.
+            text = arrow + text if column.right else text + arrow
+        text = column.aligned(text)
+        if len(text) > column.width:  # the arrow takes the gap before the column
+            spans[-1:] = [(before[:-1], style) for before, style in spans[-1:]]
+            text = text if spans else column.title
+        spans.append((text + " ", "accent" if is_sorted else PLAIN))
     return tuple(spans)
 
 

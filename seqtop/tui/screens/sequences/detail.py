@@ -30,6 +30,8 @@ from seqtop.tui.screens.sequences.wait_tree import WaitTree
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TABS = ("Text", "Blocks", "Timeline", "Tokens", "Latency", "Waits for", "Raw")
+LEAST_PARTS = 4
+"""The lines of the pane that the sentence leaves: the headline, tabs and two lines below."""
 _TEXT, _TOKENS, LATENCY, WAITS, _RAW = 0, 3, 4, 5, 6
 _ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, WAITS, _RAW)
 """The parts that are shown one at a time, even where all others are shown."""
@@ -129,7 +131,7 @@ class Detail(Vertical):
             self.show(EVERYTHING)
 
     def on_mount(self) -> None:
-        self.border_title = "Sequence"
+        self._summary.border_title = "Sequence"
         self.turn_to(0)
 
     def on_resize(self) -> None:
@@ -144,7 +146,7 @@ class Detail(Vertical):
     def _update_summary(self) -> None:
         if not self.size:
             return
-        width = max(self.size.width - 2, 1)
+        width = max(self._summary.size.width - 2, 1)
         selection = self._ui.selection
         if selection is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
@@ -154,10 +156,12 @@ class Detail(Vertical):
         status = status_sentence(self._ui.state, self._ui.view, sequence)
         sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
         breaks = wrap(sentence, width)
-        # Half of the pane: the answer stands in the sentence, so it is cut last.
-        height = 1 + min(len(breaks), max(self.size.height // 2, 2))
-        if self._summary_height != height:
-            self._summary.styles.height = self._summary_height = height
+        # The answer stands in the sentence, so the parts below it leave it all but their tabs and
+        # a line.
+        height = 1 + min(len(breaks), max(self.size.height - LEAST_PARTS, 2))
+        outer = height + self._summary.gutter.height
+        if self._summary_height != outer:
+            self._summary.styles.height = self._summary_height = outer
         lines = [headline(*selection, width)]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
         if len(breaks) >= height:  # the end of the sentence is cut off

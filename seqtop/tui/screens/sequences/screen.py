@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
-from textual.containers import Container
+from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
@@ -35,14 +35,16 @@ WIDE = 160
 TALL = 30
 """From this height on, it is shown below the table by default."""
 TALL_FOR_CHARTS = 45
-"""From this height on, charts are shown above the table."""
+"""From this height on, charts are shown below the table."""
 TALL_FOR_LATENCIES = 55
 """From this height on, in wide terminals, latencies are shown below the table by default."""
 FILTER_EXAMPLES = "text  re:/regex/  status:waiting  prompt>1000  -status:stop"
-LEAST_LIST, MOST_BELOW = 4, 18
+LEAST_CHARTS = 11
+"""The lines of the charts and their frame below a long table."""
+LEAST_LIST, MOST_BELOW = 4, 20
 """Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
 unless the user has resized it."""
-USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
+USUAL_SHARE, USUAL_SHARE_BESIDE = 50, 36
 """Percent that the pane takes below and beside the table; the style sheet has the same values."""
 
 
@@ -131,15 +133,32 @@ class SequencesScreen(EngineScreen):
         super().__init__(ui, title=title, tabs=tabs)
         self._filter = FilterBar(parse, FILTER_EXAMPLES)
         self._search = FilterBar(parse, FILTER_EXAMPLES, "search")
-        self._table = SequenceTable(ui)
-        self._detail = Detail(ui)
-        self._body = Body(self._table, self._detail, id="body")
-        self._latency = LatencyPanel(ui)
-        self._strip = Charts(ui, Viewport(), STRIP_CHARTS, id="strip", has_axis=False)
+        self._table = self.panel(
+            SequenceTable(ui),
+            TAB.title,
+            {"find.sort": "sort", "find.reverse": "reverse", "find.columns": "columns",
+             "find.tree": "tree", "find.search": "search"},
+            is_main=True,
+        )  # fmt: skip
+        self._detail = self.panel(
+            Detail(ui),
+            "Sequence",
+            {"look.before look.after": "part", "look.larger look.smaller": "size",
+             "look.detail": "hide"},
+        )  # fmt: skip
+        self._latency = self.panel(LatencyPanel(ui), "Latencies", {"look.latency": "hide"})
+        self._strip = self.panel(
+            Charts(ui, Viewport(), STRIP_CHARTS, id="strip", has_axis=False),
+            "Throughput",
+            {"screen.overview": "more"},
+        )
         self._strip.can_focus = False
+        self._list = Vertical(self._table, self._strip, id="list")
+        self._table_height: int | None = None
+        """The lines of the table, if the charts take the others."""
+        self._body = Body(self._list, self._detail, id="body")
 
     def body(self) -> Iterable[Widget]:
-        yield self._strip
         yield self._body
         yield self._latency
 
@@ -175,6 +194,7 @@ class SequencesScreen(EngineScreen):
         self._table.titles.refresh_changed()
         self._table.rows.show()
         self._table.hint.update()
+        self._share_height()
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
         self._show_counts()
@@ -416,6 +436,17 @@ class SequencesScreen(EngineScreen):
         self._table.titles.refresh_changed()
         self.show_all()
 
+    def _share_height(self) -> None:
+        """Gives the charts below a short table the lines that the table leaves."""
+        styles, room = self._table.styles, self._list.size.height
+        wanted = None
+        if self._strip.display and room:
+            titles_and_frame = 1 + self._table.gutter.height
+            wanted = min(self._table.rows.num_rows + titles_and_frame, room - LEAST_CHARTS)
+            wanted = max(wanted, LEAST_LIST + titles_and_frame)
+        if wanted != self._table_height:
+            styles.height = self._table_height = wanted
+
     def _place(self) -> None:
         """Places the detail pane where there is room for it."""
         width, height = self.app.size
@@ -428,10 +459,12 @@ class SequencesScreen(EngineScreen):
         share, styles = self.ui.preferences.detail_share, self._detail.styles
         styles.width = f"{share}%" if share and beside else None
         styles.height = f"{share}%" if share and not beside and not alone else None
-        most = max((self._body.size.height or height) - LEAST_LIST, 1)
+        frame = self._table.gutter.height
+        most = max((self._body.size.height or height) - LEAST_LIST - frame, 1)
         below = not beside and not alone
         styles.max_height = (most if share else min(most, MOST_BELOW)) if below else None
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
+        self._share_height()
         with self.ui.lock:
             self._detail.show(EVERYTHING)

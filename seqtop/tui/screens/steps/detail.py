@@ -29,6 +29,8 @@ MAX_SENTENCES = 4
 
 _RESTARTED = "The engine was restarted before this step: step numbers begin again."
 _NOT_SHOWN = -1
+LEAST_LINES, MOST_LINES = 8, 24
+"""The lines of the pane, with its frame. Within them, it has as many as a step needs."""
 
 
 class StepDetail(Vertical):
@@ -36,11 +38,13 @@ class StepDetail(Vertical):
 
     def __init__(self, ui: UiState, log: StepLog) -> None:
         super().__init__(id="step-detail")
-        self.border_title = "Step"
         self._log = log
         self._facts = LineView(id="step-facts")
         self.members = Members(ui)
         self._position: int | None = _NOT_SHOWN
+        self._tallest = 0
+        """The most lines that a step has needed at this width."""
+        self._width = 0
 
     def compose(self) -> ComposeResult:
         yield self._facts
@@ -63,9 +67,17 @@ class StepDetail(Vertical):
         lines = facts(step, info, width, figures=figures, restarted=restarted)
         self._facts.styles.height = min(len(lines), max(self.size.height - 3, 1))
         self._facts.set_lines(lines)
-        self.members.set_members(tuple(members(step)))
+        batch = tuple(members(step))
+        self.members.set_members(batch)
+        # The pane does not shrink: its border would move with the cursor.
+        needed = len(lines) + self.members.gutter.height + len(batch) + self.gutter.height
+        if needed > self._tallest:
+            self._tallest = needed
+            self.styles.max_height = min(max(needed, LEAST_LINES), MOST_LINES)
 
     def on_resize(self) -> None:
+        if self._width != self.size.width:  # lines are broken anew
+            self._width, self._tallest = self.size.width, 0
         position, self._position = self._position, _NOT_SHOWN
         if position != _NOT_SHOWN:
             with self.members.ui.lock:

@@ -47,8 +47,9 @@ class StepsScreen(EngineScreen):
         return self._step_log
 
     def body(self) -> Iterable[Widget]:
-        yield self._table
-        yield self._detail
+        yield self.panel(self._table, TAB.title, {"time.here": "go there"}, is_main=True)
+        keys = {"move.next": "its sequences", "look.detail": "hide"}
+        yield self.panel(self._detail, "Step", keys)
 
     def on_mount(self) -> None:
         self._table.rows.focus()

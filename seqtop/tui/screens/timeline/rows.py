@@ -1,6 +1,7 @@
 """The rows of the timeline, one per request, and the time axis above them."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from seqtop.sequence import SequenceStatus, latency
@@ -26,6 +27,10 @@ POSITION_MARK: StyledText = ("│", "accent")
 _FIGURE = 7
 _NAME, _LONG_NAME = 12, 20
 _WIDE = 120
+_MAX_LINES = 3
+"""The most lines of a row, of which the last one is blank."""
+_BELOW = str.maketrans({"▆": "█", "↺": "▒", "⇄": "▚"})
+"""The signs of a bar on its second line: without the gap above a decode, and without marks."""
 _LEAST_STEP = 3
 """The fewest cells between two steps for which steps have ticks."""
 
@@ -107,6 +112,7 @@ class TimelineRows(SequenceRows):
             self._bars.clear()
         if self.by_arrival:
             self._arrange(changes)
+        self.row_lines = min(max(self.size.height // max(self.num_rows, 1), 1), _MAX_LINES)
         self.show()
         if has_moved:
             self.reveal_selected()
@@ -138,8 +144,15 @@ class TimelineRows(SequenceRows):
             pair = self._ui.sequence(key)
             end = pair[0].spans[-1].end if pair else None
             if pair and (end is None or end >= self._window.start):
-                self.scroll_to(y=row_index, animate=False, force=True)
+                self.scroll_to(y=row_index * self.row_lines, animate=False, force=True)
                 return
+
+    def more_lines(self, key: int) -> Sequence[Line]:
+        line = self.line(key)  # its bar is known now
+        bar = self._bars[key][1] if line else ()
+        left: StyledText = (" " * (self.layout_columns.name + 3), PLAIN)
+        lower = (left, *((text.translate(_BELOW), style) for text, style in bar))
+        return (lower, ())[: self.row_lines - 1]
 
     def line(self, key: int) -> Line:
         pair = self._ui.sequence(key)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.containers import Vertical
 from textual.widget import Widget
 
 from seqtop.state.fields import FIELDS
@@ -64,11 +65,15 @@ class TimelineScreen(ViewportScreen):
         return self._rows
 
     def body(self) -> Iterable[Widget]:
-        yield self._charts
-        yield self._axis
-        yield self._hint
-        yield self._rows
-        yield self._legend
+        yield self.panel(
+            Vertical(
+                self._charts, self._axis, self._hint, self._rows, self._legend, id="timeline-panel"
+            ),
+            TAB.title,
+            {"look.closer look.wider": "zoom", "look.earlier look.later": "move",
+             "time.own-before time.own-after": "its preemptions", "find.order": "order"},
+            is_main=True,
+        )  # fmt: skip
 
     def on_mount(self) -> None:
         self._rows.focus()
@@ -79,7 +84,7 @@ class TimelineScreen(ViewportScreen):
         self._legend.display = height >= TALL
         self._charts.display = height >= TALL_FOR_CHARTS
         self._charts.styles.height = min(max(height // 6, 3), 10)
-        self._legend.set_lines([((" ", ""), *legend(max(self.app.size.width - 2, 1)))])
+        self._legend.set_lines([((" ", ""), *legend(self.line_width))])
         self.show_all()
 
     def update(self, changes: Changes) -> None:

@@ -67,7 +67,7 @@ MOVES = [
 
 
 def test_moving(app: SeqtopApp) -> None:
-    with play(app, (80, 24)) as pilot:
+    with play(app, (80, 27)) as pilot:
         pilot.press("2")
         for keys, block in MOVES:
             pool(app).go_to(0)

@@ -5,7 +5,7 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.rendering.owner_marks import owner_mark
+from seqtop.tui.rendering.owner_marks import OwnerMarks, owner_mark
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.blocks.cells import FREE, BlockTexts, cell, condensed_mark, grid
 from tests.support.block_screen import pool, sequence
@@ -69,16 +69,16 @@ def test_a_cell_for_several_blocks_shows_how_many_are_used() -> None:
     index = BlockIndex()
     index.rebuild(source.state)
     one, two = (source.state.requests[name].seq_ids[0] for name in ("one", "two"))
-    blocks = range(20)
+    blocks, marks = range(20), OwnerMarks()
     first = min(index.blocks(one) + index.blocks(two))
     owner = next(iter(index.owners(first)))
     style = owner_mark(owner)[1]
-    assert condensed_mark(index, blocks, None) == ("░", f"{style}-edge")
-    assert condensed_mark(index, blocks, two) == ("░", "selected-edge")
+    assert condensed_mark(index, blocks, None, marks) == ("░", f"{style}-edge")
+    assert condensed_mark(index, blocks, two, marks) == ("░", "selected-edge")
     run = range(min(index.blocks(two)), max(index.blocks(two)) + 1)
-    assert condensed_mark(index, run, None) == ("█", f"{owner_mark(two)[1]}-edge")
+    assert condensed_mark(index, run, None, marks) == ("█", f"{owner_mark(two)[1]}-edge")
     unheld = range(max(index.blocks(one) + index.blocks(two)) + 1, 20) or range(first)
-    assert condensed_mark(index, unheld, None) == FREE
+    assert condensed_mark(index, unheld, None, marks) == FREE
 
 
 def test_a_wide_cell_is_coloured_as_far_as_its_slots_are_filled() -> None:

@@ -22,7 +22,7 @@ def test_it_begins_with_all_of_them(fleet: SeqtopApp) -> None:
         assert "3 engines, 2 live" in lines[0]
         assert "F Fleet" in lines[1]
         for line, name, state in zip(
-            lines[3:6],
+            lines[4:7],
             ("demo", "rank-1", "tcp://10.0.0.7"),
             ("LIVE", "LIVE", "CONNECTING"),
             strict=True,
@@ -139,7 +139,7 @@ def test_engines_are_filtered(fleet: SeqtopApp) -> None:
 
 def test_the_engine_under_the_cursor_is_shown_below(fleet: SeqtopApp) -> None:
     with play(fleet, (120, 40)) as pilot:
-        assert "─demo · ipc:" in screen(fleet)
+        assert "─ demo · ipc:" in screen(fleet)
         assert "p50 each second" in screen(fleet)
         pilot.press("down")
         until(pilot, lambda: "─rank-1 · ipc:" in screen(fleet))

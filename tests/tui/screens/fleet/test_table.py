@@ -4,7 +4,7 @@ from seqtop.live.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.wire.messages import RequestArrived
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import inside, play, screen, until
 from tests.support.scripted import ScriptedSource
 
 
@@ -12,7 +12,7 @@ def test_changes_of_other_engines_are_seen(fleet: SeqtopApp, sources: list[Scrip
     with play(fleet, (120, 24)) as pilot:
 
         def row() -> str:
-            return screen(fleet).splitlines()[4]
+            return inside(screen(fleet).splitlines())[5]
 
         sources[1].apply(
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
@@ -30,8 +30,8 @@ def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: Seqtop
         assert fleet.engines.shown_index == 2
         assert (rows.cursor_row, rows.is_selected(2), rows.is_selected(0)) == (2, True, False)
         pilot.pause()
-        assert "─tcp://10.0.0.7:5557" in screen(fleet)
-        lines = screen(fleet).splitlines()[3:6]
+        assert "─ tcp://10.0.0.7:5557" in screen(fleet)
+        lines = inside(screen(fleet).splitlines())[4:7]
         assert [line.startswith("▌") for line in lines] == [False, False, True]
         rows.filter = lambda ui: ui is not fleet.engines.all[2]
         rows.sort()

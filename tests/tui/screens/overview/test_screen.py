@@ -4,7 +4,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from tests.support.piloting import notices, play, screen, until, words
+from tests.support.piloting import notices, play, rows, screen, until, words
 from tests.support.questions import question_run
 from tests.support.scripted import Script, ScriptedSource, scene
 from tests.support.simulated_engine import START
@@ -17,7 +17,7 @@ def an_app() -> SeqtopApp:
 
 
 def line_of(app: SeqtopApp, title: str) -> str:
-    return next(line for line in screen(app).splitlines() if line.startswith(f" {title}"))
+    return next(line for line in rows(app) if line.startswith(f" {title}"))
 
 
 def test_one_key_shows_charts_of_everything_on_one_axis() -> None:

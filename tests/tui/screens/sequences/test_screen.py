@@ -12,7 +12,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.table import Rows, SequenceTable
-from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.piloting import notices, play, rows, screen, selected, until
 from tests.support.scripted import ScriptedSource, scene
 
 
@@ -116,12 +116,12 @@ def test_the_rows_of_a_lost_engine_age(source: ScriptedSource) -> None:
     with play(app, (200, 60)) as pilot:
         table = app.screen.query_one(SequenceTable)
         assert not table.has_class("-stale")
-        (row,) = (line for line in screen(app).splitlines() if "req-1 " in line)
+        (row,) = (line for line in rows(app) if line[1:].startswith("req-1 "))
         source.connect(ConnectionState.LOST)
         clock[0] += 754
         app.draw()
         until(pilot, lambda: "12m 34s" in screen(app))
-        (aged,) = (line for line in screen(app).splitlines() if "req-1 " in line)
+        (aged,) = (line for line in rows(app) if line[1:].startswith("req-1 "))
         assert aged != row
         assert table.rows.styles.text_opacity < 1
         source.connect(ConnectionState.LIVE)

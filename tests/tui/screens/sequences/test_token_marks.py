@@ -9,7 +9,7 @@ from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.token_marks import TokenMarks
 from seqtop.tui.screens.sequences.transcript import Transcript
 from seqtop.tui.settings import Marking
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, rows, screen
 from tests.support.scripted import Script, ScriptedSource
 
 WIDTHS = st.integers(2, 30)
@@ -34,7 +34,7 @@ def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
         assert "Once upon aOnce" in screen(app)
         pilot.press("i", *["right_square_bracket"] * 3)
         assert app.ui.preferences.marking == "plain"
-        lines = [line.split()[:3] for line in screen(app).splitlines()]
+        lines = [line.split()[:3] for line in rows(app)]
         assert ["3", "4", "a"] in lines
         assert ["2", "3", "upon"] in lines
         assert ["1", "2", fmt.UNKNOWN] in lines

@@ -6,15 +6,15 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.messages import SequenceUpdate
 from tests.support import events
-from tests.support.piloting import notices, play, screen
+from tests.support.piloting import notices, play, rows
 from tests.support.scripted import Script, ScriptedSource
 
 
 def names(app: SeqtopApp) -> list[str]:
     """The text of the first column, without the cursor's mark."""
-    lines = screen(app).splitlines()
+    lines = rows(app)
     first = next(index for index, line in enumerate(lines) if line.startswith(" Request"))
-    return [re.split("  | [●◐○]", line[1:20])[0].rstrip() for line in lines[first + 1 : -1]]
+    return [re.split("  | [●◐○]", line[1:20])[0].rstrip() for line in lines[first + 1 : -2]]
 
 
 def beams() -> Script:

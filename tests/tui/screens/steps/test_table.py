@@ -5,7 +5,7 @@ import pytest
 from seqtop.history.playback import Playback
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
-from tests.support.piloting import play, screen
+from tests.support.piloting import inside, play, screen
 from tests.support.scripted import Script, ScriptedSource, engine_info
 from tests.support.steps_screen import opened, recorded, step_at
 
@@ -76,7 +76,8 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
     with play(app, (width, 40)) as pilot:
         rows = opened(app, pilot)
-        listed = [line for line in screen(app).splitlines() if "engine restarted;" in line]
+        lines = inside(screen(app).splitlines())
+        listed = [line for line in lines if "engine restarted;" in line]
         assert [line.split()[0] for line in listed] == ["0"]
         assert step_at(app, rows.cursor) == 1
         sentence = "The engine was restarted before this step"
