@@ -2,7 +2,8 @@
 
 It does as little as possible: for each step it copies references and integers, never iterates over
 the whole waiting queue, never waits for the device, and leaves all further computations to the
-other process.
+other process. The exception is the whole state, which a publisher needs at the start of the
+observation and after a loss: it has the content of the radix tree.
 
 With the overlap loop, SGLang launches a batch before it processes the results of the one before.
 What is reported then of a request is what the scheduler has at that time, with the launched batch.
