@@ -142,4 +142,4 @@ def test_the_engine_under_the_cursor_is_shown_below(fleet: SeqtopApp) -> None:
         assert "─ demo · ipc:" in screen(fleet)
         assert "p50 each second" in screen(fleet)
         pilot.press("down")
-        until(pilot, lambda: "─rank-1 · ipc:" in screen(fleet))
+        until(pilot, lambda: "─ rank-1 · ipc:" in screen(fleet))
