@@ -65,7 +65,8 @@ def report(engine: Any, title: str) -> None:
 
 def test_admission_stops_while_the_cache_is_free(is_patched: bool) -> None:
     """vllm#53130: as many requests are counted as active as may be, and none of them exists."""
-    with stepped(make_core(), {"no-progress", "wait-reason"} if is_patched else ()) as engine:
+    rules = {"no-progress", "wait-reason", "orphan"} if is_patched else set()
+    with stepped(make_core(), rules) as engine:
         for number in range(20):
             engine.add(f"req-{number}", prompt(number))
         engine.step()
@@ -108,9 +109,9 @@ def test_prompt_larger_than_the_pool(is_patched: bool, monkeypatch: pytest.Monke
         "vllm.v1.core.kv_cache_planning._check_enough_kv_cache_memory", lambda *_: None
     )
     core = make_core(num_gpu_blocks_override=8)
-    with stepped(core, {"never-fits"} if is_patched else ()) as engine:
+    with stepped(core, {"never-fits", "orphan"} if is_patched else ()) as engine:
         engine.add("plain", prompt(1))
-        engine.add("large", [400] * (130 if is_patched else 100))
+        engine.add("large", [400] * (130 if is_patched else 80))
         for _ in range(60):
             engine.step()
         report(engine, "a prompt larger than the pool")
@@ -143,7 +144,7 @@ def test_preempted_request_is_overtaken(is_patched: bool, monkeypatch: pytest.Mo
     if is_patched:
         monkeypatch.setattr(Scheduler, "_preempt_request", preempt)
     core = make_core(num_gpu_blocks_override=20)
-    with stepped(core, {"overtaken"} if is_patched else ()) as engine:
+    with stepped(core, {"overtaken", "orphan"} if is_patched else ()) as engine:
         engine.is_queue_known = not is_patched
         for number in range(40):
             engine.add(f"req-{number}", [400 + number] * 30, max_tokens=40)
