@@ -111,7 +111,7 @@ def test_figures_that_an_engine_cannot_give_are_marked_and_explained(
     reasons = {"hit": "the scheduler has no such thing", "cached_blocks": "it does not count them"}
     source.state.info = msgspec.structs.replace(source.state.info, not_available=reasons)
     source.state.stats = msgspec.structs.replace(source.state.stats, num_cached_blocks=None)
-    with play(app, (200, 60)) as pilot:
+    with play(app, (240, 60)) as pilot:
         source.replace(source.state)
         until(pilot, lambda: "n/a cached" in screen(app))
         rows = [line for line in screen(app).splitlines() if "● running" in line[:40]]
