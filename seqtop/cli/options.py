@@ -200,10 +200,12 @@ def parse_columns(text: str) -> list[str]:
 
 def parse_group_key(text: str) -> str:
     """Parses a key that requests are grouped by. Raises `argparse.ArgumentTypeError`."""
-    from seqtop.state.groups import KEYS
+    from seqtop.state.groups import GroupKeyError, name_by
 
-    if text not in KEYS:
-        raise argparse.ArgumentTypeError(f"cannot group by {text!r}: there are {', '.join(KEYS)}")
+    try:
+        name_by(text)
+    except GroupKeyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

@@ -42,6 +42,7 @@ def add_command(commands: Commands) -> None:
     add_source(show)
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the whole state as one JSON document")
+    form.add_argument("--csv", action="store_true", help="with --by: the groups as CSV")
     form.add_argument("--text", action="store_true", help="the table as plain text (default)")
     show.add_argument(
         "--at", type=int, metavar="STEP", help="of a recording: the state at the end of this step"
@@ -75,7 +76,7 @@ def add_command(commands: Commands) -> None:
         metavar="KEY",
         help="a row for each group of requests instead of each sequence, the one with the most KV"
         " blocks first: by prefix (the id up to its first separator, such as -), status, stage,"
-        " prio, why or lora",
+        " prio, why, lora, or what an expression finds in the id (re:/user-(\\d+)/)",
     )
     following = show.add_argument_group("following")
     following.add_argument(
@@ -136,6 +137,8 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "--compare needs --at: the step to compare with"
     if options.compare is not None and (has_rows or options.sort):
         return "--compare prints differences: --columns, --filter and --sort are for the table"
+    if options.csv and options.by is None:
+        return "--csv needs --by; seqtop export --csv writes a row for each sequence"
     if options.by is not None and (options.columns or options.sort):
         return "--by has columns and an order of its own: --columns and --sort are for sequences"
     if options.by is not None and (options.follow or options.compare is not None):
@@ -227,6 +230,8 @@ def _groups(state: EngineState, options: argparse.Namespace) -> str:
     from seqtop.state.filter import NO_FILTER
     from seqtop.state.groups import group_by
 
+    if options.csv:
+        return groups.as_csv(group_by(state, options.by, options.filter or NO_FILTER), options.by)
     form = groups.as_json if options.json else groups.as_text
     num_used = None if state.stats is None else state.stats.num_used_blocks
     return form(group_by(state, options.by, options.filter or NO_FILTER), options.by, num_used)

@@ -1,19 +1,22 @@
-"""Groups of requests as plain text and as JSON (`seqtop show --by`)."""
+"""Groups of requests as plain text, JSON and CSV (`seqtop show --by`)."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 
 import msgspec
 from rich.cells import cell_len
 
+from seqtop.export.csv_rows import cell
 from seqtop.state.groups import Group
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 
 _TITLES = (
     *("Requests", "Running", "Waiting", "Blocks", "KV", "Prompt", "Out", "Pre", "Waited"),
-    "TTFT p50",
+    *("TTFT p50", "Harm"),
 )
 
 
@@ -42,6 +45,16 @@ def as_json(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> s
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
+def as_csv(groups: Sequence[Group], key: str) -> str:
+    """Returns the same as CSV, with the names of JSON and the key as the title of the names."""
+    names = [field.name for field in msgspec.structs.fields(Group)]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([cell(key), *names[1:]])
+    writer.writerows([cell(getattr(group, name)) for name in names] for group in groups)
+    return file.getvalue().removesuffix("\n")
+
+
 def _cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
     share = fmt.percent(group.num_blocks, num_used_blocks) if num_used_blocks else ""
     numbers = (
@@ -50,4 +63,4 @@ def _cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
     )
     texts = [f"{number:,}" for number in numbers]
     ttft = fmt.UNKNOWN if group.ttft is None else fmt.seconds(group.ttft)
-    return (*texts[:4], share, *texts[4:], fmt.seconds(group.waited), ttft)
+    return (*texts[:4], share, *texts[4:], fmt.seconds(group.waited), ttft, fmt.seconds(group.harm))

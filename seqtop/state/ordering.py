@@ -12,6 +12,7 @@ from sortedcontainers import SortedList, SortedSet
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
+from seqtop.state.grouped_rows import GroupedRows
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.search_hits import SearchHits
 from seqtop.state.sort_key import Sort, SortKey, grows, sort_key
@@ -52,6 +53,10 @@ class SequenceView:
         """The rows that a search finds."""
         self._trees = RequestTrees()
         self._positions: dict[int, TreePosition] = {}
+        self._moved: set[int] = set()
+        """The sequences whose rows the last update has moved, added or removed."""
+        self.grouped = GroupedRows(self)
+        """The same sequences below rows of groups, if there are groups."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -68,6 +73,10 @@ class SequenceView:
         if seq_id is None or seq_id not in self._keys:
             return None
         return int(self._rows.index(self._keys[seq_id]))
+
+    def key_of(self, seq_id: int) -> SortKey | None:
+        """Returns the key of a row, which ends in the sequence's id; `None` if it is not shown."""
+        return self._keys.get(seq_id)
 
     def tree_position(self, seq_id: int) -> TreePosition:
         """Returns the position of a shown sequence in the tree of its request."""
@@ -97,7 +106,8 @@ class SequenceView:
         self.filter.reset()
         self.folded &= state.sequences.keys()
         self._time = state.time if math.isfinite(state.time) else 0.0
-        self.update(state, state.sequences)
+        self._update(state, state.sequences)
+        self.grouped.rebuild(state)
 
     def update(self, state: EngineData, touched: Iterable[int]) -> set[int]:
         """Moves, adds or removes the sequences `touched`, after `state` changed.
@@ -105,6 +115,15 @@ class SequenceView:
         Returns:
             The ids of the sequences whose position in a tree changed, touched or not.
         """
+        self._moved.clear()
+        if not self.grouped.by:
+            return self._update(state, touched)
+        touched = [*touched]
+        changed = self._update(state, touched)
+        self.grouped.update(state, self._moved.union(touched))
+        return changed
+
+    def _update(self, state: EngineData, touched: Iterable[int]) -> set[int]:
         changed: set[int] = set()
         trees: dict[TreeKey, None] = {}
         by_arrival = self.sort == Sort() and not (self.filter.tests or self.hits.filter.tests)
@@ -152,6 +171,7 @@ class SequenceView:
             self._keys.update((seq_id, self._grown(key)) for seq_id, key in self._growing.items())
             self._rows = SortedList(self._keys.values())
             self.hits.moved()
+        self.grouped.tick(state)
 
     def _newly_shown_or_hidden(self, state: EngineData) -> list[int]:
         """Returns the unfinished sequences for which the result of the filter has changed."""
@@ -225,6 +245,7 @@ class SequenceView:
         self._growing.pop(seq_id, None)
         if (key := self._keys.pop(seq_id, None)) is not None:
             self._rows.remove(key)
+            self._moved.add(seq_id)
         self.hits.discard(seq_id)
 
     def _set_key(self, state: EngineData, seq_id: int, key: SortKey) -> None:
@@ -234,6 +255,7 @@ class SequenceView:
                 self._rows.remove(old)
             self._keys[seq_id] = key
             self._rows.add(key)
+            self._moved.add(seq_id)
             self.hits.moved()
         self.hits.update(state, seq_id)
 

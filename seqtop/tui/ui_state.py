@@ -215,6 +215,7 @@ class UiState:
             self.view.rebuild(self.state)
         if self.view.index(seq_id) is None:
             self.filter_by(NO_FILTER)
+        self.view.grouped.reveal(seq_id)
 
     def take_pending_selection(self) -> int | None:
         """Returns and clears the first sequence of the pending request, if it has appeared."""

@@ -1,5 +1,6 @@
 """`seqtop show`."""
 
+import csv
 import json
 import os
 import subprocess
@@ -99,6 +100,12 @@ def test_groups_of_requests(recording: str) -> None:
     document = json.loads(show(recording, "--at", "10", "--by", "status", "--json").stdout)
     groups = {group["name"]: group for group in document["groups"]}
     assert [line[0] for line in lines] == list(groups)
+    rows = list(
+        csv.DictReader(show(recording, "--at", "10", "--by", "status", "--csv").stdout.splitlines())
+    )
+    assert {row["status"]: int(row["num_blocks"]) for row in rows} == {
+        name: group["num_blocks"] for name, group in groups.items()
+    }
     state = json.loads(show(recording, "--at", "10", "--json").stdout)
     assert sum(group["num_requests"] for group in groups.values()) == len(state["requests"])
     only = show(recording, "--at", "10", "--by", "prefix", "--filter", "status:running", "--json")
@@ -137,6 +144,7 @@ def test_the_differences_between_two_steps(recording: str) -> None:
         (["--json", "--sort", "out"], ("orders the table",)),
         (["--json", "--columns", "out"], ("jq",)),
         (["--by", "nope"], ("cannot group by 'nope'", "there are prefix,")),
+        (["--csv"], ("--csv needs --by",)),
         (["--by", "prefix", "--sort", "out"], ("--sort are for sequences",)),
         (["--by", "prefix", "--json", "--follow"], ("without --follow",)),
         (["--every", "-1"], ("'-1' is not a number from 0 on",)),

@@ -1,10 +1,18 @@
 """Groups of requests and their figures."""
 
+import random
+
+import msgspec
 import pytest
 
+from seqtop.state import EngineState
 from seqtop.state.filter import parse
-from seqtop.state.groups import KEYS, group_by
+from seqtop.state.groups import KEYS, Group, GroupKeyError, group_by, name_by
+from seqtop.state.ordering import SequenceView, Sort
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Event
 from tests.support.events import wait_reason
+from tests.support.random_runs import RandomRun
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -70,3 +78,67 @@ def test_every_key_has_a_test() -> None:
 def test_a_filter_chooses_what_is_counted(script: Script) -> None:
     (group,) = group_by(script.source.state, "prefix", parse("status:waiting"))
     assert (group.name, group.num_requests) == ("batch", 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_groups_follow_each_event(seed: int) -> None:
+    """As if all had been counted and sorted again; a group changes its place only with time."""
+    run, state, view = RandomRun(seed), EngineState(max_finished=3), SequenceView()
+    view.sort, rng = Sort("out", descending=True), random.Random(seed)
+    view.grouped.group_by(state, "re:/[0-4]?$/")
+    view.rebuild(state)
+
+    class Publisher:
+        def publish(self, event: Event) -> None:
+            view.update(state, [*state.apply(parsing.event(codec.encode(event)))])
+            if not rng.randrange(8):
+                view.tick(state)
+            rows = view.grouped.page(0, len(view.grouped))
+            if rows and not rng.randrange(4):
+                view.grouped.toggle(rng.choice(rows))
+                rows = view.grouped.page(0, len(view.grouped))
+            _check(state, view, rows)
+
+    publisher = Publisher()
+    for _ in run.steps(publisher):
+        pass
+    assert state.num_finished > 3
+
+
+def _check(state: EngineState, view: SequenceView, rows: list[int]) -> None:
+    grouped = view.grouped
+    expected = {group.name: group for group in group_by(state, grouped.by)}
+    assert [grouped.index(row) for row in rows] == [*range(len(rows))]
+    assert grouped.page(1, 3) == rows[1:3]
+    found: dict[str, Group] = {}
+    order = view.page(0, len(view))
+    members: dict[str, list[int]] = {}
+    name = ""
+    for row in rows:
+        if (group := grouped.group(row)) is not None:
+            name, found[group.name] = group.name, group
+            members[name] = []
+        else:
+            members[name].append(row)
+    assert found.keys() == expected.keys()
+    for name, group in found.items():
+        assert msgspec.structs.asdict(group) == pytest.approx(
+            msgspec.structs.asdict(expected[name]), abs=1e-6
+        )
+        own = [seq_id for seq_id in order if _group_of(state, seq_id, grouped.by) == name]
+        assert members[name] in ([], own)
+
+
+def _group_of(state: EngineState, seq_id: int, by: str) -> str:
+    sequence = state.sequences[seq_id]
+    return name_by(by)(state.requests[sequence.request_id], sequence, state.time)
+
+
+def test_an_expression_names_groups_by_its_first_parenthesis_or_all_that_it_finds(
+    script: Script,
+) -> None:
+    state = script.source.state
+    assert {group.name for group in group_by(state, "re:/^(..)/")} == {"ch", "pa", "ba"}
+    assert {group.name for group in group_by(state, "re:/[0-9]/")} == {"1", "2", ""}
+    with pytest.raises(GroupKeyError, match=r"there are prefix, .* and re:/…/$"):
+        group_by(state, "color")

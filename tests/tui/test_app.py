@@ -124,7 +124,7 @@ def test_a_terminal_resized_many_times(app: SeqtopApp) -> None:
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), pytest.param((300, 8), marks=MORE)])
 def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> None:
     with play(app, size) as pilot:
-        for key in ("enter", "down", "G", "slash", "escape", "s", "escape", "n", "escape",
+        for key in ("enter", "down", "end", "slash", "escape", "s", "escape", "n", "escape",
                     "question_mark", "escape", "d", "space"):  # fmt: skip
             pilot.press(key)
         assert app.ui.paused

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from textual.message import Message
 
+from seqtop.state.grouped_rows import GroupedRows
 from seqtop.state.ordering import SequenceView
 from seqtop.tui.rendering.list_view import CURSOR_MARK, ListView
 from seqtop.tui.ui_state import UiState
@@ -25,7 +26,7 @@ class SequenceRows(ListView):
         self._cursor = 0
 
     @property
-    def view(self) -> SequenceView:
+    def view(self) -> SequenceView | GroupedRows:
         """The sequences and their order."""
         return self._ui.view
 

@@ -47,7 +47,7 @@ def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
         pilot.press("y")
         until(pilot, lambda: source.aborted == ["req-1"])
         until(pilot, lambda: "Aborted req-1." in notices(app))
-        pilot.press("G", "x")
+        pilot.press("end", "x")
         assert any("has already finished" in notice for notice in notices(app))
 
 

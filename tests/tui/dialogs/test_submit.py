@@ -72,7 +72,7 @@ def test_a_submitted_request_is_in_sight_until_it_runs(
         def is_in_sight() -> bool:
             return any(line[1:].startswith("new-1 ") for line in rows(app))
 
-        pilot.press("G", "n", *"Hi", "enter")
+        pilot.press("end", "n", *"Hi", "enter")
         if not early:
             until(pilot, lambda: app.ui.cursor.pending == "new-1")
             script.arrive("new-1", num_prompt=4)
@@ -86,7 +86,7 @@ def test_a_submitted_request_is_in_sight_until_it_runs(
         script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
         pilot.draw()
         assert is_in_sight()
-        pilot.press("G")
+        pilot.press("end")
         until(pilot, lambda: not is_in_sight())
 
 

@@ -38,6 +38,8 @@ def test_every_list_moves_by_the_same_keys(name: str) -> None:
         assert listing.num_rows > 1
         for keys, leads_to in MOVES:
             for key in keys:
+                if key == "G" and name == "sequences":
+                    continue  # there it groups
                 row, page, last = listing.cursor_row, listing.size.height, listing.num_rows - 1
                 assert row is not None
                 pilot.press(key)

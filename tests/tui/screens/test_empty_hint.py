@@ -21,7 +21,7 @@ def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> No
         assert "No sequences yet." in screen(app)
         assert words in screen(app)
         pilot.press("x")
-        pilot.press("enter", "down", "G", "greater_than_sign", "f", "space", "space")
+        pilot.press("enter", "down", "end", "greater_than_sign", "f", "space", "space")
         assert "No sequence is selected." in screen(app)
 
 

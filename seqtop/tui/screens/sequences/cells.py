@@ -21,6 +21,8 @@ from seqtop.state.fields import (
     wait_word,
     waited,
 )
+from seqtop.state.grouped_rows import FIGURES
+from seqtop.state.groups import Group
 from seqtop.state.tree import TreePosition
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import MAX_LINE, is_narrow, safe_line, safe_text
@@ -118,11 +120,63 @@ def _signed(text: str) -> str:
     return " " * (before - 1) + LATE + figure if before else text
 
 
-def header(columns: tuple[Field, ...], sort_key: str, *, descending: bool) -> Line:
-    """Returns the line of titles. An arrow stands beside the title of the sorted column."""
+def group_row(
+    columns: tuple[Field, ...], group: Group, num_used_blocks: int | None, *, is_unfolded: bool
+) -> Line:
+    """Returns the row of a group: its sums in the columns of the figures, and the median TTFT.
+
+    Args:
+        columns: The columns, with the widths that they have in the table.
+        group: The figures of the group.
+        num_used_blocks: The blocks in any table, of which the group has a share; `None` if unknown.
+        is_unfolded: Whether the rows of its sequences are shown below it.
+    """
     spans: list[StyledText] = []
     for column in columns:
-        text, is_sorted = column.title, column.key == sort_key
+        key, width = column.key, column.width
+        figure = FIGURES.get(key)
+        if key == "request":
+            sign = UNFOLDED if is_unfolded else FOLDED
+            count = f" {_short(group.num_requests)}"
+            name = safe_line(group.name) or "(none)"
+            room = max(width - 1 - len(count), 1)
+            name = shortened(name, room) if text_width(name) > room else name
+            cell = fitted(((sign, "accent"), (name, "strong"), (count, "dim")), width)
+        elif key == "status":
+            running, waiting = _short(group.num_running), _short(group.num_waiting)
+            words = f"{running}●" + (f" {waiting}○" if group.num_waiting else "")
+            cell = fitted(((words, "running" if group.num_running else "waiting"),), width)
+        elif key == "computed" and num_used_blocks:
+            share = f"{fmt.percent(group.num_blocks, num_used_blocks)} KV"
+            size = max(width - 10, 0)
+            filled = bar(size, num_used_blocks, ((group.num_blocks, "computed", "━"),))
+            cell = (*filled, *_right(share, width - size, "strong"))
+        elif figure is not None:
+            value = figure(group)
+            text = _short(int(value or 0)) if column.format is fmt.count else column.format(value)
+            cell = _right(text, width, "strong" if value else "dim")
+        else:
+            cell = ((" " * width, PLAIN),)
+        if spans:
+            spans.append(_GAP)
+        spans += cell
+    return tuple(spans)
+
+
+def header(columns: tuple[Field, ...], sort_key: str, *, descending: bool, by: str = "") -> Line:
+    """Returns the line of titles. An arrow stands beside the title of the sorted column.
+
+    Args:
+        columns: The columns.
+        sort_key: The key of the column that the rows are sorted by.
+        descending: Whether the largest value is first.
+        by: The key that the rows are grouped by; empty if they are not.
+    """
+    spans: list[StyledText] = []
+    for column in columns:
+        title = f"By {safe_line(by)}" if by and column.key == "request" else column.title
+        title = title[: column.width]
+        text, is_sorted = title, column.key == sort_key
         if is_sorted:
             arrow = "▼" if descending else "▲"
             # On the side of the free cells, where it touches no other title.
@@ -130,7 +184,7 @@ def header(columns: tuple[Field, ...], sort_key: str, *, descending: bool) -> Li
         text = column.aligned(text)
         if len(text) > column.width:  # the arrow takes the gap before the column
             spans[-1:] = [(before[:-1], style) for before, style in spans[-1:]]
-            text = text if spans else column.title
+            text = text if spans else title
         spans.append((text + " ", "accent" if is_sorted else PLAIN))
     return tuple(spans)
 

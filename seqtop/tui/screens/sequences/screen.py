@@ -23,7 +23,7 @@ from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, WAITS, Detail
-from seqtop.tui.screens.sequences.folding import fold, fold_all, toggle_tree
+from seqtop.tui.screens.sequences.folding import fold, fold_all, group_by, toggle_tree
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
@@ -96,10 +96,11 @@ class SequencesScreen(EngineScreen):
         ),
         unlisted("m", "next_hit(1)", "Next match of the search", "find.next"),
         unlisted("M", "next_hit(-1)", "Match before", "find.previous"),
-        unlisted("escape", "clear", "Clear the search, then the filter", "find.clear"),
+        unlisted("escape", "clear", "Clear the search, the filter, the groups", "find.clear"),
         unlisted("t,f5", "tree", "Group sequences by request, or not", "find.tree"),
-        unlisted("z", "fold", "Fold or unfold the selected tree", "find.fold"),
-        unlisted("Z", "fold_all", "Fold or unfold all trees", "find.fold-all"),
+        unlisted("G", "group", "Group the rows by prefix, status, adapter …", "find.group"),
+        unlisted("z", "fold", "Fold or unfold the selected tree or group", "find.fold"),
+        unlisted("Z", "fold_all", "Fold or unfold all trees or groups", "find.fold-all"),
         Binding(
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
@@ -266,6 +267,8 @@ class SequencesScreen(EngineScreen):
             self._search.clear()
         elif self._filter.display:
             self._filter.clear()
+        elif self.ui.view.grouped.by:
+            self._group_by("")
         elif self.ui.preferences.detail_wanted:
             self.action_toggle_detail()
 
@@ -309,6 +312,22 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             toggle_tree(self.ui)
         self._save_settings(tree=self.ui.view.tree)
+        self.show_all()
+
+    def action_group(self) -> None:
+        from seqtop.tui.dialogs.group_chooser import GroupChooser
+
+        def chosen(key: str | None) -> None:
+            if key is not None:
+                self._group_by(key)
+
+        self.app.push_screen(GroupChooser(self.ui.view.grouped.by), chosen)
+
+    def _group_by(self, key: str) -> None:
+        with self.ui.lock:
+            group_by(self.ui, key)
+            self.ui.cursor.set_by_user = False  # to the first row
+        self._table.titles.refresh_changed()
         self.show_all()
 
     def action_fold(self) -> None:
@@ -377,6 +396,9 @@ class SequencesScreen(EngineScreen):
         self._latency.display = has_room if wanted is None else wanted
 
     def action_open_detail(self) -> None:
+        if self._table.rows.is_on_group:
+            self.action_fold()
+            return
         self._keep_selected()
         self.ui.preferences.detail_wanted = True
         self._place()

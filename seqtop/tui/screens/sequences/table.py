@@ -2,17 +2,20 @@
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 
 from seqtop.sequence import SequenceStage
 from seqtop.state import SequenceState
 from seqtop.state.fields import FIELDS, Field, arrange, stage
+from seqtop.state.grouped_rows import GroupedRows
 from seqtop.state.latency import MAX_TIMES
+from seqtop.state.ordering import SequenceView
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.navigation import findings_about
-from seqtop.tui.rendering.list_view import MARGIN, ColumnTitles
+from seqtop.tui.rendering.list_view import MARGIN, ColumnTitles, ListView
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.sequence_rows import SequenceRows
@@ -72,17 +75,56 @@ class Titles(ColumnTitles):
     def _line(self, width: int) -> Line:
         sort = self._ui.view.sort
         columns = _columns_of(self._ui, width)
-        titles = cells.header(columns, sort.key, descending=sort.descending)
+        titles = cells.header(
+            columns, sort.key, descending=sort.descending, by=self._ui.view.grouped.by
+        )
         return (
             ((f"{WARN_TITLE:<{_WARN_WIDTH}}", PLAIN), *titles) if _warn_width(self._ui) else titles
         )
 
 
-class Rows(SequenceRows):
-    """The rows of the sequence table."""
+class Rows(SequenceRows, inherit_bindings=False):
+    """The rows of the sequence table, below those of groups if it is grouped."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        *(
+            binding
+            for binding in ListView.BINDINGS
+            if isinstance(binding, Binding) and binding.id != "move.last"
+        ),
+        Binding("end", "last", "Last row", show=False, id="move.last"),  # G groups
+    ]
+
+    @property
+    def view(self) -> SequenceView | GroupedRows:
+        view = self._ui.view
+        return view.grouped if view.grouped.by else view
+
+    @property
+    def is_on_group(self) -> bool:
+        """True if the cursor is on the row of a group."""
+        with self._ui.lock:
+            row = self._ui.cursor.seq_id
+            return row is not None and self._ui.view.grouped.group(row) is not None
+
+    def select(self, key: int | None) -> None:
+        with self._ui.lock:
+            if key is not None:
+                self._ui.view.grouped.reveal(key)
+        super().select(key)
 
     def line(self, key: int) -> Line:
         ui = self._ui
+        if (group := ui.view.grouped.group(key)) is not None:
+            columns = _columns_of(ui, self.text_width - MARGIN)
+            stats = ui.state.stats
+            line = cells.group_row(
+                columns,
+                group,
+                None if stats is None else stats.num_used_blocks,
+                is_unfolded=ui.view.grouped.is_unfolded(key),
+            )
+            return ((" " * _WARN_WIDTH, PLAIN), *line) if _warn_width(ui) else line
         pair = ui.sequence(key)
         if pair is None:  # removed since the view was last updated; the next frame has no such row
             return ()
@@ -91,15 +133,15 @@ class Rows(SequenceRows):
             _columns_of(ui, self.text_width - MARGIN),
             *pair,
             now,
-            self.view.tree_position(key),
+            ui.view.tree_position(key),
             missed(ui.latencies.slo, *pair, now),
             redacted=info is not None and info.redacted,
             not_available=info.not_available if info is not None else (),
             outliers=ui.outliers(),
             pace=_pace(ui, pair[1]),
         )
-        if key in self.view.hits:
-            line = highlighted(line, self.view.hits.filter.patterns)
+        if key in ui.view.hits:
+            line = highlighted(line, ui.view.hits.filter.patterns)
         return (*self._warn_cell(pair[1]), *line) if _warn_width(ui) else line
 
     def _warn_cell(self, sequence: SequenceState) -> Line:

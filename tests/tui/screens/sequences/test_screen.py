@@ -22,7 +22,7 @@ def test_both_panes_leave_the_table_its_rows(
     app: SeqtopApp, keys: str, size: tuple[int, int]
 ) -> None:
     with play(app, size) as pilot:
-        pilot.press("G", *keys.split())
+        pilot.press("end", *keys.split())
         rows, detail = app.screen.query_one(Rows), app.screen.query_one(Detail)
         until(pilot, lambda: rows.size.height >= 3)
         pilot.pause()

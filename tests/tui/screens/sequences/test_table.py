@@ -55,7 +55,7 @@ def test_moving(app: SeqtopApp) -> None:
             (("end",), len(order) - 1),
             (("down",), len(order) - 1),
             (("home",), 0),
-            (("G",), len(order) - 1),
+            (("end",), len(order) - 1),
             (("g",), 0),
         ]:
             pilot.press(*keys)
@@ -69,7 +69,7 @@ def test_the_selected_row_stays_in_sight_in_a_small_terminal(
     app: SeqtopApp, panes: tuple[str, ...]
 ) -> None:
     with play(app, (120, 40)) as pilot:
-        pilot.press("G", *panes)
+        pilot.press("end", *panes)
         pilot.resize_terminal(40, 12)
         until(pilot, lambda: "▌" in screen(app))
 
@@ -187,7 +187,7 @@ def test_a_row_out_of_sight_is_no_line(lines: Counter[LineView]) -> None:
     app.ui.preferences.columns = STEADY
     with play(app, (120, 24)) as pilot:
         drawn(app, pilot, lines)
-        pilot.press("G")
+        pilot.press("end")
         before = drawn(app, pilot, lines)
         script.step()
         after = drawn(app, pilot, lines)

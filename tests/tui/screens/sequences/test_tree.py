@@ -60,7 +60,7 @@ def test_the_tree_can_be_folded_and_turned_off() -> None:
         assert app.ui.cursor.seq_id == 1
         pilot.press("Z", "t")
         assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]
-        pilot.press("G", "z")
+        pilot.press("end", "z")
         assert notices(app) == ["This sequence has nothing to fold."]
 
 
