@@ -1,36 +1,22 @@
-"""Checks of a timeline, in slices of time, so that they can run in the background.
-
-The timeline is read instead of the live stream. So checking can start at any time, does not slow
-down the thread that receives, and gives each finding its position on the timeline.
-"""
+"""Checks of a timeline, in the background."""
 
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterator
 
 from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
-from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.wire.messages import Event
+from seqtop.history.timeline import Timeline
+from seqtop.history.timeline_reader import TimelineReader
 
-__all__ = ["BackgroundChecker", "CheckThread", "LocatedFinding"]
-
-_SLICE_SECONDS = 0.01
-"""Seconds for which it checks without a pause."""
-_PAUSE = 2.0
-"""The length of a pause in multiples of the time before it: other threads need the interpreter."""
-_IDLE_SECONDS = 0.1
-"""Seconds of a pause after everything has been checked."""
+__all__ = ["BackgroundChecker", "LocatedFinding"]
 
 
-class BackgroundChecker(StreamChecker):
+class BackgroundChecker(StreamChecker, TimelineReader):
     """Checks `timeline` from its beginning to its end, and further as it grows.
 
-    One thread calls `advance`; any thread may read
-    the findings. `num_gaps` includes the parts that could not be read.
+    One thread calls `advance`; any thread may read the findings. `num_gaps` includes the parts that
+    could not be read.
 
     Args:
         timeline: The timeline to check.
@@ -47,100 +33,5 @@ class BackgroundChecker(StreamChecker):
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
         max_position: float = math.inf,
     ) -> None:
-        super().__init__(stored=stored, thresholds=thresholds)
-        self.errors: list[str] = []
-        """A sentence for each part that could not be read."""
-        self._timeline = timeline
-        self._max_position = max_position
-        self._unreadable_end = -1
-        """The end of the timeline when its last part could not be read; -1 otherwise."""
-        self._events: Iterator[tuple[int, Event | None]] = iter(())
-
-    @property
-    def is_behind(self) -> bool:
-        """True if there are events on the timeline that have not been checked."""
-        if not self.has_started:
-            return self._timeline.last > self._unreadable_end
-        return self._position < min(self._timeline.last, self._max_position)
-
-    def advance(self, seconds: float) -> bool:
-        """Checks for about this many seconds; returns whether there is more to check."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if not self.is_behind:
-                return False
-            try:
-                if not self.has_started:
-                    self._start_at(self._position)
-                self._check_next()
-            except RecordingError as error:
-                self.errors.append(str(error))
-                self._skip()
-        return True
-
-    def _start_at(self, position: int) -> None:
-        with self._timeline.lock:  # so that the position cannot be dropped before it is read
-            self._position = max(position, self._timeline.first)
-            self.start(self._position, self._timeline.at(self._position))
-        self._events = iter(())
-
-    def _check_next(self) -> None:
-        following = next(self._events, None)
-        if following is None:
-            self._events = self._timeline.events(self._position, self._timeline.last)
-            return
-        position, event = following
-        if position != self._position + 1:
-            self._skip()  # the events between have been dropped
-        elif event is None:  # a snapshot
-            self._start_at(position)
-        else:
-            self.apply(position, event)
-
-    def _skip(self) -> None:
-        """Continues after a part that cannot be read or has been dropped."""
-        self.stop()
-        self._events = iter(())
-        if self._position >= self._timeline.first:
-            beyond = self._timeline.keyframe_after(self._position)
-            if beyond is None:
-                self._unreadable_end = self._timeline.last
-            self._position = self._timeline.last if beyond is None else beyond
-
-
-class CheckThread:
-    """A thread that advances a checker for a third of the time, from `start` to `close`.
-
-    Args:
-        checker: The checker.
-        on_progress: Called on the thread after more has been checked.
-    """
-
-    def __init__(self, checker: BackgroundChecker, on_progress: Callable[[], object]) -> None:
-        self._checker = checker
-        self._on_progress = on_progress
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="seqtop-check", daemon=True)
-
-    @property
-    def is_running(self) -> bool:
-        """True if the thread has started and has not ended."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread and waits for it."""
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        pause = 0.0
-        while not self._closing.wait(pause):
-            begun, was_behind = time.monotonic(), self._checker.is_behind
-            is_behind = self._checker.advance(_SLICE_SECONDS)
-            if was_behind:
-                self._on_progress()
-            pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS
+        TimelineReader.__init__(self, timeline, max_position=max_position)
+        StreamChecker.__init__(self, stored=stored, thresholds=thresholds)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple, get_args
 
 from seqtop.history.timeline import Timeline
+from seqtop.history.timeline_reader import TimelineReader
 from seqtop.misses.nearest_prefix import Difference, NearestPrefixes
 from seqtop.misses.pool_replay import GROWTH, PoolReplay, unknown_reason
 from seqtop.misses.pool_sizes import MAX_CONTENTS, PoolSizes
@@ -46,6 +47,8 @@ class Needed(NamedTuple):
 class Lookup(NamedTuple):
     """An admission of a sequence, as the prefix cache found it."""
 
+    number: int
+    """The number of the admission, from 1."""
     position: int
     """The position on the timeline of the step."""
     step: int
@@ -194,9 +197,15 @@ class CacheMisses:
             self.starts_late = self.starts_late or state.step >= 0
             self._begin(state)
 
+    @property
+    def has_started(self) -> bool:
+        """True if there is a state to apply events to; false at first and in a gap."""
+        return self._state is not None
+
     def stop(self) -> None:
         """Stops at a gap, until the next `start`."""
-        self._state = self._pool = None
+        with self.lock:
+            self._state = self._pool = None
 
     def apply(self, position: int, event: Event) -> None:
         """Reads the next event.
@@ -357,6 +366,7 @@ class CacheMisses:
         if num_missed:
             self.lookups.append(
                 Lookup(
+                    self._row["lookups"],
                     position,
                     step.step,
                     step.time,
@@ -457,6 +467,18 @@ def _causes_of_blocks(misses: Sequence[PrefixMiss], block_size: int) -> Iterator
     """Yields the cause of each missed block; runs of tokens begin and end with blocks."""
     for miss in misses:
         yield from itertools.repeat(miss.cause, max(miss.num_tokens, 0) // block_size)
+
+
+class BackgroundMisses(CacheMisses, TimelineReader):
+    """The misses of a timeline, which one thread reads while another shows them.
+
+    Args:
+        timeline: The timeline.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        TimelineReader.__init__(self, timeline)
+        CacheMisses.__init__(self)
 
 
 def read_misses(timeline: Timeline) -> CacheMisses:

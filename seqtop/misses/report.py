@@ -224,7 +224,7 @@ def _lookup(lookup: Lookup) -> dict[str, Any]:
         {**msgspec.structs.asdict(miss), "reused_after_blocks": reused_after}
         for miss, reused_after in zip(lookup.misses, lookup.reused_after, strict=True)
     ]
-    del document["reused_after"], document["position"]
+    del document["reused_after"], document["position"], document["number"]
     document["needed"] = [needed._asdict() for needed in lookup.needed]
     difference = lookup.difference
     document["difference"] = None if difference is None else difference._asdict()

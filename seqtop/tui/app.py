@@ -49,7 +49,8 @@ from seqtop.tui.tour import Tour
 from seqtop.tui.ui_state import Engines, UiState
 
 if TYPE_CHECKING:
-    from seqtop.checks.background import BackgroundChecker, CheckThread
+    from seqtop.checks.background import BackgroundChecker
+    from seqtop.history.timeline_reader import ReaderThread, TimelineReader
     from seqtop.tui.dialogs.seek_prompt import SeekTarget
     from seqtop.tui.dialogs.submit import Submission
     from seqtop.tui.screens.checks.screen import ChecksScreen
@@ -164,7 +165,7 @@ class SeqtopApp(BaseApp):
         """A sentence to print after the app has ended."""
         self.shared: list[str] = []
         """Commands that open the shared moments."""
-        self._check_threads: list[CheckThread] = []
+        self._readers: list[ReaderThread] = []
         self._marked_moments: dict[int, tuple[EngineState, dict[str, str]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
         self._refresher = Refresher(lambda: self.call_next(self.draw), lambda: self.ui)
@@ -415,12 +416,19 @@ class SeqtopApp(BaseApp):
         """Checks the history from now on."""
         checker = self.ui.checks.checker
         if checker is None:
-            from seqtop.checks.background import CheckThread
-
             checker = self.ui.checks.start()
-            self._check_threads.append(CheckThread(checker, self.ui.request_frame))
-            self._check_threads[-1].start()
+            self._read_in_background(checker)
         return checker
+
+    def _read_in_background(self, reader: TimelineReader) -> None:
+        from seqtop.history.timeline_reader import ReaderThread
+
+        self._readers.append(ReaderThread(reader, self.ui.request_frame))
+        self._readers[-1].start()
+
+    def on_blocks_screen_misses_opened(self) -> None:
+        if self.ui.misses.reader is None:
+            self._read_in_background(self.ui.misses.start())
 
     def on_checks_screen_opened(self) -> None:
         self.start_checking()
@@ -454,6 +462,7 @@ class SeqtopApp(BaseApp):
                 return
             with self.ui.lock:
                 self.ui.blocks.block = max(0, min(block, num_blocks - 1))
+                self.ui.misses.are_shown = False
             if not 0 <= block < num_blocks:
                 last = fmt.count(num_blocks - 1)
                 self._show_notice(
@@ -554,9 +563,9 @@ class SeqtopApp(BaseApp):
         self._record(record)
 
     def on_unmount(self) -> None:
-        """Ends the checks, and completes the recordings."""
+        """Ends the threads that read the history, and completes the recordings."""
         self._refresher.stop()
-        for thread in self._check_threads:
+        for thread in self._readers:
             thread.close()
         sentences: list[str | None] = []
         for ui in self.engines.all:

@@ -24,6 +24,7 @@ from seqtop.tui.block_cursor import BlockCursor
 from seqtop.tui.checks import Checks
 from seqtop.tui.condition_finder import ConditionFinder
 from seqtop.tui.message_clock import MessageClock
+from seqtop.tui.misses import Misses
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.restarts import Restarts
 from seqtop.tui.sequence_cursor import SequenceCursor
@@ -121,6 +122,7 @@ class UiState:
         self.blocks = BlockCursor()
         self.condition_finder = ConditionFinder(source.history, self.time_travel)
         self.checks = Checks(source.history, parse_thresholds(settings.checks or {}))
+        self.misses = Misses(source.history)
         self.message_clock = MessageClock(source.connection, clock)
         self._changes = EVERYTHING
         """Changes since the last `take_changes`."""

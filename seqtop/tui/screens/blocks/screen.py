@@ -1,4 +1,4 @@
-"""The block map: all blocks of the KV cache and their owners."""
+"""The block map: all blocks of the KV cache and their owners, or the prefix cache's misses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from textual.binding import Binding
 from textual.containers import Container, Vertical
+from textual.message import Message
 from textual.widget import Widget
 
 from seqtop.text.sanitize import safe_line
+from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks import TAB
@@ -21,6 +23,8 @@ from seqtop.tui.screens.blocks.block_details import (
 )
 from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.blocks.cells import legend, summary
+from seqtop.tui.screens.blocks.misses_panel import Admissions, about, titles
+from seqtop.tui.screens.blocks.misses_panel import summary as misses_summary
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.ui_state import Changes, UiState
 
@@ -40,7 +44,10 @@ class Facts(LineView):
 
 
 class BlocksScreen(EngineScreen):
-    """The map of all blocks, and one block in detail."""
+    """The map of all blocks, and one block in detail; or the misses of the prefix cache."""
+
+    class MissesOpened(Message):
+        """The misses were opened, so the history has to be read."""
 
     TAB = TAB
     STEP_KEYS = ", ."
@@ -66,6 +73,13 @@ class BlocksScreen(EngineScreen):
             tooltip="Select the block's owner; if it has several, the next of them",
         ),
         Binding(
+            "m",
+            "misses",
+            "Misses",
+            id="look.misses",
+            tooltip="Show the misses of the prefix cache instead of the map, or the map again",
+        ),
+        Binding(
             "left_square_bracket",
             "next_block(-1)",
             "The selected sequence's block before",
@@ -86,6 +100,10 @@ class BlocksScreen(EngineScreen):
         self._pool = BlockMap(ui)
         self._legend = LineView(id="pool-legend")
         self._facts = Facts(self._update_facts)
+        self._misses_summary = LineView(id="misses-summary")
+        self._misses_titles = LineView(id="misses-titles")
+        self._admissions = Admissions(ui)
+        self._misses_about = LineView(id="misses-about")
 
     def body(self) -> Iterable[Widget]:
         pool = self.panel(
@@ -96,6 +114,14 @@ class BlocksScreen(EngineScreen):
             is_main=True,
         )  # fmt: skip
         yield Container(pool, self.panel(self._facts, "Block"), id="pool-body")
+        misses = Vertical(
+            self._misses_summary,
+            self._misses_titles,
+            self._admissions,
+            self._misses_about,
+            id="misses",
+        )
+        yield self.panel(misses, "Prefix cache", {"look.misses": "map"}, is_main=True)
 
     def on_mount(self) -> None:
         self._pool.focus()
@@ -108,12 +134,68 @@ class BlocksScreen(EngineScreen):
     def update(self, changes: Changes) -> None:
         if (pending := self.ui.take_pending_selection()) is not None:
             self.ui.cursor.seq_id, self.ui.cursor.set_by_user = pending, True
+        if self.ui.misses.are_shown != self.has_class("-misses"):
+            self._show_parts()
+        if self.ui.misses.are_shown:
+            self._update_misses()
+            return
         self._pool.show(changes)
         self._update_details()
+
+    def on_screen_resume(self) -> None:
+        self._show_parts()
+        super().on_screen_resume()
+
+    def on_admissions_moved(self, _: Admissions.Moved) -> None:
+        self._describe_admission()
+
+    def action_misses(self) -> None:
+        self.ui.misses.are_shown = not self.ui.misses.are_shown
+        self.show_all()
+
+    def _show_parts(self) -> None:
+        """Shows the map or the misses."""
+        are_shown = self.ui.misses.are_shown
+        self.set_class(are_shown, "-misses")
+        (self._admissions if are_shown else self._pool).focus()
+        if are_shown:
+            self.post_message(self.MissesOpened())
+        # What was hidden has its size after the next layout.
+        self.call_after_refresh(self.call_after_refresh, self.show_all)
+
+    def _update_misses(self) -> None:
+        reader = self.ui.misses.reader
+        if reader is None:
+            return
+        position = self.ui.time_travel.position
+        totals = reader.totals(position)
+        size = self._misses_summary.size
+        lines = misses_summary(
+            reader,
+            totals,
+            position,
+            is_behind=reader.is_behind,
+            width=max(self._misses_summary.text_width - 1, 1),
+            height=max(size.height, 1),
+        )
+        self._misses_summary.set_lines([((" ", ""), *line) for line in lines])
+        self._misses_titles.set_lines([titles(self._misses_titles.text_width)])
+        self._admissions.show(reader.until(position))
+        self._describe_admission()
+
+    def _describe_admission(self) -> None:
+        width = max(self._misses_about.text_width - 2, 1)
+        lines = about(self._admissions.selected, width)
+        self._misses_about.set_lines([((" ", ""), *line) for line in lines])
 
     def on_cell_map_moved(self, _: BlockMap.Moved) -> None:
         with self.ui.lock:
             self._update_details()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Returns whether a key has a use: those of the map have none while misses are shown."""
+        is_of_map = action in ("next_owner", "next_block")
+        return not (is_of_map and self.ui.misses.are_shown)
 
     def action_next_owner(self) -> None:
         with self.ui.lock:
@@ -127,11 +209,26 @@ class BlocksScreen(EngineScreen):
             self._select(owners[(here + 1) % len(owners)])
 
     def action_show_owner(self) -> None:
+        if self.ui.misses.are_shown:
+            self._show_admission()
+            return
         with self.ui.lock:
             if self.ui.cursor.seq_id not in self._pool.index.owners(self._pool.cursor):
                 self.action_next_owner()
             if self.ui.cursor.seq_id not in self._pool.index.owners(self._pool.cursor):
                 return
+        self.app.switch_mode("sequences")
+
+    def _show_admission(self) -> None:
+        """Goes to the step of the admission under the cursor, and selects its sequence."""
+        lookup = self._admissions.selected
+        if lookup is None:
+            return
+        with self.ui.lock:
+            self.ui.time_travel.go(seek.to_position(lookup.position), "")
+            self.ui.update(redraw=True)
+            if lookup.seq_id in self.ui.state.sequences:
+                self.ui.select(lookup.seq_id)
         self.app.switch_mode("sequences")
 
     def action_next_block(self, by: int) -> None:

@@ -1,0 +1,107 @@
+"""The misses of the prefix cache on the blocks screen, in replay and while they are read."""
+
+import random
+
+import pytest
+
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
+from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.blocks.screen import BlocksScreen
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.wire import parsing
+from tests.support.cache_runs import CacheRequest, misses_of, run
+from tests.support.piloting import Pilot, play, screen, until, words
+
+_BEGINNINGS = (
+    "Once upon a time there was a little girl who had a red ball and a big dog. ",
+    "One day a boy named Tom went to the park with his mother to play. ",
+)
+_ENDS = ("She was warm.", "He was very happy and ran home.", "It saw a bird in the tree.")
+
+
+def _payloads() -> list[bytes]:
+    rng = random.Random(3)
+    requests = [
+        CacheRequest(
+            number / 20,
+            rng.choice(_BEGINNINGS) + "".join(rng.choices(_ENDS, k=3)),
+            [rng.randrange(3, 250) for _ in range(20)],
+        )
+        for number in range(24)
+    ]
+    return run(requests, block_size=8, num_gpu_blocks=30, max_num_seqs=2)
+
+
+PAYLOADS = _payloads()
+
+
+@pytest.fixture
+def app() -> SeqtopApp:
+    history, state = MemoryStore(), EngineState()
+    for number, payload in enumerate(PAYLOADS):
+        event = parsing.event(payload)
+        touched = state.apply(event)
+        history.record(StateChange(state, touched, event, payload, number))
+    return SeqtopApp(Playback(history, "run.seqtop", paused=True))
+
+
+def opened(app: SeqtopApp, pilot: Pilot) -> None:
+    """Goes to the end of the recording and opens the misses."""
+    pilot.press(":", *"9999", "enter", "2", "m")
+    until(pilot, lambda: app.ui.misses.reader is not None and not app.ui.misses.reader.is_behind)
+    pilot.draw()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+def test_two_keys_show_totals_by_cause_the_curve_and_an_admission_in_full(
+    app: SeqtopApp, size: tuple[int, int]
+) -> None:
+    totals = misses_of(PAYLOADS).totals()
+    with play(app, size) as pilot:
+        opened(app, pilot)
+        assert isinstance(app.screen, BlocksScreen)
+        text = words(app)
+        assert f"{totals.num_missed} blocks missed" in text
+        assert f"evicted {totals.tokens['evicted']:,}" in text
+        removed = totals.num_missed_first - totals.misses()[2]
+        assert f"+10% blocks {100 * removed / totals.num_missed_first:.2g}" in text
+        assert "found in the prefix cache at step" in text
+        pilot.press("m")
+        until(pilot, lambda: "slots unfilled" in screen(app) or "of 8 slots filled" in screen(app))
+
+
+def test_enter_goes_to_the_step_of_the_admission(app: SeqtopApp) -> None:
+    with play(app, (120, 40)) as pilot:
+        opened(app, pilot)
+        pilot.press("down", "down")
+        lookup = misses_of(PAYLOADS).until()[2]
+        assert f"at step {lookup.step:,}" in words(app)
+        pilot.press("enter")
+        assert isinstance(app.screen, SequencesScreen)
+        assert app.ui.state.step == lookup.step
+        assert app.ui.cursor.seq_id == lookup.seq_id
+        pilot.press("2")
+        assert "▌" in screen(app)
+        assert f"at step {lookup.step:,}" in words(app)
+
+
+def test_they_are_those_up_to_the_moment_on_display(app: SeqtopApp) -> None:
+    with play(app, (120, 40)) as pilot:
+        opened(app, pilot)
+        assert "24 admissions" in words(app)
+        pilot.press(":", *"30", "enter")
+        early = app.ui.misses.reader
+        assert early is not None
+        wanted = early.totals(app.ui.time_travel.position).num_lookups
+        assert 0 < wanted < 24
+        assert f"{wanted} admission" in words(app)
+
+
+def test_finding_a_block_shows_the_map_again(app: SeqtopApp) -> None:
+    with play(app, (120, 40)) as pilot:
+        opened(app, pilot)
+        pilot.press("b", "5", "enter")
+        until(pilot, lambda: "Block 5" in screen(app))
