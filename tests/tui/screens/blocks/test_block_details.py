@@ -33,7 +33,7 @@ def test_a_shared_block_names_its_owners_in_turn(app: SeqtopApp) -> None:
         block = table(app, "req-2")[0]
         assert table(app, "req-1")[0] == block
         app.ui.state.sequences[sequence(app, "req-2")].num_computed_tokens = 3
-        pilot.press("G", "b", *str(block), "enter")
+        pilot.press("end", "b", *str(block), "enter")
         text = screen(app)
         assert "shared by 2   2 references   16 of 16 slots filled" in text, "by req-1"
         assert "req-1  seq" in text
