@@ -93,7 +93,8 @@ def is_of(shown: str, name: str) -> bool:
 
 
 def flowed(app: Terminal) -> str:
-    return " ".join(app.text.split())
+    """The text of the terminal, with one blank between two words, without frames and bars."""
+    return " ".join(re.sub("[│▁-█]", " ", app.text).split())
 
 
 @pytest.fixture(autouse=True)

@@ -69,6 +69,7 @@ class Pilot:
 @contextmanager
 def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
     """Run the app in a terminal of `size`."""
+    app.NOTIFICATION_TIMEOUT = SECONDS  # a slow machine takes longer than a notice stays
     with asyncio.Runner() as runner:
         running = app.run_test(size=size, tooltips=True, notifications=True)
         pilot = Pilot(runner, runner.run(running.__aenter__()))

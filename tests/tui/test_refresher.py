@@ -221,12 +221,12 @@ def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> 
     script.step(prefill={"done": 40}, stop={"done": SequenceStatus.FINISHED_STOPPED})
     app = SeqtopApp(source, clock=lambda: 0.0)
     with play(app, (100, 24)) as pilot:
-        for beat in range(3):  # until the rates have come down to nothing
+        for beat in range(8):  # until the rates, and the charts of the header, show nothing else
             source.apply(Heartbeat(time=script.time + beat + 1, step=0))
             before = drawn(app, pilot, lines)
         painted: list[bool] = []
         app.post_display_hook = lambda: painted.append(True)
-        for beat in range(4, 24):
+        for beat in range(9, 29):
             source.apply(Heartbeat(time=script.time + beat, step=0))
             after = drawn(app, pilot, lines)
         assert after == before
