@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import textual.pilot
 from textual import events
@@ -69,8 +70,9 @@ class Pilot:
 @contextmanager
 def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
     """Run the app in a terminal of `size`."""
-    app.NOTIFICATION_TIMEOUT = SECONDS  # a slow machine takes longer than a notice stays
-    with asyncio.Runner() as runner:
+    # A slow machine may take longer than a notice stays.
+    stay = patch.object(app, "NOTIFICATION_TIMEOUT", SECONDS)
+    with asyncio.Runner() as runner, stay:
         running = app.run_test(size=size, tooltips=True, notifications=True)
         pilot = Pilot(runner, runner.run(running.__aenter__()))
         try:
