@@ -30,6 +30,8 @@ MAX_ROWS = 20_000
 CAUSES: tuple[MissCause, ...] = get_args(MissCause)
 _MAX_STEPS = 2**17
 """Steps of which the number of taken blocks is kept."""
+_MAX_TOKENS = 2**40
+"""Tokens of one admission that are believed: the sums of many fit their columns, of 64 bits."""
 
 _SIZE_NAMES = tuple(f"+{percent}%" for percent in GROWTH[1:])
 _COLUMNS = ("lookups", "blocks", "hits", "again", "new", "larger", "unexplained", "differing")
@@ -177,12 +179,14 @@ class CacheMisses:
         """True if the content of the cache at the start is not known in full."""
         self.rate = 1.0
         """The share of the contents that is followed."""
+        self.num_impossible = 0
+        """Admissions left out because their numbers of tokens are negative or too large."""
         self._max_contents, self._max_rows = max_contents, max_rows
         self._state: EngineState | None = None
         self._pool: PoolReplay | None = None
         self._nearest = NearestPrefixes()
-        self._steps = array("q")
-        self._taken = array("q")
+        self._steps: list[int] = []
+        self._taken: list[int] = []
         """The blocks that were taken up to the end of each of `_steps`."""
         self._positions = array("q")
         self._times = array("d")
@@ -341,6 +345,9 @@ class CacheMisses:
         num_hits = max(sequence.num_cached_tokens - sequence.num_external_tokens, 0)
         num_missed = sum(miss.num_tokens for miss in misses)
         num_tokens = max(sequence.num_cached_tokens, 0) + num_missed
+        if num_tokens > _MAX_TOKENS or any(miss.num_tokens < 0 for miss in misses):
+            self.num_impossible += 1
+            return
         request = state.requests[sequence.request_id]
         is_again = request.num_preemptions > 0
         needed: list[Needed] = []
@@ -403,21 +410,21 @@ class CacheMisses:
         row["differing"] += sum(size != 0 for size in sizes[:num_found])
         needed: list[Needed] = []
         causes = _causes_of_blocks(misses, self.block_size)
-        for position in range(num_found, num_blocks):
+        if not is_again:  # of the blocks behind these, the tokens are not known
+            row["unexplained"] += weight * (num_blocks - max(len(hashes), num_found))
+        for position in range(num_found, len(hashes)):
             cause = next(causes, None)
-            size: int | None = 0
-            if position < len(hashes):
-                if not pools.follows(hashes[position]):
-                    continue
-                size = sizes[position]
-                row["differing"] += size == 0
+            if not pools.follows(hashes[position]):
+                continue
+            size = sizes[position]
+            row["differing"] += size == 0
             if is_again:
                 continue
             if size is None and cause != "evicted":
                 row["new"] += weight
             elif size == len(GROWTH) or (size is None and self._forgets(pools)):
                 row["larger"] += weight
-            elif not size:  # it was there before the first event, or its tokens are not known
+            elif not size:  # it was there before the first event
                 row["unexplained"] += weight
             else:
                 row[_SIZE_NAMES[size - 1]] += weight

@@ -3,7 +3,7 @@
 Requests are admitted, get their blocks and free them in the recorded steps; only what the prefix
 cache finds for them differs. That is exact as long as more blocks would not have changed the
 schedule: with them, requests that wait for blocks would be admitted earlier, and none preempted.
-`docs/explain.md` has the size of this error.
+`docs/prefix-cache.md` has the size of this error.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class PoolReplay:
         table = self._tables[sequence.seq_id] = _Table()
         table.blocks = sequence.block_table.copy()
         if not table.blocks:  # it has ended in the same step
-            num_blocks = -(-max(num_tokens, 0) // self.block_size)
+            prompt = self._state.requests[sequence.request_id].prompt_token_ids
+            num_known = len(prompt) + len(sequence.output_token_ids)
+            num_blocks = -(-max(min(num_tokens, num_known), 0) // self.block_size)
             first = -1 - self._num_unnamed
             table.blocks = list(range(first, first - num_blocks, -1))
             self._num_unnamed += num_blocks

@@ -77,7 +77,7 @@ class PoolSizes:
 
     def follows(self, content: bytes) -> bool:
         """Returns whether a content is in the sample."""
-        return self.rate == 1.0 or _place(content) < self.rate * _HASH_RANGE
+        return self.rate == 1.0 or _hash_number(content) < self.rate * _HASH_RANGE
 
     def holds(self, content: bytes) -> bool:
         """Returns whether a content is in use."""
@@ -202,9 +202,9 @@ class PoolSizes:
         self.rate /= 2
         limit = self.rate * _HASH_RANGE
         for contents in (self._held, self._computed, self._evicted):
-            for content in [content for content in contents if _place(content) >= limit]:
+            for content in [content for content in contents if _hash_number(content) >= limit]:
                 del contents[content]
-        for content in [content for content in self._numbers if _place(content) >= limit]:
+        for content in [content for content in self._numbers if _hash_number(content) >= limit]:
             self._leave_queue(content)
         empty = [number for number, content in self._queue.items() if content == _EMPTY]
         for number in empty[::2]:
@@ -213,6 +213,6 @@ class PoolSizes:
             self._counts = [count - (first <= number) for count, first in marks]
 
 
-def _place(content: bytes) -> int:
-    """Returns the place of a hash in the range of all hashes, which is even."""
+def _hash_number(content: bytes) -> int:
+    """Returns the number of a hash, below `_HASH_RANGE`; all are equally likely."""
     return int.from_bytes(content[:8], "little")

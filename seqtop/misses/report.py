@@ -120,10 +120,13 @@ def ranked_causes(tokens: dict[MissCause, int]) -> list[tuple[MissCause, int]]:
 
 
 def limits(misses: CacheMisses, totals: Totals) -> list[str]:
-    """Returns sentences about what the misses of larger pools do not say."""
-    if misses.reason:
-        return [misses.reason]
+    """Returns sentences about what the misses, and those of larger pools, do not say."""
     sentences = []
+    if misses.num_impossible:
+        admissions = fmt.plural(misses.num_impossible, "admission")
+        sentences.append(f"{admissions} left out, with impossible numbers of tokens.")
+    if misses.reason:
+        return [*sentences, misses.reason]
     if totals.num_new:
         share = fmt.percent(totals.num_new, max(sum(_classes(totals)), 1))
         sentences.append(f"{share} of the missed blocks had never been stored: no pool finds them.")

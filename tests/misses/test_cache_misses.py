@@ -8,7 +8,8 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileWriter
-from seqtop.misses.report import describe
+from seqtop.misses.pool_replay import PoolReplay
+from seqtop.misses.report import as_text, describe
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import EngineState
 from seqtop.whatif.replay import RecordingSink
@@ -138,6 +139,35 @@ def test_an_unknown_curve_has_a_reason(change: dict[str, object], reason: str) -
     assert reason in misses.reason
     assert misses.curve(misses.totals()) == []
     assert misses.totals().tokens
+
+
+@pytest.mark.parametrize(("num_tokens", "num_impossible"), [(2**62, 1), (-1, 1), (2**39, 0)])
+def test_impossible_numbers_of_tokens_cost_nothing(num_tokens: int, num_impossible: int) -> None:
+    changed = events()
+    updates = (update for event in changed if isinstance(event, Step) for update in event.sequences)
+    miss = next(miss for update in updates for miss in update.prefix_misses or ())
+    miss.num_tokens = num_tokens
+    changed[-1] = msgspec.structs.replace(
+        next(event for event in reversed(changed) if isinstance(event, Step)), step=2**64 - 1
+    )
+    misses = misses_of([codec.encode(event) for event in changed])
+    assert misses.num_impossible == num_impossible
+    assert ("1 admission left out" in as_text(misses)) == bool(num_impossible)
+    assert misses.totals().num_lookups == misses_of(DOCUMENTS).totals().num_lookups - num_impossible
+
+
+def test_a_sequence_without_a_table_takes_blocks_for_its_known_tokens() -> None:
+    state = EngineState()
+    for event in events():
+        state.apply(event)
+    assert state.info is not None
+    pool = PoolReplay(state, state.info)
+    sequence = next(iter(state.sequences.values()))
+    sequence.block_table = []
+    num_known = len(state.requests[sequence.request_id].prompt_token_ids)
+    num_known += len(sequence.output_token_ids)
+    pool.admit(sequence, 2**39, 0, [])
+    assert pool.num_taken == -(-num_known // 16)
 
 
 def test_a_redacted_run_has_causes_and_no_curve() -> None:
