@@ -145,10 +145,11 @@ def wait_graph(state: EngineData, request: RequestState) -> WaitGraph:
     source = source_of_progress(state, request, head)
     name = request.request_id
     if source == "queue" and head is not None and head.request is not None:
-        return WaitGraph(name, source, f"waits behind {head.request_id}", _own(state, head.request))
+        before = _own(state, head.request, head)
+        return WaitGraph(name, source, f"waits behind {head.request_id}", before)
     if source == "none" and head is not None and head.request is None:
         return WaitGraph(name, source, f"waits behind {head.request_id}, which has ended")
-    return _own(state, request)
+    return _own(state, request, head)
 
 
 def num_available_blocks(state: EngineData) -> int | None:
@@ -157,10 +158,10 @@ def num_available_blocks(state: EngineData) -> int | None:
     return None if stats is None else stats.num_free_blocks + (stats.num_cached_blocks or 0)
 
 
-def _own(state: EngineData, request: RequestState) -> WaitGraph:
+def _own(state: EngineData, request: RequestState, head: Head | None) -> WaitGraph:
     """Returns the graph of a request that does not wait behind another."""
     name, reason = request.request_id, request.wait_reason
-    source = source_of_progress(state, request, queue_head(state))
+    source = source_of_progress(state, request, head)
     is_stuck_run = source == "cycle"
     if not is_stuck_run and source != "holders":
         detail = _detail(state, request, source)
@@ -168,11 +169,11 @@ def _own(state: EngineData, request: RequestState) -> WaitGraph:
         return WaitGraph(name, source, detail, reason=reason, is_unnamed=is_unnamed)
     available = None
     if not is_stuck_run and reason is not None and reason.cause == "seq_limit":
-        holders, unit = [*_slot_holders(state, request)], "sequence"
+        holders, unit = [*_slot_holders(state, request, head)], "sequence"
     elif not is_stuck_run and reason is not None and reason.cause == "lora_slots":
-        holders, unit = [*_adapter_holders(state, request)], "sequence"
+        holders, unit = [*_adapter_holders(state, request, head)], "sequence"
     else:
-        holders, unit = _block_holders(state, request), "block"
+        holders, unit = _block_holders(state, request, head), "block"
         available = num_available_blocks(state)
     if not holders:
         source = "none"
@@ -251,8 +252,9 @@ def _others(
             yield other, _unfinished(state, other)
 
 
-def _block_holders(state: EngineData, request: RequestState) -> list[Holder]:
-    head = queue_head(state)
+def _block_holders(
+    state: EngineData, request: RequestState, head: Head | None
+) -> list[Holder]:
     blocks: dict[str, set[tuple[int, int]]] = {}
     tables: dict[tuple[int, int], int] = {}
     """The number of requests whose tables have a block."""
@@ -279,8 +281,9 @@ def _block_holders(state: EngineData, request: RequestState) -> list[Holder]:
     ]
 
 
-def _slot_holders(state: EngineData, request: RequestState) -> Iterator[Holder]:
-    head = queue_head(state)
+def _slot_holders(
+    state: EngineData, request: RequestState, head: Head | None
+) -> Iterator[Holder]:
     for other, sequences in _others(state, request):
         own = sum(
             sequence.status is _RUNNING or sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
@@ -290,8 +293,9 @@ def _slot_holders(state: EngineData, request: RequestState) -> Iterator[Holder]:
             yield _holder(state, other, head, own, own)
 
 
-def _adapter_holders(state: EngineData, request: RequestState) -> Iterator[Holder]:
-    head = queue_head(state)
+def _adapter_holders(
+    state: EngineData, request: RequestState, head: Head | None
+) -> Iterator[Holder]:
     for other, sequences in _others(state, request):
         own = sum(sequence.status is _RUNNING for sequence in sequences)
         if own and other.lora and other.lora != request.lora:

@@ -103,7 +103,7 @@ class ScheduledRun:
         return self
 
     def _ran(self, size: Size) -> float:
-        """Lets time pass as a step of vLLM on a GPU does: 10 to 50 ms."""
+        """Advances the time by that of a step of vLLM on a GPU: 10 to 50 ms."""
         mean = 0.01 + 0.0005 * size.num_prefill_tokens + 0.001 * size.num_decode_tokens
         seconds = mean * self._rng.uniform(0.8, 1.2)
         self.clock.now += seconds

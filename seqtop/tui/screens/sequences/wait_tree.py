@@ -43,10 +43,10 @@ def wait_lines(
         return [(("It has ended, and waits for nothing.", "dim"),)]
     graph = wait_graph.wait_graph(ui.state, request)
     lines = _paragraph(wait_graph.describe(graph), "alert" if graph.is_stuck else PLAIN, width)
-    place = ui.view.queue.position(sequence.seq_id)
-    if place is not None and not graph.is_stuck:
+    position = ui.view.queue.position(sequence.seq_id)
+    if position is not None and not graph.is_stuck:
         admissions = ui.measured.windows["queue"].times
-        estimate = remaining_wait(place[0], list(admissions), ui.state.time)
+        estimate = remaining_wait(position[0], list(admissions), ui.state.time)
         lines += _paragraph(describe(estimate), "dim", width)
     for text in wait_graph.tree(graph):
         lines.append(fitted(((safe_line(text), PLAIN),), width))
