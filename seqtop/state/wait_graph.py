@@ -252,9 +252,7 @@ def _others(
             yield other, _unfinished(state, other)
 
 
-def _block_holders(
-    state: EngineData, request: RequestState, head: Head | None
-) -> list[Holder]:
+def _block_holders(state: EngineData, request: RequestState, head: Head | None) -> list[Holder]:
     blocks: dict[str, set[tuple[int, int]]] = {}
     tables: dict[tuple[int, int], int] = {}
     """The number of requests whose tables have a block."""
@@ -281,9 +279,7 @@ def _block_holders(
     ]
 
 
-def _slot_holders(
-    state: EngineData, request: RequestState, head: Head | None
-) -> Iterator[Holder]:
+def _slot_holders(state: EngineData, request: RequestState, head: Head | None) -> Iterator[Holder]:
     for other, sequences in _others(state, request):
         own = sum(
             sequence.status is _RUNNING or sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
