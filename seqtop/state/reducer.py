@@ -114,10 +114,12 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
     too_large = large_forks(state, step.sequences)
     for update in step.sequences:
-        _update_host_table(state, update, host_tables)
+        if update.status is not None:
+            _update_host_table(state, update, host_tables)
         is_large = update.seq_id in too_large
         update_sequence(state, update, step=step.step, time=step.time, is_large=is_large)
-        _count_extra_tokens(state, update)
+        if len(update.new_token_ids) > 1:
+            _count_extra_tokens(state, update)
         touched[update.seq_id] = None
     touched |= dict.fromkeys(_update_wait_reasons(state, step))
     harm.charge_waits(state, step)
@@ -418,14 +420,20 @@ def _host_tables(
 def _update_host_table(
     state: EngineData, update: SequenceUpdate, host_tables: dict[int, list[int]]
 ) -> None:
-    """Records the host blocks of a sequence that is swapped out, and removes those of others."""
+    """Records the host blocks of a sequence that is swapped out, and removes those of others.
+
+    Args:
+        state: The state.
+        update: The update of the sequence, with its new status.
+        host_tables: The host blocks of the sequences that the step swaps out.
+    """
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
         return
     if update.status is SequenceStatus.SWAPPED:
         if table := host_tables.get(update.seq_id):
             sequence.host_table = table
-    elif update.status is not None:
+    else:
         sequence.host_table = []
 
 
