@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import CachedBlocks, EngineInfo, Event, SequenceUpdate
+from seqtop.wire.messages import CachedBlocks, EngineInfo, Event
 from tests.support import events as builders
+from tests.support.events import update
 from tests.support.mutants import (
     BLOCK_MUTANTS,
     assert_found,
@@ -31,13 +32,9 @@ def test_a_step_may_add_computed_blocks_and_then_admit_a_sequence_that_hits_them
     run: list[Event] = []
     in_blocks_of_four(run, 8, 5)
     running = SequenceStatus.RUNNING
-    writer = SequenceUpdate(
-        seq_id=1, status=running, num_computed_tokens=num_computed_before, new_blocks=[0, 1]
-    )
-    hit = SequenceUpdate(
-        seq_id=2, status=running, num_computed_tokens=5, num_cached_tokens=4, new_blocks=[0, 2]
-    )
-    first = SequenceUpdate(seq_id=1, num_computed_tokens=8)
+    writer = update(1, running, num_computed_before, blocks=[0, 1])
+    hit = update(2, running, 5, cached=4, blocks=[0, 2])
+    first = update(1, computed=8)
     cached = CachedBlocks(request_id="req-1", seq_id=1, position=0, blocks=[0])
     run += [
         builders.step(0, sequences=[writer], newly_cached_blocks=[]),

@@ -7,8 +7,8 @@ import pytest
 
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
-from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate, WaitCause
-from tests.support.events import arrival, engine_info, preemption, stats, step, wait_reason
+from seqtop.wire.messages import Event, Heartbeat, WaitCause
+from tests.support.events import arrival, engine_info, preemption, stats, step, update, wait_reason
 from tests.support.mutants import (
     LIVENESS_MUTANTS,
     Run,
@@ -76,15 +76,11 @@ def test_a_request_that_is_preempted_and_admitted_again_is_not_stalled(
     run = mutated(payloads, "stalled")
     preempts, admits = steps_of(run)[75:77]
     preempts.preemptions = [preemption("req-1", lost=1, by="req-2")]
-    preempts.sequences.append(
-        SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
-    )
+    preempts.sequences.append(update(1, WAITING, 0, table=[]))
     preempts.stats = stats(
         num_used_blocks=1, num_free_blocks=63, num_prefill_tokens=1, num_running=1
     )
-    admits.sequences.append(
-        SequenceUpdate(seq_id=1, status=RUNNING, num_computed_tokens=1, new_blocks=[0])
-    )
+    admits.sequences.append(update(1, RUNNING, 1, blocks=[0]))
     assert check(run) == []
 
 
@@ -104,7 +100,7 @@ def test_preempted_request_that_is_overtaken() -> None:
     """Later requests are admitted while a preempted one waits."""
     run: Run = [engine_info(), *map(arrival, range(1, 14)), _scheduled(0, 1)]
     lost = preemption("req-1", lost=3)
-    waits = SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
+    waits = update(1, WAITING, 0, table=[])
     run.append(step(1, sequences=[waits], preemptions=[lost], stats=stats(num_running=1)))
     run += [_scheduled(number, number) for number in range(2, 14)]
     (finding,) = [finding for finding in check(run) if finding.rule == "overtaken"]
@@ -126,8 +122,8 @@ def _scheduled(number: int, seq_id: int) -> Any:
         sampling_params=None,
         block_tables={seq_id: []},
     )
-    update = SequenceUpdate(seq_id=seq_id, status=RUNNING, num_computed_tokens=0)
-    return step(number, group, sequences=[update], stats=stats(num_running=1))
+    runs = update(seq_id, RUNNING, 0)
+    return step(number, group, sequences=[runs], stats=stats(num_running=1))
 
 
 def test_thrash_is_proven_by_figures(payloads: list[bytes]) -> None:
@@ -161,9 +157,9 @@ def test_a_deadlock_has_a_holder_that_waits_for_its_turn(
     payloads: list[bytes], changes: dict[str, Any], message: str | None
 ) -> None:
     run = mutated(payloads, "deadlock")
-    for update in (update for own in steps_of(run) for update in own.sequences):
+    for own in (own for event in steps_of(run) for own in event.sequences):
         for name, value in changes.items():
-            setattr(update, name, value)
+            setattr(own, name, value)
     found = [finding for finding in check(run) if finding.rule == "deadlock"]
     assert [finding.message for finding in found] == ([] if message is None else [message])
     assert [finding.step for finding in found] == [2] * len(found)

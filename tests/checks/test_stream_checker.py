@@ -6,7 +6,8 @@ from seqtop.checks import stream_checker
 from seqtop.checks.stream_checker import MAX_FINDINGS, Stored, StreamChecker
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.wire.messages import SequenceUpdate, Step
+from seqtop.wire.messages import Step
+from tests.support import events
 from tests.support.events import arrival, engine_info, step
 
 
@@ -58,12 +59,7 @@ def test_the_end_is_checked() -> None:
 
 def computed_beyond(number: int) -> Step:
     """A step after which more tokens are computed than the sequence has."""
-    update = SequenceUpdate(
-        seq_id=1,
-        status=SequenceStatus.RUNNING,
-        num_computed_tokens=50 + number,
-        block_table=[*range(9)],
-    )
+    update = events.update(1, SequenceStatus.RUNNING, 50 + number, table=[*range(9)])
     return step(number, sequences=[update])
 
 

@@ -17,8 +17,8 @@ from seqtop.wire.messages import (
     EngineStopped,
     Event,
     Refused,
-    SequenceUpdate,
 )
+from tests.support import events
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.events import arrival, engine_info, stats, step
 from tests.support.hand_driven import HandDrivenEngine
@@ -239,9 +239,7 @@ def test_wrong_figures_are_findings(endpoint: str, capsys: pytest.CaptureFixture
     """Figures that can be read and cannot be true."""
     strange = arrival(1)
     strange.seq_ids = [-4, 2**63 + 5]
-    update = SequenceUpdate(
-        seq_id=-4, status=SequenceStatus.RUNNING, num_computed_tokens=0, new_token_ids=[2**40]
-    )
+    update = events.update(-4, SequenceStatus.RUNNING, 0, tokens=[2**40])
     last = step(3, stats=stats())
     last.time = float("nan")
     wrong: list[Event] = [

@@ -22,8 +22,8 @@ from seqtop.transport.publisher import Publisher
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
 from seqtop.wire.arrays import Ints
-from seqtop.wire.messages import Refused, RequestArrived, RequestFinished, SequenceUpdate
-from tests.support.events import engine_info, step
+from seqtop.wire.messages import Refused, RequestArrived, RequestFinished
+from tests.support.events import engine_info, step, update
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource
@@ -86,13 +86,13 @@ def engine(endpoint: str) -> Iterator[Publisher]:
                 )
             )
         updates = [
-            SequenceUpdate(
-                seq_id=number,
-                status=status,
-                num_computed_tokens=3,
-                new_token_ids=[7],
-                text_delta=HOSTILE,
-                new_blocks=[1],
+            update(
+                number,
+                status,
+                3,
+                tokens=[7],
+                text=HOSTILE,
+                blocks=[1],
                 stop_reason=HOSTILE,
                 engine_status=HOSTILE,
             )

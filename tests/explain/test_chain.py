@@ -17,7 +17,6 @@ from seqtop.wire.messages import (
     Event,
     Heartbeat,
     RequestArrived,
-    SequenceUpdate,
     StreamingUpdate,
     WaitReason,
 )
@@ -282,11 +281,8 @@ def test_the_status_of_an_engine_is_a_cause(script: Script) -> None:
     event = step(1)
     event.start_time, event.time = script.time, script.time + STEP_TIME
     event.sequences = [
-        SequenceUpdate(
-            seq_id=request.seq_ids[0],
-            status=SequenceStatus.WAITING,
-            num_computed_tokens=0,
-            engine_status="WAITING_FOR_REMOTE_KVS",
+        update(
+            request.seq_ids[0], SequenceStatus.WAITING, 0, engine_status="WAITING_FOR_REMOTE_KVS"
         )
     ]
     script.source.apply(event)
@@ -464,12 +460,10 @@ def test_the_number_of_parts_is_limited(script: Script) -> None:
 
 def test_rejected_drafts_are_no_tokens_of_a_part() -> None:
     chain = Chain(RequestState("req-1", RequestMetrics(1.0, 1.0, None, None, None), [1]))
-    drafted = update(
-        1, new_token_ids=[6, 7], num_computed_tokens=5, num_draft_tokens=4, num_accepted_tokens=1
-    )
+    drafted = update(1, tokens=[6, 7], computed=5, drafted=4, accepted=1)
     events: list[Event] = [
         arrival(1),
-        step(0, full("req-1", 1, chunk=3), sequences=[update(1, new_token_ids=[5])]),
+        step(0, full("req-1", 1, chunk=3), sequences=[update(1, tokens=[5])]),
         step(1, delta("req-1", 1, computed=3), sequences=[drafted]),
     ]
     for position, event in enumerate(events):

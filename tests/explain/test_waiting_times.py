@@ -19,9 +19,9 @@ from seqtop.state import EngineState
 from seqtop.state.waits import wait_until
 from seqtop.wire import parsing
 from seqtop.wire.messages import Event, RequestFinished, Step, WaitCause
-from tests.support.events import preemption, wait_reason
+from tests.support.events import preemption, update, wait_reason
 from tests.support.recordings import encoded
-from tests.support.reducer_events import arrived, delta, full, metrics, step, update
+from tests.support.reducer_events import arrived, delta, full, metrics, step
 
 WAITS = ("queued", "preempted", "swapped")
 STATUSES = ("", "PREEMPTED", "WAITING_FOR_REMOTE_KVS", "FROZEN")

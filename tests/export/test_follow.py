@@ -12,7 +12,7 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
-from tests.support.events import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step, update
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS
 
@@ -20,9 +20,7 @@ SEQTOP = (sys.executable, "-m", "seqtop")
 
 
 def running(seq_id: int, num_computed_tokens: int = 3) -> SequenceUpdate:
-    return SequenceUpdate(
-        seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=num_computed_tokens
-    )
+    return update(seq_id, SequenceStatus.RUNNING, num_computed_tokens)
 
 
 @contextmanager
@@ -96,9 +94,7 @@ def test_a_filter_lets_sequences_come_and_go(engine: HandDrivenEngine, endpoint:
         assert line(process)["sequences"] == []
         engine.send(step(0, sequences=[running(2)]))
         assert line(process)["sequences"] == [{"seq": 2, "request": "req-2", "text": ""}]
-        waiting = SequenceUpdate(
-            seq_id=2, status=SequenceStatus.WAITING, num_computed_tokens=0, text_delta="x"
-        )
+        waiting = update(2, SequenceStatus.WAITING, 0, text="x")
         engine.send(step(1, sequences=[waiting]))
         third = line(process)
         assert (third["sequences"], third["gone"]) == ([], [2])

@@ -155,7 +155,7 @@ def test_figures_that_make_no_sense_are_unknown(tmp_path: Path) -> None:
     path = tmp_path / "run.seqtop"
     many = stats(num_used_blocks=2**64 - 1, scheduler_time=math.nan)
     strange = step(1, start_time=-1e308, time=math.inf, stats=many)
-    block = update(1, new_blocks=[2**40, 3], new_token_ids=[7], new_logprobs=[math.nan])
+    block = update(1, blocks=[2**40, 3], tokens=[7], logprobs=[math.nan])
     record(path, (engine_info(), arrival(1), step(0, sequences=[block]), strange))
     tables = Tables(path, tmp_path / "run")
     (row,) = tables.rows("from 'steps.parquet' where step = 1")

@@ -1,13 +1,14 @@
 """Exports with `--redact`: two runs that differ only in their texts give the same files."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seqtop.cli.main import main
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.wire.arrays import Ints
-from seqtop.wire.messages import Chunk, Event, RequestArrived, RequestFinished
+from seqtop.wire.messages import Chunk, Event, RequestArrived, RequestFinished, SequenceUpdate
 from tests.support.broken_recordings import record
 from tests.support.events import engine_info, preemption, stats, step, update
 
@@ -39,13 +40,13 @@ def run_of(word: str, token: int) -> tuple[Event, ...]:
             eos_token_id=token,
         )
 
-    def sampled(number: int, first: int, **changes: object) -> object:
+    def sampled(number: int, first: int, **changes: Any) -> SequenceUpdate:
         return update(
             number,
             request_id=f"req-{number}",
-            new_token_ids=[token],
-            text_delta=word,
-            new_logprobs=[-1.0 / token],
+            tokens=[token],
+            text=word,
+            logprobs=[-1.0 / token],
             chunk=Chunk(num_tokens=20 if first else 1, num_computed_tokens=0 if first else 20),
             **changes,
         )
@@ -59,7 +60,7 @@ def run_of(word: str, token: int) -> tuple[Event, ...]:
         step(
             1,
             execute=None,
-            sequences=[sampled(1, 0), update(2, status=SequenceStatus.WAITING)],
+            sequences=[sampled(1, 0), update(2, SequenceStatus.WAITING)],
             preemptions=[preemption("req-2", lost=20, by="req-1")],
             stats=stats(num_waiting=1),
         ),

@@ -34,9 +34,9 @@ from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import EngineStopped, Event, SequenceUpdate
+from seqtop.wire.messages import EngineStopped, Event
 from tests.support import faulty_engine
-from tests.support.events import arrival, engine_info, stats, step
+from tests.support.events import arrival, engine_info, stats, step, update
 from tests.support.scripted import ScriptedSource
 from tests.support.waiting import SECONDS, wait_until
 
@@ -285,7 +285,7 @@ def test_an_incident_has_one_record(tmp_path: Path, clock: Clock) -> None:
     watched = Watched(tmp_path, slo=Slo(ttft=0.2))
     late = RequestMetrics(1.0, 100.5, 100.0, 100.5, 99.0)
     computes = stats(num_prefill_tokens=1)
-    touched = SequenceUpdate(seq_id=1)
+    touched = update(1)
     with watched.recorder.watching():
         missed = watched.steps(1, stats=computes, sequences=[touched], metrics={"req-1": late})
         assert watched.run(arrival(1), *missed) == ["slo"]

@@ -11,9 +11,8 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import SequenceUpdate
 from tests.support import events
-from tests.support.events import arrival
+from tests.support.events import arrival, update
 from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
@@ -74,14 +73,7 @@ def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
         start_time=1.0,
         time=2.0,
         execute=parsing.event(next(p for p in SHORT if b"Step" in p[:8])).execute,
-        sequences=[
-            SequenceUpdate(
-                seq_id=seq_id,
-                status=SequenceStatus.RUNNING,
-                num_computed_tokens=1,
-                text_delta="a ghost",
-            )
-        ],
+        sequences=[update(seq_id, SequenceStatus.RUNNING, 1, text="a ghost")],
         stats=state.stats,
     )
     payload = codec.encode(late)

@@ -55,18 +55,12 @@ _RUNNING = SequenceStatus.RUNNING
 def _forks(tokens: int, text: int, count: int) -> Iterator[Event]:
     """Rows of a few bytes, each of which copies the output of its parent."""
     yield arrival(1)
-    output = update(1, new_token_ids=[7] * tokens, text_delta="x" * text, status=_RUNNING)
+    output = update(1, tokens=[7] * tokens, text="x" * text, status=_RUNNING)
     yield step(0, execute=None, sequences=[output])
     for number in range(2, 7):
         yield arrival(number)
     forks = [
-        update(
-            seq_id,
-            request_id=f"req-{seq_id % 5 + 2}",
-            parent_seq_id=1,
-            new_token_ids=[8],
-            text_delta="y",
-        )
+        update(seq_id, request_id=f"req-{seq_id % 5 + 2}", parent=1, tokens=[8], text="y")
         for seq_id in range(10, 10 + count)
     ]
     yield step(1, execute=None, sequences=forks)
@@ -80,7 +74,7 @@ def _sequences(count: int) -> Iterator[Event]:
 def _parents(count: int) -> Iterator[Event]:
     """Sequences of one request, each of which is a child of the next."""
     yield msgspec.structs.replace(arrival(1), seq_ids=[0])
-    rows = [update(i, request_id="req-1", parent_seq_id=i + 1) for i in range(1, count)]
+    rows = [update(i, request_id="req-1", parent=i + 1) for i in range(1, count)]
     yield step(0, execute=None, sequences=rows)
 
 
@@ -95,7 +89,7 @@ def _ended_chunks(count: int) -> Iterator[Event]:
     """Chunks of a request whose sequences have all ended, each of which looks at all of them."""
     metrics = RequestMetrics(1.0, 1.0, None, None, None, finished_time=2.0)
     yield msgspec.structs.replace(arrival(1), seq_ids=list(range(count)), metrics=metrics)
-    ended = [update(i, status=SequenceStatus.FINISHED_STOPPED) for i in range(count)]
+    ended = [update(i, SequenceStatus.FINISHED_STOPPED) for i in range(count)]
     yield step(0, execute=None, sequences=ended)
     rows = [update(i, request_id="req-1", chunk=Chunk(1, 0)) for i in range(count)]
     yield step(1, execute=None, sequences=rows)
@@ -116,7 +110,7 @@ def _cached_blocks(count: int) -> Iterator[Event]:
 
 def _tables(count: int) -> Iterator[Event]:
     yield arrival(1)
-    yield step(0, execute=None, sequences=[update(1, block_table=list(range(count)))])
+    yield step(0, execute=None, sequences=[update(1, table=list(range(count)))])
 
 
 def _groups(count: int) -> Iterator[Event]:
@@ -127,7 +121,7 @@ def _groups(count: int) -> Iterator[Event]:
 def _candidates(count: int) -> Iterator[Event]:
     """Empty candidates of tokens: an object each."""
     yield arrival(1)
-    row = update(1, new_token_ids=[1] * count, top_logprobs=[{}] * count)
+    row = update(1, tokens=[1] * count, top_logprobs=[{}] * count)
     yield step(0, execute=None, sequences=[row])
 
 
@@ -155,7 +149,7 @@ def _texts() -> Iterator[Event]:
 def _ended(tokens: int, count: int) -> Iterator[Event]:
     """Steps that change a request with a long output that has ended: each copies it."""
     yield arrival(1)
-    output = update(1, new_token_ids=[7] * tokens, status=_RUNNING)
+    output = update(1, tokens=[7] * tokens, status=_RUNNING)
     yield step(0, execute=None, sequences=[output])
     metrics = RequestMetrics(1.0, 1.0, None, None, None)
     yield RequestFinished("req-1", 2.0, SequenceStatus.FINISHED_STOPPED, metrics)

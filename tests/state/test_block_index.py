@@ -138,14 +138,14 @@ def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
     assert index.held(range(11, 16)) == [{7: 0}]
     assert (index.num_swapped, len(index)) == (2, 16)
     assert index.first_block(7) == 13
-    back = step(1, seq_update(SequenceStatus.RUNNING, block_table=[1, 2]))
+    back = step(1, seq_update(SequenceStatus.RUNNING, table=[1, 2]))
     assert index.update(state, state.apply(back)) == {1, 2, 13, 10}
     assert index.blocks(7) == [1, 2]
     assert index.num_swapped == 0
 
 
 def test_the_owners_of_blocks_that_are_held() -> None:
-    first = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 3]))
+    first = step(0, seq_update(SequenceStatus.RUNNING, blocks=[1, 3]))
     state, index = state_after(first), BlockIndex()
     index.rebuild(state)
     assert index.held(range(5)) == [{7: 0}, {7: 1}]
@@ -172,8 +172,8 @@ def test_reserved_blocks_do_not_count_as_shared() -> None:
     state.apply(info)
     state.apply(arrival)
     updates = [
-        seq_update(SequenceStatus.RUNNING, block_table=[0, 3, 4], group_block_tables=[[0, 6]]),
-        seq_update(SequenceStatus.RUNNING, block_table=[0, 3, 5], group_block_tables=[[0, 6]]),
+        seq_update(SequenceStatus.RUNNING, table=[0, 3, 4], group_block_tables=[[0, 6]]),
+        seq_update(SequenceStatus.RUNNING, table=[0, 3, 5], group_block_tables=[[0, 6]]),
     ]
     updates[1].seq_id, updates[1].request_id = 8, "req"
     for number, late in enumerate(updates):
@@ -192,7 +192,7 @@ def test_reserved_blocks_do_not_count_as_shared() -> None:
 
 def test_the_index_has_the_blocks_of_the_state_for_which_it_was_built() -> None:
     index = BlockIndex()
-    event = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1]))
+    event = step(0, seq_update(SequenceStatus.RUNNING, blocks=[1]))
     event.newly_cached_blocks = [CachedBlocks(request_id="req", seq_id=7, position=0, blocks=[1])]
     state = state_after(event)
     index.rebuild(state)
@@ -203,7 +203,7 @@ def test_the_index_has_the_blocks_of_the_state_for_which_it_was_built() -> None:
 
 
 def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> None:
-    first = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[0, 2]))
+    first = step(0, seq_update(SequenceStatus.RUNNING, blocks=[0, 2]))
     state, index = state_after(first), BlockIndex()
     index.rebuild(state)
     assert index.num_unfilled == 2 * 16 - 20
@@ -222,7 +222,7 @@ def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> 
 
 
 def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
-    update = seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2], group_block_tables=[[5], [6, 7]])
+    update = seq_update(SequenceStatus.RUNNING, blocks=[1, 2], group_block_tables=[[5], [6, 7]])
     state, index = state_after(step(0, update)), BlockIndex()
     index.rebuild(state)
     assert index.blocks(7) == [1, 2, 5, 6, 7]
@@ -271,13 +271,13 @@ def state_after(*steps: Step) -> EngineState:
 
 def swapped_state() -> EngineState:
     return state_after(
-        step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[3, 4])),
-        step(1, seq_update(SequenceStatus.SWAPPED, block_table=[]), [(3, 5), (4, 2)]),
+        step(0, seq_update(SequenceStatus.RUNNING, blocks=[3, 4])),
+        step(1, seq_update(SequenceStatus.SWAPPED, table=[]), [(3, 5), (4, 2)]),
     )
 
 
 def seq_update(status: SequenceStatus, **changes: Any) -> SequenceUpdate:
-    return SequenceUpdate(seq_id=7, status=status, num_computed_tokens=20, **changes)
+    return events.update(7, status, 20, **changes)
 
 
 def step(

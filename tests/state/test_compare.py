@@ -5,7 +5,8 @@ from seqtop.state import EngineState
 from seqtop.state.compare import compare, describe
 from seqtop.state.freeze import freeze
 from seqtop.text import format as fmt
-from seqtop.wire.messages import MissCause, PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import MissCause, PrefixMiss
+from tests.support import events
 from tests.support.events import preemption
 from tests.support.reducer_events import step
 from tests.support.scripted import Script, ScriptedSource, engine_info
@@ -191,10 +192,10 @@ def test_prefix_misses_are_compared_by_cause() -> None:
     before = freeze(source.state)
     causes: tuple[MissCause, ...] = ("evicted", "new_tokens", "broken_prefix", "evicted")
     for number, cause in enumerate(causes):
-        update = SequenceUpdate(
-            seq_id=1,
-            status=SequenceStatus.RUNNING,
-            num_computed_tokens=1,
+        update = events.update(
+            1,
+            SequenceStatus.RUNNING,
+            1,
             prefix_misses=[PrefixMiss(cause=cause, num_tokens=16 + number)],
         )
         source.apply(step(100 + number, sequences=[update]))

@@ -8,13 +8,14 @@ from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.wire.messages import SequenceUpdate
+from tests.support import events
 from tests.support.events import arrival, engine_info, preemption, stats, step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
 def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: Any) -> SequenceUpdate:
-    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=0, **fields)
+    return events.update(seq_id, status, 0, **fields)
 
 
 def queue(state: EngineState) -> list[int]:
@@ -71,12 +72,12 @@ def test_speculative_tokens_add_up() -> None:
     state = two_preempted("fcfs")
     assert state.sequences[1].num_draft_tokens is None, "no speculation is not zero drafts"
     for accepted in (2, 0):
-        drafts = update(1, num_draft_tokens=3, num_accepted_tokens=accepted)
+        drafts = update(1, drafted=3, accepted=accepted)
         state.apply(step(3, sequences=[drafts]))
     assert state.sequences[1].num_draft_tokens == 6
     assert (state.num_drafted, state.num_accepted) == ([2, 2, 2], [1, 1, 0])
     assert state.sequences[1].num_accepted_tokens == 2
-    state.apply(step(4, sequences=[update(1, num_draft_tokens=2**40, num_accepted_tokens=1)]))
+    state.apply(step(4, sequences=[update(1, drafted=2**40, accepted=1)]))
     assert (state.num_drafted[:4], state.num_accepted[:4]) == ([3, 3, 3, 1], [2, 1, 0, 0])
     assert len(state.num_drafted) == len(state.num_accepted) == 64, "an engine cannot fill memory"
 
@@ -84,7 +85,7 @@ def test_speculative_tokens_add_up() -> None:
 def test_a_status_of_the_engine_alone_is_the_word_for_a_wait() -> None:
     state, view = two_preempted("fcfs"), SequenceView()
     held = update(4, WAITING, engine_status="WAITING_FOR_REMOTE_KVS")
-    drafts = update(1, new_token_ids=[5, 6], num_draft_tokens=3, num_accepted_tokens=1)
+    drafts = update(1, tokens=[5, 6], drafted=3, accepted=1)
     drafts.num_computed_tokens = 4
     state.apply(step(3, sequences=[held, drafts]))
     view.rebuild(state)
@@ -111,8 +112,8 @@ def test_pool_with_a_null_block_and_two_groups_adds_up() -> None:
     findings += checker.apply(arrival(2))
     pool = stats(num_used_blocks=4, num_free_blocks=59, num_cached_blocks=0)
     updates = [
-        update(1, block_table=[0, 1], group_block_tables=[[0, 2]]),
-        update(2, block_table=[0, 3], group_block_tables=[[0, 4]]),
+        update(1, table=[0, 1], group_block_tables=[[0, 2]]),
+        update(2, table=[0, 3], group_block_tables=[[0, 4]]),
     ]
     findings += checker.apply(step(0, sequences=updates, stats=pool))
     findings += checker.end()

@@ -8,21 +8,12 @@ from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     RequestFinished,
-    SequenceUpdate,
     Step,
 )
 from tests.support import events
+from tests.support.events import update
 from tests.support.recordings import encoded, fed
-from tests.support.reducer_events import (
-    arrived,
-    delta,
-    finish,
-    full,
-    metrics,
-    prefilled,
-    step,
-    update,
-)
+from tests.support.reducer_events import arrived, delta, finish, full, metrics, prefilled, step
 
 
 def test_history_is_bounded_and_drops_are_reported() -> None:
@@ -66,8 +57,8 @@ def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text_delta="late")]),
-        step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent_seq_id=1)]),
+        step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text="late")]),
+        step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent=1)]),
         step(9, metrics={"a": metrics(time_in_queue=7.0)}),
         step(9, preemptions=[events.preemption("a", lost=3)]),
         step(9, wait_reasons=[events.wait_reason("a", "no_blocks", 1)]),
@@ -136,9 +127,7 @@ def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> N
     seq_id = state.requests[state.finished[0]].seq_ids[0]
     frozen = freeze(state)
     before = codec.encode(frozen.sequences[seq_id])
-    update = SequenceUpdate(
-        seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=1, text_delta="boo"
-    )
-    state.apply(events.step(99, sequences=[update]))
+    late = update(seq_id, SequenceStatus.RUNNING, 1, text="boo")
+    state.apply(events.step(99, sequences=[late]))
     assert state.sequences[seq_id].text.endswith("boo")
     assert codec.encode(frozen.sequences[seq_id]) == before

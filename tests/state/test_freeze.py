@@ -21,10 +21,10 @@ from seqtop.wire.messages import (
     PrefixMiss,
     RequestArrived,
     RequestFinished,
-    SequenceUpdate,
 )
 from tests.support import events
-from tests.support.reducer_events import RUNNING, STATS, delta, prefilled, step, update
+from tests.support.events import update
+from tests.support.reducer_events import RUNNING, STATS, delta, prefilled, step
 
 
 def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> None:
@@ -41,15 +41,15 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
             )
     live = [name for name in names if state.requests[name].finish_reason is None]
     updates = [
-        SequenceUpdate(
-            seq_id=state.requests[name].seq_ids[0],
-            status=SequenceStatus.WAITING if evict else SequenceStatus.RUNNING,
-            num_computed_tokens=number,
-            new_token_ids=[number],
-            new_logprobs=[-1.0],
+        update(
+            state.requests[name].seq_ids[0],
+            SequenceStatus.WAITING if evict else SequenceStatus.RUNNING,
+            number,
+            tokens=[number],
+            logprobs=[-1.0],
             top_logprobs=[{number: Logprob(-1.0)}],
-            text_delta="x",
-            new_blocks=[number],
+            text="x",
+            blocks=[number],
         )
         for name in live
     ]
@@ -110,10 +110,10 @@ def test_later_forks_drafts_and_reasons_are_not_in_a_still() -> None:
     state.apply(step(1, wait_reasons=[reason]))
     taken, encoded = freeze(state), codec.encode(state)
     misses = [PrefixMiss(cause="new_tokens", num_tokens=2)]
-    fork = update(2, RUNNING, 3, request_id="a", parent_seq_id=1, prefix_misses=misses)
-    row = update(1, RUNNING, 4, num_draft_tokens=2, group_block_tables=[[5]])
+    fork = update(2, RUNNING, 3, request_id="a", parent=1, prefix_misses=misses)
+    row = update(1, RUNNING, 4, drafted=2, group_block_tables=[[5]])
     state.apply(step(2, sequences=[fork, row]))
-    decoded = SequenceUpdate(seq_id=2, new_token_ids=[6], text_delta="!")
+    decoded = update(2, tokens=[6], text="!")
     state.apply(step(3, delta("a", 2, [], 3), sequences=[decoded]))
     assert codec.encode(taken) == encoded
     assert taken.requests["a"].seq_ids == [1]

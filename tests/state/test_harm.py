@@ -6,8 +6,9 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.state.fields import FIELDS, harm
 from seqtop.state.filter import parse
-from seqtop.wire.messages import Event, RequestArrived, SequenceUpdate, WaitCause
+from seqtop.wire.messages import Event, RequestArrived, WaitCause
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+from tests.support import events
 from tests.support.events import wait_reason
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
@@ -105,7 +106,7 @@ def test_the_harm_of_a_request_that_ran_before_it_was_observed_is_unknown(
     status: SequenceStatus, known: float | None
 ) -> None:
     arrival = RequestArrived("r", arrival_time=1.0, seq_ids=[1], num_prompt_tokens=3)
-    update = SequenceUpdate(seq_id=1, status=status, num_computed_tokens=3)
+    update = events.update(1, status, 3)
     whole = RequestSnapshot(arrival, [SequenceSnapshot(update)])
     state = EngineState()
     state.apply(Snapshot(time=2.0, step=4, stats=None, requests=[whole]))

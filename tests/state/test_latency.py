@@ -14,7 +14,8 @@ from seqtop.state.sliding_window import WINDOW
 from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat, SequenceUpdate
-from tests.support.reducer_events import RUNNING, arrived, metrics, prefilled, step, update
+from tests.support.events import update
+from tests.support.reducer_events import RUNNING, arrived, metrics, prefilled, step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource, engine_info
 from tests.support.simulated_engine import START
 
@@ -86,7 +87,7 @@ def test_the_queue_time_is_known_without_a_figure_of_the_engine() -> None:
         "a": metrics(**changes),
         "b": metrics(arrival_time=30.0, **changes),
     }
-    tokens = [update(seq_id, RUNNING, 3, new_token_ids=[5]) for seq_id in (1, 2)]
+    tokens = [update(seq_id, RUNNING, 3, tokens=[5]) for seq_id in (1, 2)]
     state.apply(step(0, sequences=tokens, metrics=known))
     latencies = Latencies()
     latencies.observe(state, None)
@@ -103,10 +104,10 @@ def test_the_tokens_of_a_fork_count_from_the_fork_on() -> None:
         return [*latencies.windows["itl"].values]
 
     def one_more(seq_id: int) -> SequenceUpdate:
-        return update(seq_id, RUNNING, 4, new_token_ids=[6])
+        return update(seq_id, RUNNING, 4, tokens=[6])
 
     assert look(2, one_more(1)) == [2.0]
-    fork = update(5, RUNNING, 4, parent_seq_id=1, request_id="a", block_table=[7])
+    fork = update(5, RUNNING, 4, parent=1, request_id="a", table=[7])
     assert look(3, fork) == [2.0]
     assert look(6, one_more(5)) == [2.0, 4.0]
     assert look(7, one_more(5)) == [2.0, 4.0, 1.0]

@@ -25,7 +25,7 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 from tests.support import events
-from tests.support.events import wait_reason
+from tests.support.events import update, wait_reason
 from tests.support.reducer_events import (
     STATS,
     arrived,
@@ -35,7 +35,6 @@ from tests.support.reducer_events import (
     metrics,
     prefilled,
     step,
-    update,
 )
 from tests.support.scripted import engine_info
 
@@ -122,8 +121,8 @@ def test_decode_steps_add_up_and_share_a_span() -> None:
                 number,
                 delta("a", 1, [5], 2 + number),
                 sequences=[
-                    update(1, RUNNING, 3 + number, new_token_ids=[6], new_logprobs=[-0.25],
-                           text_delta="!", new_blocks=[9] if number == 2 else [])
+                    update(1, RUNNING, 3 + number, tokens=[6], logprobs=[-0.25],
+                           text="!", blocks=[9] if number == 2 else [])
                 ],
             )
         )  # fmt: skip
@@ -147,7 +146,7 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
     state.apply(
         step(
             1,
-            sequences=[update(1, WAITING, 0, block_table=[])],
+            sequences=[update(1, WAITING, 0, table=[])],
             preemptions=[events.preemption("a", lost=3, by="b")],
             wait_reasons=[wait_reason("a", "no_blocks", 2)],
         )
@@ -191,9 +190,9 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     for name, seq_id, table in (("a", 1, [7, 3, 9]), ("b", 2, [7, 4])):
         state.apply(arrived(name, seq_id))
         state.apply(step(seq_id, full(name, seq_id, table, chunk=3)))
-    fork = update(3, RUNNING, 3, request_id="b", parent_seq_id=2, block_table=[7])
+    fork = update(3, RUNNING, 3, request_id="b", parent=2, table=[7])
     state.apply(step(3, sequences=[fork]))
-    updates = [update(seq_id, SequenceStatus.SWAPPED, 3, block_table=[]) for seq_id in (1, 2, 3)]
+    updates = [update(seq_id, SequenceStatus.SWAPPED, 3, table=[]) for seq_id in (1, 2, 3)]
     preemptions = [events.preemption(request_id, mode="swap") for request_id in "ba"]
     swap = step(4, sequences=updates, preemptions=preemptions)
     swap.execute.blocks_to_swap_out += [(7, 0), (4, 1), (7, 2), (3, 5)]
@@ -294,8 +293,8 @@ def test_end_frees_and_keeps_what_was_said() -> None:
             1,
             delta("a", 1, [5], 3),
             sequences=[
-                update(1, SequenceStatus.FINISHED_STOPPED, 4, new_token_ids=[2],
-                       new_logprobs=[-1.0], block_table=[], stop_reason=2)
+                update(1, SequenceStatus.FINISHED_STOPPED, 4, tokens=[2],
+                       logprobs=[-1.0], table=[], stop_reason=2)
             ],
         )
     )  # fmt: skip
@@ -341,9 +340,7 @@ def test_abort_of_a_waiting_request(given: float | None) -> None:
 
 def test_the_end_frees_all_blocks_of_what_has_not_ended_before() -> None:
     state = prefilled()
-    fork = update(
-        2, RUNNING, 3, request_id="a", parent_seq_id=1, block_table=[7], group_block_tables=[[5]]
-    )
+    fork = update(2, RUNNING, 3, request_id="a", parent=1, table=[7], group_block_tables=[[5]])
     ended = update(1, SequenceStatus.FINISHED_STOPPED, 3)
     state.apply(step(1, sequences=[fork, ended]))
     swap = step(
@@ -382,7 +379,7 @@ def test_the_end_ranks_the_sequences_of_the_answer(
     ranking: list[int], expected: list[int], anomalies: int
 ) -> None:
     state = prefilled()
-    forks = [update(seq_id, RUNNING, 3, request_id="a", parent_seq_id=1) for seq_id in (2, 3)]
+    forks = [update(seq_id, RUNNING, 3, request_id="a", parent=1) for seq_id in (2, 3)]
     state.apply(step(1, sequences=forks))
     status = SequenceStatus.FINISHED_LENGTH_CAPPED
     end = RequestFinished(
@@ -467,10 +464,10 @@ def test_figures_of_a_request_add_up_over_its_steps() -> None:
         state.apply(chunk)
     assert request.metrics.model_forward_time is request.metrics.model_execute_time is None
     more = delta("a", 1, [5], 4)
-    tokens = update(1, RUNNING, 6, new_token_ids=[6, 7, 8])
+    tokens = update(1, RUNNING, 6, tokens=[6, 7, 8])
     state.apply(step(2, more, sequences=[tokens]))
     more.token_chunk_size = None
-    state.apply(step(3, more, sequences=[update(1, RUNNING, 7, new_token_ids=[9])]))
+    state.apply(step(3, more, sequences=[update(1, RUNNING, 7, tokens=[9])]))
     last = step(4, more, sequences=[update(1, RUNNING, 7)])
     last.stats = unknown
     state.apply(last)

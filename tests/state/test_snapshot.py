@@ -35,7 +35,7 @@ from seqtop.wire.snapshot import (
     StepCosts,
     WaitTimes,
 )
-from tests.support.events import engine_info, wait_reason
+from tests.support.events import engine_info, update, wait_reason
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import (
@@ -48,7 +48,6 @@ from tests.support.reducer_events import (
     metrics,
     prefilled,
     step,
-    update,
 )
 
 SCRIPT = encoded(2, 120)
@@ -435,7 +434,7 @@ def test_a_sequence_is_replaced_as_a_whole() -> None:
     state = prefilled()
     assert state.num_output_tokens == 1
     whole = SequenceSnapshot(
-        update=update(1, RUNNING, 5, block_table=[7, 8]),
+        update=update(1, RUNNING, 5, table=[7, 8]),
         output_token_ids=Ints.of([5, 6]),
         output_logprobs=Floats.of([-0.5, -1.0]),
         top_logprobs={1: {6: Logprob(-1.0, 1, "!")}},
@@ -464,17 +463,13 @@ def test_figures_of_a_sequence_are_totals_and_those_of_steps_stay() -> None:
     state.apply(
         step(
             1,
-            sequences=[
-                update(
-                    1, RUNNING, 4, num_draft_tokens=3, num_accepted_tokens=1, prefix_misses=[miss]
-                )
-            ],
+            sequences=[update(1, RUNNING, 4, drafted=3, accepted=1, prefix_misses=[miss])],
         )
     )
     totals = state.num_missed_tokens, state.num_drafted, state.num_accepted
     assert totals == ({"evicted": 3}, [1, 1, 1], [1, 0, 0])
     more = [miss, PrefixMiss(cause="new_tokens", num_tokens=2)]
-    current = now(1, RUNNING, 9, num_draft_tokens=7, num_accepted_tokens=4, prefix_misses=more)
+    current = now(1, RUNNING, 9, drafted=7, accepted=4, prefix_misses=more)
     repaired(state, request_of(arrived("a", 1), current))
     sequence = state.sequences[1]
     assert (sequence.num_draft_tokens, sequence.num_accepted_tokens) == (7, 4)
@@ -484,9 +479,7 @@ def test_figures_of_a_sequence_are_totals_and_those_of_steps_stay() -> None:
 
 def test_a_sequence_that_its_request_has_no_more_is_removed() -> None:
     state = prefilled()
-    state.apply(
-        step(1, sequences=[update(5, RUNNING, 3, request_id="a", parent_seq_id=1, block_table=[7])])
-    )
+    state.apply(step(1, sequences=[update(5, RUNNING, 3, request_id="a", parent=1, table=[7])]))
     assert list(state.requests["a"].seq_ids) == [1, 5]
     repaired(state, request_of(arrived("a", 1), now(1, RUNNING, 3)))
     assert list(state.requests["a"].seq_ids) == list(state.sequences) == [1]
@@ -582,7 +575,7 @@ def test_a_request_that_was_queued_has_its_first_span_ended() -> None:
 
 def test_the_first_sequence_determines_the_phase() -> None:
     state = prefilled()
-    fork = update(5, RUNNING, 3, request_id="a", parent_seq_id=1)
+    fork = update(5, RUNNING, 3, request_id="a", parent=1)
     state.apply(step(1, sequences=[fork]))
     repaired(state, request_of(arrived("a", 1), now(1, RUNNING, 3), now(5, WAITING, 0)))
     assert spans(state)[-1] == ("decode", 20.5, TIME)
@@ -602,7 +595,7 @@ def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
 
 def test_all_that_was_named_or_dropped_has_changed() -> None:
     state = prefilled()
-    fork = update(5, RUNNING, 3, request_id="a", parent_seq_id=1)
+    fork = update(5, RUNNING, 3, request_id="a", parent=1)
     state.apply(step(1, sequences=[fork]))
     state.apply(arrived("b", 2))
     whole = Snapshot(

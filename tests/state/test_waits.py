@@ -93,10 +93,10 @@ def test_an_engines_own_name_is_a_cause() -> None:
     state = source.state
     request = state.requests["remote"]
     for number in range(3):
-        update = SequenceUpdate(
-            seq_id=request.seq_ids[0],
-            status=SequenceStatus.WAITING,
-            num_computed_tokens=0,
+        update = events.update(
+            request.seq_ids[0],
+            SequenceStatus.WAITING,
+            0,
             engine_status="WAITING_FOR_REMOTE_KVS" if number < 2 else "",
         )
         script.step()
@@ -142,9 +142,7 @@ def _step_with_status(script: Script, seq_id: int, name: str) -> None:
         script.step()
     _update(
         script,
-        SequenceUpdate(
-            seq_id=seq_id, status=SequenceStatus.WAITING, num_computed_tokens=0, engine_status=name
-        ),
+        events.update(seq_id, SequenceStatus.WAITING, 0, engine_status=name),
     )
 
 

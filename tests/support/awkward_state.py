@@ -2,7 +2,7 @@
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.wire.messages import RequestArrived, SequenceUpdate
+from seqtop.wire.messages import RequestArrived
 from tests.support import events
 
 NASTY = "plain \x1b]52;c;AAAA\x07 \x1b[2J [red]markup[/red] \u202e日本語\n=SUM(A1)"
@@ -21,14 +21,14 @@ def awkward_state() -> EngineState:
                 prompt="x",
             )
         )
-    update = SequenceUpdate(
-        seq_id=0,
-        status=SequenceStatus.RUNNING,
-        num_computed_tokens=2,
-        new_token_ids=[5],
-        new_logprobs=[float("-inf")],
-        text_delta=NASTY * 3,
-        new_blocks=[1],
+    update = events.update(
+        0,
+        SequenceStatus.RUNNING,
+        2,
+        tokens=[5],
+        logprobs=[float("-inf")],
+        text=NASTY * 3,
+        blocks=[1],
     )
     stats = events.stats(
         num_running=1,

@@ -3,6 +3,7 @@
 Whoever needs a message in a test takes it from here, so that one place knows its fields.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -76,13 +77,7 @@ def engine_snapshot(truth: EngineState) -> Snapshot:
         requests=[
             RequestSnapshot(
                 arrival=arrival(number),
-                sequences=[
-                    SequenceSnapshot(
-                        update=SequenceUpdate(
-                            seq_id=number, status=SequenceStatus.WAITING, num_computed_tokens=0
-                        )
-                    )
-                ],
+                sequences=[SequenceSnapshot(update=update(number, SequenceStatus.WAITING, 0))],
             )
             for number in truth.sequences
         ],
@@ -120,9 +115,54 @@ def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step
     return Step(step=number, **(values | fields))
 
 
-def update(seq_id: int, **fields: Any) -> SequenceUpdate:
-    """Returns the update of a sequence."""
-    return SequenceUpdate(seq_id=seq_id, **fields)
+def update(
+    seq_id: int,
+    status: SequenceStatus | None = None,
+    computed: int | None = None,
+    *,
+    tokens: Sequence[int] = (),
+    text: str = "",
+    logprobs: Sequence[float] = (),
+    blocks: Sequence[int] = (),
+    table: list[int] | None = None,
+    cached: int | None = None,
+    drafted: int | None = None,
+    accepted: int | None = None,
+    parent: int | None = None,
+    **fields: Any,
+) -> SequenceUpdate:
+    """Returns the update of a sequence.
+
+    Args:
+        seq_id: The sequence.
+        status: Its status after the step.
+        computed: Its computed tokens after the step.
+        tokens: Its new tokens.
+        text: The text that they add.
+        logprobs: The log probability of each.
+        blocks: The blocks appended to its table.
+        table: The whole table, if it is replaced.
+        cached: The tokens that were found in the prefix cache.
+        drafted: The tokens of its draft.
+        accepted: Those that became output.
+        parent: The sequence that it was forked from.
+        fields: Other fields of the update.
+    """
+    return SequenceUpdate(
+        seq_id=seq_id,
+        status=status,
+        num_computed_tokens=computed,
+        new_token_ids=[*tokens],
+        text_delta=text,
+        new_logprobs=[*logprobs],
+        new_blocks=[*blocks],
+        block_table=table,
+        num_cached_tokens=cached,
+        num_draft_tokens=drafted,
+        num_accepted_tokens=accepted,
+        parent_seq_id=parent,
+        **fields,
+    )
 
 
 def preemption(

@@ -74,25 +74,18 @@ class FaultyEngine:
     def decode(self, **fields: Any) -> Event:
         """A step in which the second request gets a token, and the first one none."""
         self._num_output += 1
-        more: dict[str, Any] = {"new_blocks": [1]} if self._num_output == 1 else {}
-        update = SequenceUpdate(
-            seq_id=2,
-            status=RUNNING,
-            num_computed_tokens=2 + self._num_output,
-            new_token_ids=[self._num_output],
-            text_delta=OUTPUT,
-            **more,
+        more: dict[str, Any] = {"blocks": [1]} if self._num_output == 1 else {}
+        update = events.update(
+            2, RUNNING, 2 + self._num_output, tokens=[self._num_output], text=OUTPUT, **more
         )
         return self.step(update, **fields)
 
     def begin_prefill(self, **fields: Any) -> Event:
-        update = SequenceUpdate(seq_id=1, status=RUNNING, num_computed_tokens=1, new_blocks=[0])
+        update = events.update(1, RUNNING, 1, blocks=[0])
         return self.step(update, **fields)
 
     def preempt(self, seq_id: int, by: int) -> Event:
-        update = SequenceUpdate(
-            seq_id=seq_id, status=WAITING, num_computed_tokens=0, block_table=[]
-        )
+        update = events.update(seq_id, WAITING, 0, table=[])
         preemption = events.preemption(f"req-{seq_id}", lost=1, by=f"req-{by}")
         return self.step(update, preemptions=[preemption])
 

@@ -25,7 +25,6 @@ from seqtop.wire.messages import (
     Event,
     RequestArrived,
     RequestFinished,
-    SequenceUpdate,
     Step,
 )
 from tests.support import events as builders
@@ -288,15 +287,11 @@ def leave_a_prefill(run: Run) -> None:
     figures = stats(num_used_blocks=2, num_free_blocks=62, num_prefill_tokens=1, num_running=2)
     running = SequenceStatus.RUNNING
     for number in range(150):
-        decoded = SequenceUpdate(
-            seq_id=2, status=running, num_computed_tokens=3 + number, new_token_ids=[5]
-        )
+        decoded = builders.update(2, running, 3 + number, tokens=[5])
         updates = [decoded]
         if number == 0:
             decoded.new_blocks = [1]
-            updates += [
-                SequenceUpdate(seq_id=1, status=running, num_computed_tokens=1, new_blocks=[0])
-            ]
+            updates += [builders.update(1, running, 1, blocks=[0])]
         run.append(builders.step(number, sequences=updates, stats=figures))
 
 
@@ -304,7 +299,7 @@ def compute_again(run: Run) -> None:
     """A prefill computes the same token again and again, while another request decodes."""
     leave_a_prefill(run)
     for step in steps_of(run)[1:]:
-        step.sequences.append(SequenceUpdate(seq_id=1, num_computed_tokens=1))
+        step.sequences.append(builders.update(1, computed=1))
 
 
 def leave_a_prefill_for_half_a_minute(run: Run) -> None:
@@ -332,12 +327,8 @@ def share_a_block(run: Run, num_computed_tokens: int) -> None:
     in_blocks_of_four(run, 4, 4)
     running = SequenceStatus.RUNNING
     updates = [
-        SequenceUpdate(
-            seq_id=1, status=running, num_computed_tokens=num_computed_tokens, new_blocks=[0]
-        ),
-        SequenceUpdate(
-            seq_id=2, status=running, num_computed_tokens=4, num_cached_tokens=4, new_blocks=[0]
-        ),
+        builders.update(1, running, num_computed_tokens, blocks=[0]),
+        builders.update(2, running, 4, cached=4, blocks=[0]),
     ]
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_prefill_tokens=4, num_running=2)
     run.append(builders.step(0, sequences=updates, stats=figures))
@@ -349,9 +340,7 @@ def hit_what_is_not_computed(run: Run) -> None:
 
 def preempt_in_vain(run: Run) -> None:
     share_a_block(run, num_computed_tokens=4)
-    waiting = SequenceUpdate(
-        seq_id=2, status=SequenceStatus.WAITING, num_computed_tokens=0, block_table=[]
-    )
+    waiting = builders.update(2, SequenceStatus.WAITING, 0, table=[])
     preemption = builders.preemption("req-2", lost=4, by="req-1")
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_running=1)
     run.append(builders.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
@@ -360,13 +349,7 @@ def preempt_in_vain(run: Run) -> None:
 def hit_what_is_not_cached(run: Run) -> None:
     """The first request has a prefix hit, and the prefix cache is empty."""
     in_blocks_of_four(run, 8)
-    update = SequenceUpdate(
-        seq_id=1,
-        status=SequenceStatus.RUNNING,
-        num_computed_tokens=8,
-        num_cached_tokens=4,
-        new_blocks=[0, 1],
-    )
+    update = builders.update(1, SequenceStatus.RUNNING, 8, cached=4, blocks=[0, 1])
     figures = stats(num_used_blocks=2, num_free_blocks=6, num_prefill_tokens=4, num_running=1)
     run.append(builders.step(0, sequences=[update], stats=figures, newly_cached_blocks=[]))
 
@@ -391,13 +374,11 @@ def forget_a_host_block(run: Run) -> None:
     """A request that was swapped out is aborted, and its host block is not freed."""
     in_blocks_of_four(run, 4)
     run[0].num_cpu_blocks = 8
-    running = SequenceUpdate(
-        seq_id=1, status=SequenceStatus.RUNNING, num_computed_tokens=4, new_blocks=[0]
-    )
+    running = builders.update(1, SequenceStatus.RUNNING, 4, blocks=[0])
     figures = stats(num_used_blocks=1, num_free_blocks=7, num_free_cpu_blocks=8)
     run.append(builders.step(0, sequences=[running], stats=figures))
     swapped, aborted = (
-        SequenceUpdate(seq_id=1, status=status, block_table=[])
+        builders.update(1, status, table=[])
         for status in (SequenceStatus.SWAPPED, SequenceStatus.FINISHED_ABORTED)
     )
     preemption = builders.preemption("req-1", mode="swap")
@@ -451,9 +432,7 @@ def wait_for_free_blocks(run: Run) -> None:
     run[0].num_gpu_blocks = 64
     running = SequenceStatus.RUNNING
     for number in range(40):
-        decoded = SequenceUpdate(
-            seq_id=1, status=running, num_computed_tokens=3 + number, new_token_ids=[5]
-        )
+        decoded = builders.update(1, running, 3 + number, tokens=[5])
         held = -(-(3 + number) // 4)
         decoded.new_blocks = [held - 1] if number == 0 or (3 + number) % 4 == 1 else []
         figures = stats(
@@ -466,7 +445,7 @@ def wait_for_free_blocks(run: Run) -> None:
 def wait_for_each_other(run: Run) -> None:
     """The first request misses a block, and the second one, which waits too, has six of eight."""
     in_blocks_of_four(run, 12, 24)
-    holds = SequenceUpdate(seq_id=2, status=SequenceStatus.WAITING, block_table=[*range(6)])
+    holds = builders.update(2, SequenceStatus.WAITING, table=[*range(6)])
     figures = stats(num_used_blocks=6, num_free_blocks=2, num_waiting=2)
     reason = builders.wait_reason("req-1", "no_blocks", 1)
     run += [

@@ -13,10 +13,10 @@ from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     RequestArrived,
     RequestFinished,
-    SequenceUpdate,
     Step,
 )
 from tests.support import events
+from tests.support.events import update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -66,10 +66,6 @@ def step(number: int, *groups: Any, **fields: Any) -> Step:
     return events.step(number, *groups, **(times | fields))
 
 
-def update(seq_id: int, status: SequenceStatus, computed: int, **fields: Any) -> SequenceUpdate:
-    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=computed, **fields)
-
-
 def metrics(**changes: Any) -> RequestMetrics:
     values = {
         "arrival_time": 10.0,
@@ -89,9 +85,7 @@ def prefilled() -> EngineState:
         step(
             0,
             full("a", 1, [7], chunk=3),
-            sequences=[
-                update(1, RUNNING, 3, new_token_ids=[5], new_logprobs=[-0.5], text_delta="Hi")
-            ],
+            sequences=[update(1, RUNNING, 3, tokens=[5], logprobs=[-0.5], text="Hi")],
             metrics={"a": metrics(scheduler_time=0.25)},
         )
     )

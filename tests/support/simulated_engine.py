@@ -257,7 +257,7 @@ class SimulatedEngine:
         self.release(request)
         status = SequenceStatus.SWAPPED if request.is_swapped else SequenceStatus.WAITING
         for seq in request.seqs:
-            self.update(request, seq, status, block_table=[])
+            self.update(request, seq, status, table=[])
         self._preemptions.append(events.preemption(request.request_id, mode=mode, lost=lost, by=by))
 
     def share(self, request: SimulatedRequest, owner: SimulatedRequest, num_blocks: int) -> None:
@@ -310,8 +310,8 @@ class SimulatedEngine:
             request,
             fork,
             SequenceStatus.RUNNING,
-            block_table=list(table),
-            parent_seq_id=first.seq_id,
+            table=list(table),
+            parent=first.seq_id,
             request_id=request.request_id,
         )
 
@@ -367,13 +367,13 @@ class SimulatedEngine:
             token_id, logprob, text = token
             seq.outputs.append(token_id)
             seq.logprob += logprob
-            fields |= {"new_token_ids": [token_id], "new_logprobs": [logprob], "text_delta": text}
+            fields |= {"tokens": [token_id], "logprobs": [logprob], "text": text}
         if end is not None:
-            fields["block_table"] = []
+            fields["table"] = []
         elif seq.is_replaced:
-            fields["block_table"] = list(seq.table)
+            fields["table"] = list(seq.table)
         else:
-            fields["new_blocks"] = seq.unsent
+            fields["blocks"] = seq.unsent
         seq.unsent, seq.is_replaced = [], False
         self.update(request, seq, SequenceStatus.RUNNING if end is None else end, **fields)
 
@@ -386,13 +386,7 @@ class SimulatedEngine:
     ) -> None:
         """Adds an update to the step."""
         self._updates.append(
-            events.update(
-                seq.seq_id,
-                status=status,
-                num_computed_tokens=request.computed,
-                num_cached_tokens=request.cached,
-                **fields,
-            )
+            events.update(seq.seq_id, status, request.computed, cached=request.cached, **fields)
         )
 
     def _group(

@@ -26,9 +26,10 @@ from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.time_travel import TimeTravel
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
+from seqtop.wire.messages import Event, RequestFinished, Step
 from tests.support import events as builders
 from tests.support.broken_recordings import Unreadable
+from tests.support.events import update
 from tests.support.piloting import notices, play, screen, selected, until, words
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, encoded, frames_of
@@ -122,15 +123,7 @@ def scene_goes_on(source: ScriptedSource) -> None:
             state.step + 1,
             start_time=state.time,
             time=state.time + 0.01,
-            sequences=[
-                SequenceUpdate(
-                    seq_id=1,
-                    status=SequenceStatus.RUNNING,
-                    num_computed_tokens=81,
-                    new_token_ids=[1],
-                    text_delta="more ",
-                )
-            ],
+            sequences=[update(1, SequenceStatus.RUNNING, 81, tokens=[1], text="more ")],
             stats=state.stats,
         )
     )

@@ -17,8 +17,9 @@ from seqtop.state.model import RequestState
 from seqtop.wire import arrays, codec, parsing
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import RequestArrived, SequenceUpdate
+from seqtop.wire.messages import RequestArrived
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+from tests.support.events import update
 from tests.support.random_engine import RandomEngine
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -116,7 +117,7 @@ def test_a_field_that_is_no_array_is_refused_by_name(field: str, sent: object, s
 
 @pytest.mark.parametrize("field", ["output_token_ids", "output_logprobs"])
 def test_a_field_of_a_snapshot_that_is_no_array_is_refused_by_name(field: str) -> None:
-    sequence = SequenceSnapshot(update=SequenceUpdate(seq_id=7), **{field: {}})  # type: ignore[arg-type]
+    sequence = SequenceSnapshot(update=update(7), **{field: {}})  # type: ignore[arg-type]
     whole = snapshot.take(EngineState())
     arrival = RequestArrived(request_id="a", arrival_time=0.0, seq_ids=[7], num_prompt_tokens=1)
     whole.requests = [RequestSnapshot(arrival=arrival, sequences=[sequence])]

@@ -18,8 +18,8 @@ from seqtop.wire.batch import (
     metadata_of,
     scheduled_requests,
 )
-from seqtop.wire.messages import Chunk, Event, RequestFinished, SequenceUpdate, Step
-from tests.support.events import arrival, delta, full, step
+from seqtop.wire.messages import Chunk, Event, RequestFinished, Step
+from tests.support.events import arrival, delta, full, step, update
 from tests.support.random_engine import RandomEngine
 
 RUNNING = SequenceStatus.RUNNING
@@ -54,9 +54,7 @@ def test_a_delta_says_that_its_sequence_runs_and_advances() -> None:
 
 
 def test_an_update_overrides_what_the_delta_says() -> None:
-    ended = SequenceUpdate(
-        seq_id=1, status=SequenceStatus.FINISHED_STOPPED, num_computed_tokens=9, new_token_ids=[5]
-    )
+    ended = update(1, SequenceStatus.FINISHED_STOPPED, 9, tokens=[5])
     (member,) = members(step(1, delta("a", 1, computed=3), sequences=[ended]))
     assert member.update is ended
     assert (member.status, member.num_computed_tokens) == (SequenceStatus.FINISHED_STOPPED, 9)
@@ -67,18 +65,15 @@ def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
     assert (member.is_prompt, member.chunk, member.num_tokens) == (True, 40, 8)
     assert (member.num_cached_tokens, member.num_computed_tokens) == (32, 40)
     # An engine whose chunk is without them gives the computed tokens after the lookup.
-    update = SequenceUpdate(seq_id=1, num_cached_tokens=32)
+    found = update(1, cached=32)
     chunk = delta("a", 1, computed=32, is_prompt=True, token_chunk_size=8)
-    (member,) = members(step(1, chunk, sequences=[update]))
+    (member,) = members(step(1, chunk, sequences=[found]))
     assert (member.num_tokens, member.num_computed_tokens) == (8, 40)
 
 
 def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
-    several = SequenceUpdate(seq_id=8, num_computed_tokens=9, new_token_ids=[1, 2, 3, 4])
-    drafted = SequenceUpdate(
-        seq_id=9, num_computed_tokens=5, new_token_ids=[1, 2], num_draft_tokens=4,
-        num_accepted_tokens=1,
-    )  # fmt: skip
+    several = update(8, computed=9, tokens=[1, 2, 3, 4])
+    drafted = update(9, computed=5, tokens=[1, 2], drafted=4, accepted=1)
     groups = [delta("a", 8, computed=5), delta("b", 9, computed=3)]
     first, second = members(step(1, *groups, sequences=[several, drafted]))
     assert (first.num_tokens, first.num_kept_tokens) == (4, 4)
@@ -87,9 +82,9 @@ def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None
 
 def test_each_sequence_of_a_group_is_a_member_and_others_are_not() -> None:
     updates = [
-        SequenceUpdate(seq_id=1, new_token_ids=[4]),
-        SequenceUpdate(seq_id=3, status=SequenceStatus.WAITING, block_table=[]),
-        SequenceUpdate(seq_id=4, status=RUNNING, request_id="a", parent_seq_id=1, block_table=[7]),
+        update(1, tokens=[4]),
+        update(3, SequenceStatus.WAITING, table=[]),
+        update(4, RUNNING, request_id="a", parent=1, table=[7]),
     ]
     batch = step(1, delta("a", 1, 2), delta("b", 5), sequences=updates)
     assert [(member.request_id, member.seq_id) for member in members(batch)] == [
@@ -103,15 +98,10 @@ def test_an_engine_without_metadata_gives_chunks() -> None:
     with_deltas, with_chunks = EngineState(), EngineState()
     for state in (with_deltas, with_chunks):
         state.apply(arrival(1))
-    output: dict[str, Any] = {
-        "seq_id": 1,
-        "new_token_ids": [5],
-        "text_delta": "x",
-        "new_blocks": [2],
-    }
+    output: dict[str, Any] = {"seq_id": 1, "tokens": [5], "text": "x", "blocks": [2]}
     prefill = delta("req-1", 1, computed=0, is_prompt=True, token_chunk_size=3)
-    with_deltas.apply(step(0, prefill, sequences=[SequenceUpdate(**output)]))
-    with_deltas.apply(step(1, delta("req-1", 1), sequences=[SequenceUpdate(**output)]))
+    with_deltas.apply(step(0, prefill, sequences=[update(**output)]))
+    with_deltas.apply(step(1, delta("req-1", 1), sequences=[update(**output)]))
     for number, chunk in enumerate(
         (
             Chunk(num_tokens=3, num_computed_tokens=0, is_prompt=True),
@@ -121,8 +111,8 @@ def test_an_engine_without_metadata_gives_chunks() -> None:
         event = step(number)
         event.execute = None
         event.sequences = [
-            SequenceUpdate(**output, request_id="req-1", chunk=chunk),
-            SequenceUpdate(seq_id=8, request_id="req-1", is_removed=True),
+            update(**output, request_id="req-1", chunk=chunk),
+            update(8, request_id="req-1", is_removed=True),
         ]
         (member,) = members(event)
         assert (member.request_id, member.seq_id, member.is_prompt, member.num_tokens) == (
@@ -143,12 +133,12 @@ def test_a_chunk_changes_no_ended_or_foreign_sequence() -> None:
     foreign, ended = step(0), step(1)
     foreign.execute = ended.execute = None
     chunk = Chunk(num_tokens=3, num_computed_tokens=0, is_prompt=True)
-    foreign.sequences = [SequenceUpdate(seq_id=2, request_id="req-1", chunk=chunk)]
+    foreign.sequences = [update(2, request_id="req-1", chunk=chunk)]
     state.apply(foreign)
     assert state.last_anomaly == "chunk for sequence 2 of another request"
     assert state.sequences[2].status is SequenceStatus.WAITING
     state.requests["req-2"].finish_reason = "stop"
-    ended.sequences = [SequenceUpdate(seq_id=2, request_id="req-2", chunk=chunk)]
+    ended.sequences = [update(2, request_id="req-2", chunk=chunk)]
     state.apply(ended)
     assert state.last_anomaly == "request req-2 ran after its end"
     assert (state.sequences[2].num_computed_tokens, state.num_anomalies) == (0, 2)
@@ -166,7 +156,7 @@ def test_batch_names_a_request_that_ended_in_flight(has_metadata: bool, start_ti
     if not has_metadata:
         late.execute = None
         chunk = Chunk(num_tokens=1, num_computed_tokens=3, is_prompt=False)
-        late.sequences = [SequenceUpdate(seq_id=1, request_id="req-1", chunk=chunk)]
+        late.sequences = [update(1, request_id="req-1", chunk=chunk)]
     for event in events:
         checker.apply(event)
     before = checker.state.sequences[1].num_computed_tokens

@@ -7,8 +7,8 @@ from seqtop.sequence import (
     SequenceStage,
 )
 from seqtop.wire import codec
-from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.events import step
+from seqtop.wire.messages import Step
+from tests.support.events import step, update
 
 NUM_BLOCKS = 512
 """Of each sequence's table: 8,192 tokens."""
@@ -29,12 +29,12 @@ def decoding(num: int) -> Step:
         9_000,
         *(delta(seq_id, []) for seq_id in seq_ids),
         sequences=[
-            SequenceUpdate(
-                seq_id=seq_id,
-                new_token_ids=[(seq_id * 7_919) % 128_000],
-                text_delta=" horizon",
-                new_logprobs=[-1 / seq_id],
-                new_blocks=[] if seq_id % 16 else [100_000 + seq_id],
+            update(
+                seq_id,
+                tokens=[(seq_id * 7_919) % 128_000],
+                text=" horizon",
+                logprobs=[-1 / seq_id],
+                blocks=[] if seq_id % 16 else [100_000 + seq_id],
             )
             for seq_id in seq_ids
         ],

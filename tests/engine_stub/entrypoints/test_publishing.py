@@ -11,7 +11,8 @@ from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
 from seqtop.wire.batch import members, metadata_of
-from seqtop.wire.messages import RequestFinished, SequenceUpdate, Step
+from seqtop.wire.messages import RequestFinished, Step
+from tests.support import events
 from tests.support.running import Sink
 
 NUM = 6
@@ -74,12 +75,12 @@ def test_updates_have_only_what_the_batch_does_not_say(sink: Sink) -> None:
     for record, step in decoding(sink):
         for update, of_record in zip(step.sequences, record.updates, strict=True):
             (token,) = of_record.new_token_ids
-            assert update == SequenceUpdate(
-                seq_id=of_record.seq.seq_id,
-                new_token_ids=[token],
-                text_delta=of_record.text_delta,
-                new_blocks=record.table_changes.appended.get(of_record.seq.seq_id, []),
-                new_logprobs=[of_record.new_logprobs[0][token].logprob],
+            assert update == events.update(
+                of_record.seq.seq_id,
+                tokens=[token],
+                text=of_record.text_delta,
+                blocks=record.table_changes.appended.get(of_record.seq.seq_id, []),
+                logprobs=[of_record.new_logprobs[0][token].logprob],
             )
 
 

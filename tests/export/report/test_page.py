@@ -158,14 +158,14 @@ _NO_NUMBER = step(2, start_time=math.nan, time=math.nan, stats=stats(scheduler_t
         ((engine_info(), arrival(1), step(0), _ENDLESS, _NO_NUMBER, step(3)), "4 steps"),
         ((engine_info(predicted_from="a.seqtop"), step(0)), "A PREDICTION by seqtop whatif"),
         (
-            (engine_info(), arrival(1), step(0, sequences=[update(1, new_token_ids=[5])])),
+            (engine_info(), arrival(1), step(0, sequences=[update(1, tokens=[5])])),
             "Unknown for all requests.",
         ),
         (
             (
                 engine_info(),
                 arrival(1),
-                step(0, sequences=[update(1, status=SequenceStatus.RUNNING)]),
+                step(0, sequences=[update(1, SequenceStatus.RUNNING)]),
             ),
             "No request finished.",
         ),

@@ -13,9 +13,8 @@ from seqtop.text.sanitize import without_controls
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import BlockPrompt, ComparisonDialog, Confirm, Dialog, copies
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.wire.messages import SequenceUpdate
 from tests.support.block_screen import pool
-from tests.support.events import arrival, engine_info, step
+from tests.support.events import arrival, engine_info, step, update
 from tests.support.piloting import burst, notices, play, screen, until, words
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
@@ -133,14 +132,7 @@ def test_no_control_character_reaches_the_clipboard() -> None:
     state.apply(
         step(
             0,
-            sequences=[
-                SequenceUpdate(
-                    seq_id=1,
-                    status=SequenceStatus.RUNNING,
-                    num_computed_tokens=3,
-                    text_delta="a\n\tb\x1b[201~\r\nc",
-                )
-            ],
+            sequences=[update(1, SequenceStatus.RUNNING, 3, text="a\n\tb\x1b[201~\r\nc")],
         )
     )
     texts = copies(state.requests[name], state.sequences[1], 0.0)

@@ -186,6 +186,6 @@ def test_blocks_that_changed_in_frames_without_a_map_are_drawn_with_the_next() -
     cursor.index(state)
     cursor.take_changed()
     for seq_id in (1, 2):
-        state.apply(step(seq_id, sequences=[update(seq_id, new_blocks=[10 + seq_id])]))
+        state.apply(step(seq_id, sequences=[update(seq_id, blocks=[10 + seq_id])]))
         cursor.update(state, {seq_id})
     assert cursor.take_changed() == {11, 12}

@@ -13,8 +13,8 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.tokens import Tokens, token_line
 from seqtop.wire.arrays import Floats, Ints
-from seqtop.wire.messages import SequenceUpdate
 from tests.support import events
+from tests.support.events import update
 from tests.support.piloting import play, screen
 from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource
 
@@ -27,12 +27,12 @@ def decoded(source: ScriptedSource, step: int, count: int) -> None:
             start_time=source.state.time,
             time=source.state.time + 0.01,
             sequences=[
-                SequenceUpdate(
-                    seq_id=1,
-                    status=SequenceStatus.RUNNING,
-                    num_computed_tokens=41,
-                    new_token_ids=[7] * count,
-                    new_logprobs=[math.log(0.25)] * count,
+                update(
+                    1,
+                    SequenceStatus.RUNNING,
+                    41,
+                    tokens=[7] * count,
+                    logprobs=[math.log(0.25)] * count,
                     top_logprobs=[
                         {
                             7: Logprob(math.log(0.25), 2, " fox"),
@@ -40,7 +40,7 @@ def decoded(source: ScriptedSource, step: int, count: int) -> None:
                         }
                     ]
                     * count,
-                    text_delta=" fox" * count,
+                    text=" fox" * count,
                 )
             ],
             stats=source.state.stats,

@@ -4,8 +4,8 @@ import re
 
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from seqtop.wire.messages import SequenceUpdate
 from tests.support import events
+from tests.support.events import update
 from tests.support.piloting import notices, play, rows
 from tests.support.scripted import Script, ScriptedSource
 
@@ -28,15 +28,7 @@ def beams() -> Script:
             script.number,
             start_time=script.time,
             time=script.time + 0.01,
-            sequences=[
-                SequenceUpdate(
-                    seq_id=9,
-                    status=SequenceStatus.RUNNING,
-                    num_computed_tokens=40,
-                    parent_seq_id=1,
-                    request_id="beam",
-                )
-            ],
+            sequences=[update(9, SequenceStatus.RUNNING, 40, parent=1, request_id="beam")],
             stats=script.stats(0, 0),
         )
     )
@@ -68,20 +60,8 @@ def test_a_fork_draws_the_branches_it_changes() -> None:
     script = beams()
     app = SeqtopApp(script.source, clock=lambda: 0.0)
     with play(app, (130, 20)) as pilot:
-        fork = SequenceUpdate(
-            seq_id=12,
-            status=SequenceStatus.RUNNING,
-            num_computed_tokens=40,
-            parent_seq_id=9,
-            request_id="beam",
-        )
-        other = SequenceUpdate(
-            seq_id=11,
-            status=SequenceStatus.RUNNING,
-            num_computed_tokens=40,
-            parent_seq_id=1,
-            request_id="beam",
-        )
+        fork = update(12, SequenceStatus.RUNNING, 40, parent=9, request_id="beam")
+        other = update(11, SequenceStatus.RUNNING, 40, parent=1, request_id="beam")
         script.source.apply(
             events.step(
                 9,
