@@ -32,13 +32,18 @@ def status_sentence(state: EngineData, view: SequenceView, sequence: SequenceSta
     request = state.requests[sequence.request_id]
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
-        end = _finished(request, sequence, redacted=redacted)
-        parts = [end, describe_waits(state, request), describe_misses(sequence)]
+        parts = [
+            _finished(request, sequence, redacted=redacted),
+            _was_preempted(request),
+            describe_waits(state, request),
+            describe_misses(sequence),
+        ]
         return " ".join(filter(None, parts))
     waits = describe_waits(state, request)
     if sequence.status == SequenceStatus.RUNNING:
         parts = [
             _running(request, sequence),
+            _was_preempted(request),
             waits,  # a pane of few lines cuts what comes last
             _prefix_hits(state, request, sequence),
             _external_hits(sequence),
@@ -214,6 +219,22 @@ def _preempted(request: RequestState, sequence: SequenceState) -> str:
     else:
         then = f"{request.num_preemptions} preemptions have cost it {_plural(lost)}"
     return f"Preempted at step {step:,}{cause}; {then}."
+
+
+def _was_preempted(request: RequestState) -> str:
+    """Describes the preemptions of a request that does not wait after one any more."""
+    number = request.num_preemptions
+    if not number or not request.preemption_steps:
+        return ""
+    lost = f"{_plural(request.num_lost_tokens, 'computed token')} lost"
+    if not request.num_lost_tokens:
+        lost = "nothing was lost"
+    cause = preemption_cause(request.request_id, request.preempted_for)
+    when = f"at step {request.preemption_steps[-1]:,}{cause}"
+    if number == 1:
+        did = "Swapped out" if request.last_preemption_mode == "swap" else "Preempted"
+        return f"{did} {when}; {lost}."
+    return f"Preempted {number:,} times, {lost}, the last time {when}."
 
 
 def _waiting(

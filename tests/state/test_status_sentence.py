@@ -144,6 +144,13 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
     RUNNING: [
         (
             (
+                "Decoding: 1 token so far. Preempted at step 1,120 to make room for req-9; 212 "
+                "computed tokens lost."
+            ),
+            PREEMPTED | DECODING,
+        ),
+        (
+            (
                 "Decoding: 1 token so far. 16 tokens found in the prefix cache: 1 block (13). 32 "
                 "tokens loaded by the KV connector. Not in the prefix cache from token 16 on: 16 "
                 "tokens not seen before."
@@ -259,6 +266,29 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
         ),
     ],
     SequenceStatus.FINISHED_LENGTH_CAPPED: [
+        (
+            (
+                "Finished: it reached its limit of tokens. Preempted at step 1,120 because no "
+                "blocks were free for it; 212 computed tokens lost. Waited 1.50 s (no free blocks "
+                "1.50 s)."
+            ),
+            PREEMPTED
+            | {"preempted_for": "req-2", "wait": WaitTimes(1.5, {"no_blocks": 1.5}, named=1.5)},
+        ),
+        (
+            (
+                "Finished: it reached its limit of tokens. Swapped out at step 1,120 to make room "
+                "for req-9; nothing was lost."
+            ),
+            PREEMPTED | {"last_preemption_mode": "swap", "num_lost_tokens": 0},
+        ),
+        (
+            (
+                "Finished: it reached its limit of tokens. Preempted 3 times, 500 computed tokens "
+                "lost, the last time at step 1,120 to make room for req-9."
+            ),
+            PREEMPTED | {"num_preemptions": 3, "num_lost_tokens": 500},
+        ),
         (
             (
                 "Finished: it reached its limit of tokens. Not in the prefix cache from token 32 "
