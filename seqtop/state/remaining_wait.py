@@ -58,16 +58,18 @@ def remaining_wait(num_ahead: int, admissions: Sequence[float], now: float) -> R
     if silence > _SILENCE * max(gaps) and silence > 1.0:
         return RemainingWait(num_ahead, count, reason=f"no admission for {fmt.seconds(silence)}")
     repeats = [later - earlier for earlier, later in zip(times, times[needed:], strict=False)]
-    if len(repeats) >= _LEAST_REPEATS:
-        middle, low, high = statistics.median(repeats), min(repeats), max(repeats)
-    else:
+    if len(repeats) < _LEAST_REPEATS:
+        # The rate has the time since the last admission in it.
         rate = count / (now - times[0]) if now > times[0] else math.inf
         error = _DEVIATIONS / math.sqrt(count)
-        middle, low = needed / rate, needed / rate / (1 + error)
         high = needed / rate / (1 - error) if error < 1 else math.inf
-    # The time since the last admission is over already.
-    seconds, least, most = (max(value - silence, 0.0) for value in (middle, low, high))
-    return RemainingWait(num_ahead, count, seconds, least, most)
+        return RemainingWait(num_ahead, count, needed / rate, needed / rate / (1 + error), high)
+    # The present one has taken the time since the last admission already.
+    left = [seconds - silence for seconds in repeats if seconds > silence]
+    if len(left) < _LEAST_REPEATS:
+        reason = f"no admission for {fmt.seconds(silence)}, longer than usual"
+        return RemainingWait(num_ahead, count, reason=reason)
+    return RemainingWait(num_ahead, count, statistics.median(left), min(left), max(left))
 
 
 def describe(estimate: RemainingWait) -> str:
