@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState
+from seqtop.text import format as fmt
 from seqtop.wire.messages import Event
 
 _SLICE_SECONDS = 0.01
@@ -22,6 +23,8 @@ _PAUSE = 2.0
 """The length of a pause in multiples of the time before it: other threads need the interpreter."""
 _IDLE_SECONDS = 0.1
 """Seconds of a pause after everything has been read."""
+_MAX_FAULT = 200
+"""Characters of the description of a fault."""
 
 
 class TimelineReader(ABC):
@@ -37,6 +40,8 @@ class TimelineReader(ABC):
     def __init__(self, timeline: Timeline, *, max_position: float = math.inf) -> None:
         self.errors: list[str] = []
         """A sentence for each part that could not be read."""
+        self.failure = ""
+        """The fault of this reader after which it reads no more; empty without one."""
         self._timeline = timeline
         self._max_position = max_position
         self._position = 0
@@ -64,10 +69,19 @@ class TimelineReader(ABC):
 
     @property
     def is_behind(self) -> bool:
-        """True if there are events on the timeline that have not been read."""
+        """True if there are events on the timeline that are still to be read."""
+        if self.failure:
+            return False
         if not self.has_started:
             return self._timeline.last > self._unreadable_end
         return self._position < min(self._timeline.last, self._max_position)
+
+    @property
+    def problem(self) -> str:
+        """The end of reading by a fault, or the number of unreadable parts; empty without any."""
+        if self.failure:
+            return f"stopped by a fault: {self.failure}"
+        return fmt.plural(len(self.errors), "unreadable part") if self.errors else ""
 
     def advance(self, seconds: float) -> bool:
         """Reads for about this many seconds; returns whether there is more to read."""
@@ -118,6 +132,8 @@ class TimelineReader(ABC):
 class ReaderThread:
     """A thread that advances a reader for a third of the time, from `start` to `close`.
 
+    A fault of the reader ends it, as the reader's `failure`.
+
     Args:
         reader: The reader.
         on_progress: Called on the thread after more has been read.
@@ -147,7 +163,12 @@ class ReaderThread:
         pause = 0.0
         while not self._closing.wait(pause):
             begun, was_behind = time.monotonic(), self._reader.is_behind
-            is_behind = self._reader.advance(_SLICE_SECONDS)
+            try:
+                is_behind = self._reader.advance(_SLICE_SECONDS)
+            except Exception as error:  # noqa: BLE001 (the thread would end in silence)
+                self._reader.failure = f"{type(error).__name__}: {error}"[:_MAX_FAULT]
+                self._on_progress()
+                return
             if was_behind:
                 self._on_progress()
             pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS

@@ -450,6 +450,8 @@ class SeqtopApp(BaseApp):
             self.draw()
             return
         so_far = " so far; checking continues" if checker.is_behind else ""
+        if checker.problem:
+            so_far += f"; {checker.problem}"
         where = "after" if direction > 0 else "before"
         steps = fmt.plural(checker.num_steps, "step")
         self._show_notice(f"No failed check {where} this moment: {steps} checked{so_far}.")

@@ -2,13 +2,14 @@
 
 import pytest
 
+from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.finding import Finding
 from seqtop.checks.stream_checker import LocatedFinding
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.checks import sequence_sentence
 from seqtop.tui.navigation import go_to_finding
 from tests.support.checks_screen import KEY, found, recorded
-from tests.support.piloting import checked, notices, play, words
+from tests.support.piloting import checked, notices, play, until, words
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -69,3 +70,17 @@ def test_a_finding_about_a_request_selects_its_first_sequence() -> None:
         go_to_finding(app.ui, LocatedFinding(1, app.ui.time_travel.position, finding), "")
         assert app.ui.cursor.seq_id == script.source.state.requests["pair"].seq_ids[0]
         assert app.ui.blocks.block == 0
+
+
+def test_a_fault_of_the_checker_is_shown(app: SeqtopApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a table")
+
+    monkeypatch.setattr(BackgroundChecker, "apply", fail)
+    with play(app, (80, 24)) as pilot:
+        pilot.press(KEY)
+        checked(app, pilot)
+        until(pilot, lambda: "stopped by a fault: KeyError: 'a table'" in words(app))
+        assert "checking …" not in words(app)
+        pilot.press("v")
+        assert "0 steps checked; stopped by a fault: KeyError" in notices(app)[-1]

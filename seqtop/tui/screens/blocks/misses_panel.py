@@ -19,7 +19,7 @@ from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import MissCause
 
 if TYPE_CHECKING:
-    from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
+    from seqtop.misses.cache_misses import BackgroundMisses, CacheMisses, Lookup, Totals
 
 _STYLES: dict[MissCause, str] = {
     "new_tokens": "computed",
@@ -137,7 +137,7 @@ def about(lookup: Lookup | None, width: int) -> list[Line]:
 
 
 def summary(
-    misses: CacheMisses, totals: Totals, position: int, *, is_behind: bool, width: int, height: int
+    misses: BackgroundMisses, totals: Totals, position: int, *, width: int, height: int
 ) -> list[Line]:
     """Returns the totals, a line with a chart over time for each cause, and the curve.
 
@@ -145,14 +145,16 @@ def summary(
         misses: The misses.
         totals: The sums up to the moment on display.
         position: That moment, as a position in the history.
-        is_behind: Whether the history is still being read.
         width: The width in cells.
         height: The most lines.
     """
-    lines = [_totals(totals, misses.block_size, is_behind=is_behind, width=width)]
+    lines = [_totals(misses, totals, width)]
+    if misses.problem:
+        lines += wrapped(safe_line(f"Reading the history: {misses.problem}."), "alert", width)
     causes = _causes(misses, totals, position, width)
-    curve_height = max(height - 3 - min(len(causes), height - 6), 3)
-    lines += causes[: max(height - curve_height - 2, 1)]
+    room = height - len(lines)
+    curve_height = max(room - 2 - min(len(causes), room - 5), 3)
+    lines += causes[: max(room - curve_height - 1, 1)]
     if misses.reason:
         lines += wrapped(f"No curve: {safe_line(misses.reason)}", "dim", width)
     elif totals.num_missed_first:
@@ -160,7 +162,8 @@ def summary(
     return lines[:height]
 
 
-def _totals(totals: Totals, block_size: int, *, is_behind: bool, width: int) -> Line:
+def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
+    is_behind = misses.is_behind
     if not totals.num_lookups:
         text = "reading …" if is_behind else "No request has been admitted so far."
         return fitted(((text, "dim"),), width)
@@ -171,7 +174,7 @@ def _totals(totals: Totals, block_size: int, *, is_behind: bool, width: int) -> 
             (0, ((found, "strong"), (" found", "dim"))),
             (0, ((fmt.count(totals.num_missed), "strong"), (" blocks missed", "dim"))),
             (2, ((fmt.count(totals.num_blocks), "strong"), (" looked up", "dim"))),
-            (3, ((f"of {block_size} tokens", "dim"),)),
+            (3, ((f"of {misses.block_size} tokens", "dim"),)),
         ]
     items.append((1, ((fmt.count(totals.num_lookups), "strong"), (" admissions", "dim"))))
     if totals.num_again:

@@ -174,7 +174,6 @@ class BlocksScreen(EngineScreen):
             reader,
             totals,
             position,
-            is_behind=reader.is_behind,
             width=max(self._misses_summary.text_width - 1, 1),
             height=max(size.height, 1),
         )

@@ -6,6 +6,7 @@ import pytest
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
+from seqtop.misses.cache_misses import BackgroundMisses
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.tui.app import SeqtopApp
@@ -105,3 +106,14 @@ def test_finding_a_block_shows_the_map_again(app: SeqtopApp) -> None:
         opened(app, pilot)
         pilot.press("b", "5", "enter")
         until(pilot, lambda: "Block 5" in screen(app))
+
+
+def test_a_fault_of_the_reader_is_shown(app: SeqtopApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a table")
+
+    monkeypatch.setattr(BackgroundMisses, "apply", fail)
+    with play(app, (80, 24)) as pilot:
+        opened(app, pilot)
+        until(pilot, lambda: "stopped by a fault: KeyError: 'a table'" in words(app))
+        assert "reading …" not in words(app)
