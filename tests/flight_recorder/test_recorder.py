@@ -1,4 +1,4 @@
-"""Engines that fail in nine ways, each a process with a flight recorder of its own."""
+"""Engines that fail in ten ways, each a process with a flight recorder of its own."""
 
 import contextlib
 import json
@@ -100,6 +100,7 @@ HANGS = {
     "hang_in_a_step": ("no-progress", ["req-1"]),
     "admit_nothing": ("no-progress", ["req-1"]),
     "leave_a_prefill": ("orphan", ["req-1"]),
+    "wait_for_each_other": ("deadlock", ["req-1"]),
     "preempt_for_ever": ("thrash", ["req-1"]),
     "stop_publishing": ("silent", ["req-1", "req-2"]),
     "miss_an_objective": ("slo", ["req-2"]),
@@ -111,6 +112,8 @@ MESSAGES = {
     r" run; 64 blocks available, the first request needs 1",
     "leave_a_prefill": r"it has no source of progress, in \d+ steps and \d\.\d s: it runs, in no"
     r" batch since step 0",
+    "wait_for_each_other": r"req-1 misses 1 block: 0 are available, and requests that wait behind"
+    r" it hold 64 \(1 request\)\. Aborting req-2 frees 64 blocks",
     "preempt_for_ever": r"preempted 4 times since step \d+, and 0 tokens gained meanwhile, for"
     r" which 3 tokens were computed again; 4 computed tokens lost in 4 preemptions",
     "stop_publishing": r"nothing was received for 3\.5 s; the process that publishes has not ended;"

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,9 @@ class FaultyEngine:
         self._number = -1
         self._num_output = 0
         self._running: set[int] = set()
-        """The sequences that run, each of which holds a block."""
+        """The sequences that run."""
+        self._num_blocks: Counter[int] = Counter()
+        """The blocks that each sequence holds."""
 
     def arrivals(self) -> Iterator[Event]:
         for number in (1, 2):
@@ -50,13 +53,17 @@ class FaultyEngine:
         self._number += 1
         self._running |= {update.seq_id for update in updates if update.status is RUNNING}
         self._running -= {update.seq_id for update in updates if update.status is WAITING}
-        num_running = len(self._running)
+        for update in updates:
+            if update.block_table is not None:
+                del self._num_blocks[update.seq_id]
+            self._num_blocks[update.seq_id] += len(update.new_blocks)
+        num_running, num_used = len(self._running), self._num_blocks.total()
         stats = events.stats(
             num_prefill_tokens=len(updates),
             num_running=num_running,
             num_waiting=2 - num_running,
-            num_used_blocks=num_running,
-            num_free_blocks=64 - num_running,
+            num_used_blocks=num_used,
+            num_free_blocks=64 - num_used,
         )
         event = events.step(self._number, sequences=[*updates], stats=stats, **fields)
         event.start_time = event.time = time.time()
@@ -110,6 +117,13 @@ def leave_a_prefill(engine: FaultyEngine) -> Iterator[Event]:
         yield engine.decode()
 
 
+def wait_for_each_other(engine: FaultyEngine) -> Iterator[Event]:
+    """The second request holds all blocks, and waits behind the first one, which misses one."""
+    yield engine.step(SequenceUpdate(seq_id=2, num_computed_tokens=1, new_blocks=[*range(64)]))
+    while True:
+        yield engine.step(wait_reasons=[events.wait_reason("req-1", "no_blocks", 1)])
+
+
 def preempt_for_ever(engine: FaultyEngine) -> Iterator[Event]:
     while True:
         yield engine.begin_prefill()
@@ -152,8 +166,8 @@ def end(engine: FaultyEngine) -> Iterator[Event]:
 FAULTS: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        *(hang_in_a_step, admit_nothing, leave_a_prefill, preempt_for_ever, stop_publishing),
-        *(miss_an_objective, be_killed, fail, end),
+        *(hang_in_a_step, admit_nothing, leave_a_prefill, wait_for_each_other, preempt_for_ever),
+        *(stop_publishing, miss_an_objective, be_killed, fail, end),
     )
 }
 
