@@ -28,6 +28,13 @@ HELP = {PREFIX: "id up to its first separator, such as -"} | {
 }
 _SEPARATOR = re.compile(r"[-_.:/#]")
 _EXPRESSION = re.compile(r"re:/(?P<regex>(?:\\.|[^/\\])*)/")
+_MAX_SEARCHED = 128
+"""Characters of an id that an expression searches: ids come from clients, and a search that fails
+may take a power of their length."""
+_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+"""Escaped characters, and classes."""
+_REPEATED_PARENTHESIS = re.compile(r"\)[*+{]")
+"""Repeats, maybe of repeats: the time of a search that fails may double with each character."""
 
 GroupName: TypeAlias = Callable[[RequestState, SequenceState, float], str]
 """Returns the group of a request, for one of its sequences and the engine's time in epoch seconds.
@@ -69,8 +76,8 @@ def name_by(key: str) -> GroupName:
     """Returns the function that names the group of a request.
 
     Args:
-        key: One of `KEYS`, or `re:/…/`: what an expression finds in the id of the request, or its
-            first parenthesis.
+        key: One of `KEYS`, or `re:/…/`: what an expression finds in the first 128 characters of
+            the id of the request, or its first parenthesis.
 
     Raises:
         GroupKeyError: There is no such key, or the expression is invalid.
@@ -78,11 +85,13 @@ def name_by(key: str) -> GroupName:
     if key == PREFIX:
         return lambda request, _, __: _SEPARATOR.split(request.request_id, maxsplit=1)[0]
     if (expression := _EXPRESSION.fullmatch(key)) is not None:
+        if _REPEATED_PARENTHESIS.search(_LITERALS.sub("x", expression["regex"])):
+            raise GroupKeyError("a parenthesis cannot be repeated, as that may take for ever")
         try:
             pattern = re.compile(expression["regex"])
         except re.error as error:
             raise GroupKeyError(f"the regular expression is invalid: {error}") from error
-        return lambda request, _, __: _found(pattern, request.request_id)
+        return lambda request, _, __: _found(pattern, request.request_id[:_MAX_SEARCHED])
     if key not in KEYS:
         raise GroupKeyError(f"cannot group by {key!r}: there are {', '.join(KEYS)} and re:/…/")
     value = FIELDS[key].value

@@ -142,3 +142,22 @@ def test_an_expression_names_groups_by_its_first_parenthesis_or_all_that_it_find
     assert {group.name for group in group_by(state, "re:/[0-9]/")} == {"1", "2", ""}
     with pytest.raises(GroupKeyError, match=r"there are prefix, .* and re:/…/$"):
         group_by(state, "color")
+
+
+@pytest.mark.parametrize("regex", [r"(a+)+$", r"(?:a|a)*b", r"(a*){30}b", r"[x](a+)+$"])
+def test_an_expression_that_may_take_for_ever_is_refused(regex: str) -> None:
+    with pytest.raises(GroupKeyError, match="a parenthesis cannot be repeated"):
+        name_by(f"re:/{regex}/")
+
+
+@pytest.mark.parametrize(
+    ("regex", "found"),
+    [(r"\)+x", ")x"), (r"[)*]+x", ")x"), ("(a)?x", ""), ("y$", ""), ("^a{3}", "aaa")],
+)
+def test_an_expression_searches_the_beginning_of_an_id(
+    script: Script, regex: str, found: str
+) -> None:
+    request = script.source.state.requests["chat-1"]
+    request.request_id = "aaa)x" + "b" * 200 + "y"
+    sequence = script.source.state.sequences[request.seq_ids[0]]
+    assert name_by(f"re:/{regex}/")(request, sequence, 0.0) == found
