@@ -32,6 +32,13 @@ def add_command(commands: Commands) -> None:
         " met all of them",
     )
     report.add_argument(
+        "--by",
+        default="prefix",
+        metavar="KEY",
+        help="what requests are grouped by: prefix (the id up to its first separator, such as -),"
+        " prio, lora, or what an expression finds in the id (re:/user-(\\d+)/) (default: prefix)",
+    )
+    report.add_argument(
         "--with-text",
         action="store_true",
         help="show the prompts and outputs of the slowest requests",
@@ -45,17 +52,23 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.export.report import contents, page
     from seqtop.history import RecordingError
     from seqtop.process import files
+    from seqtop.state.groups import KEYS, LASTING_KEYS, GroupKeyError
     from seqtop.state.slo import Slo
 
+    if options.by in set(KEYS) - set(LASTING_KEYS):
+        lasting = ", ".join(LASTING_KEYS)
+        return fail(
+            f"--by {options.by} changes while a request runs; a report has {lasting} and re:/…/"
+        )
     recordings = []
     try:
         for path in filter(None, (options.source, options.other)):
             with open_recording(path) as recording:
-                recordings.append(contents.read(recording, options.slo or Slo()))
+                recordings.append(contents.read(recording, options.slo or Slo(), options.by))
         with files.writing(options.output, overwrite=options.force) as file:
             for text in page.write(recordings, with_text=options.with_text):
                 file.write(text.encode(errors="replace"))
-    except RecordingError as error:
+    except (RecordingError, GroupKeyError) as error:
         return fail(str(error))
     except FileExistsError:
         return fail(f"{options.output} exists already; --force replaces it")

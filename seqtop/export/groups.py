@@ -14,7 +14,7 @@ from seqtop.state.groups import Group
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 
-_TITLES = (
+TITLES = (
     *("Requests", "Running", "Waiting", "Blocks", "KV", "Prompt", "Out", "Pre", "Waited"),
     *("TTFT p50", "Harm"),
 )
@@ -29,8 +29,8 @@ def as_text(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> s
         num_used_blocks: The blocks in any table, of which *KV* is the share; `None` if unknown.
     """
     names = [safe_line(group.name) or "(none)" for group in groups]
-    rows = [_TITLES, *(_cells(group, num_used_blocks) for group in groups)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
+    rows = [TITLES, *(cells(group, num_used_blocks) for group in groups)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(TITLES))]
     width = max(map(cell_len, [key, *names]))
     return "\n".join(
         f"{name}{' ' * (width - cell_len(name))}  "
@@ -55,7 +55,8 @@ def as_csv(groups: Sequence[Group], key: str) -> str:
     return file.getvalue().removesuffix("\n")
 
 
-def _cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
+def cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
+    """Returns the figures of a group as text, in the order of `TITLES`."""
     share = fmt.percent(group.num_blocks, num_used_blocks) if num_used_blocks else ""
     numbers = (
         *(group.num_requests, group.num_running, group.num_waiting, group.num_blocks),

@@ -23,6 +23,8 @@ PREFIX = "prefix"
 """The key of groups by the id of the request up to its first separator."""
 KEYS = (PREFIX, "status", "stage", "prio", "why", "lora")
 """The keys that requests can be grouped by: `PREFIX`, and keys of fields; or an expression."""
+LASTING_KEYS = (PREFIX, "prio", "lora")
+"""Those of `KEYS` by which a request has one group from its arrival to its end."""
 HELP = {PREFIX: "id up to its first separator, such as -"} | {
     key: FIELDS[key].help for key in KEYS if key != PREFIX
 }

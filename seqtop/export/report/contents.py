@@ -18,6 +18,8 @@ from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, r
 from seqtop.history import FileStore
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.sequence import latency
+from seqtop.state.groups import PREFIX, Group, group_by
+from seqtop.state.model import EngineData
 from seqtop.state.slo import Slo, missed
 from seqtop.state.step_summary import describe_cause, describe_preemption
 from seqtop.text import format as fmt
@@ -29,6 +31,7 @@ MAX_SLOW = 10
 """The slowest requests that are explained: each is read again from its arrival on."""
 MAX_PREEMPTIONS = 20
 MAX_FINDINGS = 20
+MAX_GROUPS = 30
 MAX_CHECKED = 10_000
 """The first events of a recording, which are checked: about three seconds."""
 _MAX_PARTS = 4
@@ -56,6 +59,21 @@ class RecordedPreemption(msgspec.Struct):
     step: int
     text: str
     num_lost_tokens: int
+
+
+class GroupTable(msgspec.Struct):
+    """The groups of the requests of the last run."""
+
+    key: str
+    groups: list[Group]
+    """The groups, those with the most blocks first.
+
+    Blocks, and running and waiting sequences, are those after `step`; the rest is of the whole
+    run."""
+    step: int | None
+    """The step after which most blocks were in use; `None` without any step."""
+    num_used_blocks: int | None
+    """The blocks that were in use then."""
 
 
 class Share(msgspec.Struct):
@@ -102,6 +120,7 @@ class Contents(msgspec.Struct):
     preemptions: list[RecordedPreemption]
     """All recorded preemptions, those that lost most tokens first."""
     findings: Findings
+    groups: GroupTable
     slo: Slo
     num_met: int
     """Finished requests that met all objectives of `slo`."""
@@ -194,11 +213,17 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
     return values[max(math.ceil(len(values) * percent / 100) - 1, 0)] if values else None
 
 
-def read(recording: FileStore, slo: Slo) -> Contents:
+def read(recording: FileStore, slo: Slo, by: str = PREFIX) -> Contents:
     """Reads a recording.
+
+    Args:
+        recording: The recording.
+        slo: The objectives.
+        by: What requests are grouped by: one of `LASTING_KEYS`, or an expression.
 
     Raises:
         RecordingError: The recording cannot be read.
+        GroupKeyError: There is no such key.
     """
     runs = read_runs(recording)
     series = StepSeries(recording, max_rows=_MAX_ROWS)
@@ -220,6 +245,7 @@ def read(recording: FileStore, slo: Slo) -> Contents:
             key=lambda preemption: (-preemption.num_lost_tokens, preemption.time),
         ),
         findings=_check(recording),
+        groups=_groups(recording, runs[-1], by),
         slo=slo,
         num_met=sum(_met(lifecycle, slo) for lifecycle in lifecycles),
     )
@@ -267,6 +293,30 @@ def _preemptions(lifecycles: Iterable[RequestLifecycle]) -> Iterator[RecordedPre
         for time, (step, preemption) in lifecycle.observations.preemptions.items():
             text = describe_preemption(preemption)
             yield RecordedPreemption(time, step, text, preemption.num_lost_tokens)
+
+
+def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
+    ended = EngineData()
+    for lifecycle in run.requests.values():
+        ended.requests[lifecycle.request.request_id] = lifecycle.request
+        ended.sequences |= {sequence.seq_id: sequence for sequence in lifecycle.sequences}
+        ended.time = max(ended.time, lifecycle.until)
+    groups = {group.name: group for group in group_by(ended, key)}
+    for group in groups.values():
+        group.num_blocks = group.num_running = group.num_waiting = 0
+    if not run.steps:
+        return GroupTable(key, [*groups.values()], None, None)
+    fullest = max(run.steps, key=lambda step: step.stats.num_used_blocks)
+    state = recording.at(recording.index.at_step(fullest.step, near=recording.last))
+    for then in group_by(state, key):
+        if (known := groups.get(then.name)) is not None:
+            known.num_blocks = then.num_blocks
+            known.num_running, known.num_waiting = then.num_running, then.num_waiting
+    ranked = sorted(
+        groups.values(), key=lambda group: (-group.num_blocks, -group.num_output_tokens, group.name)
+    )
+    num_used = None if state.stats is None else state.stats.num_used_blocks
+    return GroupTable(key, ranked, state.step, num_used)
 
 
 def _check(recording: FileStore) -> Findings:

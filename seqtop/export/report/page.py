@@ -15,10 +15,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from seqtop import __version__
+from seqtop.export import groups
 from seqtop.export.lifecycle import RequestLifecycle
 from seqtop.export.report import charts
 from seqtop.export.report.charts import GanttBar, GanttRow, Layer
 from seqtop.export.report.contents import (
+    MAX_GROUPS,
     MAX_PREEMPTIONS,
     Contents,
     SlowRequest,
@@ -120,6 +122,7 @@ def write(recordings: Sequence[Contents], *, with_text: bool) -> Iterator[str]:
         ("Distributions", lambda _, values: _distributions(values, scales)),
         ("What limited the batches", lambda contents, _: _limits(contents)),
         ("Requests", lambda contents, _: _gantt(contents, scales.seconds)),
+        ("Groups of requests", lambda contents, _: _groups(contents)),
         ("Slowest requests", lambda contents, _: _slowest(contents, with_text=with_text)),
         ("Preemptions", lambda contents, _: _preemptions(contents)),
         ("Findings", lambda contents, _: _findings(contents)),
@@ -541,6 +544,32 @@ def _slow_row(slow: SlowRequest, contents: Contents, *, with_text: bool) -> str:
             shown = _text(text, limit=_MAX_TEXT, newline="\n") if text else "unknown"
             row += f"<details><summary>{name}</summary><pre>{shown}</pre></details>"
     return f"{row}</td></tr>"
+
+
+def _groups(contents: Contents) -> str:
+    table = contents.groups
+    if not table.groups:
+        return "<p>No request is recorded.</p>"
+    key = _text(table.key)
+    titles = "".join(f'<th class="number">{title}</th>' for title in groups.TITLES)
+    rows = "".join(
+        f"<tr><th>{_text(group.name) or '(none)'}</th>"
+        + "".join(
+            f'<td class="number">{cell}</td>' for cell in groups.cells(group, table.num_used_blocks)
+        )
+        + "</tr>"
+        for group in table.groups[:MAX_GROUPS]
+    )
+    number = len(table.groups)
+    which = f"The first {MAX_GROUPS} of {number:,} groups" if number > MAX_GROUPS else "Groups"
+    moment = (
+        "" if table.step is None else f" after step {table.step:,}, when most blocks were in use"
+    )
+    return (
+        f"<p>{which} by {key}, those with the most KV blocks first. Running, Waiting, Blocks and KV"
+        f" (the share of the blocks in use) are those{moment}; the rest is of the whole run.</p>"
+        f"<table><tr><th>{key}</th>{titles}</tr>{rows}</table>"
+    )
 
 
 def _preemptions(contents: Contents) -> str:

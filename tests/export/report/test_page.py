@@ -239,3 +239,22 @@ def test_the_report_of_the_demo_in_a_browser(tmp_path: Path) -> None:
 def test_the_highest_bar_of_a_histogram_is_as_high_as_its_plot() -> None:
     drawn = charts.histogram([1.0, 1.0, 5.0], (1.0, 10.0), [], "latency", str, height=70)
     assert re.findall(r"v(-[\d.]+)h", drawn) == ["-70", "-35"]
+
+
+def test_groups_have_the_sums_of_the_run_and_the_blocks_of_its_fullest_moment(
+    recorded: Path, run: Contents, tmp_path: Path
+) -> None:
+    table = run.groups
+    assert table.key == "prefix"
+    assert sum(group.num_requests for group in table.groups) == len(run.lifecycles)
+    assert sum(group.num_output_tokens for group in table.groups) == sum(
+        len(sequence.output_token_ids) for it in run.lifecycles for sequence in it.sequences
+    )
+    assert table.num_used_blocks == max(step.stats.num_used_blocks for step in run.steps)
+    assert sum(group.num_blocks for group in table.groups) >= table.num_used_blocks
+    assert f"after step {table.step:,}, when most blocks were in use" in shown(written(run))
+    output = tmp_path / "report.html"
+    command = ["report", str(recorded), "-o", str(output), "--force", "--by"]
+    assert main([*command, "re:/[0-9]$/"]) == 0
+    assert "Groups by re:/[0-9]$/" in shown(output.read_text())
+    assert main([*command, "status"]) == 1
