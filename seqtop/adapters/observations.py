@@ -99,6 +99,8 @@ class Arrived(Observation, tag="Arrived"):
     """A digest of its cache salt; empty without one."""
     traceparent: str = ""
     """W3C's header of this name; empty if vLLM does not trace, or the client sent none."""
+    transfer_id: str = ""
+    """The id of the transfer between prefill and decode instance; empty without one."""
     num_encoder_inputs: int = 0
     num_schedule_calls: int | None = None
     """Calls of `schedule` before it was added; `None` if that is unknown."""

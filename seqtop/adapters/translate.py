@@ -193,6 +193,7 @@ class Translator:
             eos_token_id=observation.eos_token_id,
             cache_salt=observation.cache_salt,
             traceparent=observation.traceparent,
+            transfer_id=shortened(observation.transfer_id),
             num_encoder_inputs=observation.num_encoder_inputs,
             num_schedule_calls=observation.num_schedule_calls,
         )

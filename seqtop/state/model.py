@@ -155,6 +155,9 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """The id of the request of which this is a part; empty if it is whole."""
     traceparent: Public[Name] = ""
     """The span of the client, as W3C's header of this name has it; empty if it is unknown."""
+    transfer_id: Public[Name] = ""
+    """The id of the transfer of its KV cache to or from another engine, which has a request with
+    the same id; empty without one."""
 
     def ended_after(self, time: float) -> bool:
         """Returns whether the request ended after `time`, in epoch seconds.

@@ -65,6 +65,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request.lora = event.lora
     request.cache_salt = event.cache_salt
     request.traceparent = event.traceparent
+    request.transfer_id = event.transfer_id
     request.parent_request_id = event.parent_request_id
     state.num_queued += 1
     request.queue_turn = state.num_queued

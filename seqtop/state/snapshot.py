@@ -72,6 +72,7 @@ def request_snapshots(state: EngineData) -> Iterator[RequestSnapshot]:
             lora=request.lora,
             cache_salt=request.cache_salt,
             traceparent=request.traceparent,
+            transfer_id=request.transfer_id,
             parent_request_id=request.parent_request_id,
         )
         yield RequestSnapshot(

@@ -152,6 +152,13 @@ def wait_graph(state: EngineData, request: RequestState) -> WaitGraph:
     return _own(state, request, head)
 
 
+def activity(state: EngineData, request: RequestState) -> str:
+    """Describes what a request does, or that it has ended, in a few words."""
+    if request.finish_reason is not None:
+        return f"has ended ({request.finish_reason})"
+    return _detail(state, request, source_of_progress(state, request, queue_head(state)))
+
+
 def num_available_blocks(state: EngineData) -> int | None:
     """Returns the blocks that are free, or in use by the prefix cache only."""
     stats = state.stats

@@ -98,6 +98,8 @@ class UiState:
         self.request_frame: Callable[[], object] = lambda: None
         """Requests another frame; any thread may call it. The app sets it."""
         self.clock = clock
+        self.others: list[UiState] = []
+        """The displays of the other engines, each with its own lock; `Engines` sets them."""
         self.time_travel = TimeTravel(source, lambda: self.request_frame())
         self.state: EngineState = self.time_travel.state
         """The state on display, as of the last `update`."""
@@ -299,6 +301,8 @@ class Engines:
         self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
     ) -> None:
         self.all = [UiState(source, clock, settings) for source in sources]
+        for ui in self.all:
+            ui.others = [other for other in self.all if other is not ui]
         self.shown_index = 0
         """Index of the engine on display."""
 

@@ -171,6 +171,9 @@ class RequestArrived(Message, tag="RequestArrived"):
     this number, as its step. `None` if it is the next step."""
     traceparent: Public[Name] = ""
     """The span of the client, as W3C's header of this name has it; empty if it is unknown."""
+    transfer_id: Public[Name] = ""
+    """The id of the transfer of its KV cache to or from another engine, which has a request with
+    the same id; empty without one."""
 
 
 class StreamingUpdate(Message, tag="StreamingUpdate"):

@@ -70,6 +70,7 @@ def test_an_arrival_tells_all_of_a_request() -> None:
         engine_status="WAITING_FOR_FSM",
         lora="poems",
         parent_request_id="whole",
+        transfer_id="4711",
     )
     state = EngineState()
     assert list(state.apply(event)) == [1, 2]

@@ -188,6 +188,7 @@ def unusual() -> EngineState:
         lora="adapter",
         cache_salt="digest",
         traceparent=f"00-{'1' * 32}-{'2' * 16}-01",
+        transfer_id="4711",
         parent_request_id="p",
     )
     return EngineState(

@@ -70,6 +70,7 @@ def arrived(
         has_priority: Says that requests with lower priorities run first.
     """
     params, stats = req.sampling_params, getattr(req, "time_stats", None)
+    room = getattr(req, "bootstrap_room", None)
     times = (getattr(stats, name, 0) for name in ("scheduler_recv_time", "wait_queue_entry_time"))
     since = timer - next((at for at in times if at), timer)
     return Arrived(
@@ -81,6 +82,7 @@ def arrived(
         prompt_token_ids=list(req.origin_input_ids),
         sampling_params=_sampling_params(params) if params is not None else None,
         lora=str(getattr(req, "lora_id", None) or ""),
+        transfer_id="" if room is None else str(room),
     )
 
 

@@ -206,6 +206,7 @@ class SchedulerObserver:
             eos_token_id=getattr(params, "eos_token_id", getattr(request, "eos_token_id", None)),
             cache_salt=_digest(getattr(request, "cache_salt", None)),
             traceparent=_traceparent(getattr(request, "trace_headers", None)),
+            transfer_id=_transfer_id(request),
             num_encoder_inputs=len(getattr(request, "mm_features", ())),
         )
 
@@ -518,6 +519,22 @@ def _traceparent(headers: Mapping[str, str] | None) -> str:
     """Returns the header `traceparent`; empty if there is none, or it is malformed."""
     value = (headers or {}).get("traceparent", "")
     return value if _TRACEPARENT.fullmatch(value) else ""
+
+
+def _transfer_id(request: Any) -> str:
+    """Returns the id of a transfer that the other instance has, too; empty without one.
+
+    Clients of the Mooncake connector choose it. That of NIXL is the id of the request that computes
+    the prompt.
+    """
+    params = getattr(request, "kv_transfer_params", None)
+    if not isinstance(params, Mapping):
+        return ""
+    is_sender = params.get("do_remote_decode")
+    known = params.get("transfer_id") or (
+        request.request_id if is_sender else params.get("remote_request_id")
+    )
+    return str(known) if isinstance(known, str | int) else ""
 
 
 def _num_used_slots(cache: Any) -> int | None:

@@ -43,11 +43,15 @@ def test_the_arrival_of_a_request(times: dict[str, float], arrival: float) -> No
         max_new_tokens=5, temperature=0.5, top_k=1 << 30, stop_strs="END", stop_token_ids={9, 3}
     )
     req = SimpleNamespace(
-        origin_input_ids=[4, 5], sampling_params=params, time_stats=SimpleNamespace(**times)
+        origin_input_ids=[4, 5],
+        sampling_params=params,
+        time_stats=SimpleNamespace(**times),
+        bootstrap_room=4711,
     )
     observed = arrived(req, "a-00000001", "WAITING", 1_000.0, 50.0, has_priority=True)
     assert observed.arrival_time == arrival
     assert (observed.prompt_token_ids, observed.priority) == ([4, 5], 0)
+    assert observed.transfer_id == "4711"
     shown = sampling_params(observed.sampling_params)
     assert shown is not None
     assert (shown.max_tokens, shown.temperature, shown.top_k) == (5, 0.5, 0)

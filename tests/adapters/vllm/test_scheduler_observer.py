@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.adapters.observations import AllRequests, AnyObservation, Stepped
+from seqtop.adapters.observations import AllRequests, AnyObservation, Arrived, Stepped
 from seqtop.adapters.translate import Translator
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.engine_description import describe
@@ -93,6 +93,32 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     assert isinstance(sent[-1], AllRequests)
     assert [ran(), ran()] == [{"one": 1, "two": 1}, None]
     assert observer.all_requests().num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "transfer_id"),
+    [
+        (None, ""),
+        ({"do_remote_decode": True, "remote_request_id": None}, "one"),
+        ({"do_remote_prefill": True, "remote_request_id": "two"}, "two"),
+        ({"do_remote_decode": True, "remote_request_id": "before"}, "one"),  # of the last turn
+        ({"do_remote_prefill": True, "transfer_id": 4711}, "4711"),
+        ({"do_remote_prefill": True, "transfer_id": ["no id"]}, ""),
+        ("no parameters", ""),
+    ],
+)
+def test_the_id_of_a_transfer(params: Any, transfer_id: str, modules: SimpleNamespace) -> None:
+    scheduler = Scheduler()
+    _, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
+    sent: list[AnyObservation] = []
+    sink = SimpleNamespace(wants_all_requests=False, send=sent.append)
+    errors: list[Exception] = []
+    SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
+    request = Request("one", [1, 2, 3], 20)
+    vars(request)["kv_transfer_params"] = params
+    scheduler.add_request(request)
+    (arrived,) = (message for message in sent if isinstance(message, Arrived))
+    assert (arrived.transfer_id, errors) == (transfer_id, [])
 
 
 def test_a_repair_says_which_requests_have_run(modules: SimpleNamespace) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from seqtop.state import RequestState, SequenceState, wait_graph
+from seqtop.live.connection import ConnectionState
+from seqtop.state import RequestState, SequenceState, transfer, wait_graph
 from seqtop.state.remaining_wait import describe, remaining_wait
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
+
+_OVER = (ConnectionState.LOST, ConnectionState.STOPPED)
 
 
 class WaitTree(ScrollablePane):
@@ -39,8 +42,9 @@ def wait_lines(
     ui: UiState, request: RequestState, sequence: SequenceState, width: int
 ) -> list[Line]:
     """Returns what lets a request advance, the estimate of its wait, and the graph."""
+    halves = transfer_lines(ui, request, width)
     if request.finish_reason is not None:
-        return [(("It has ended, and waits for nothing.", "dim"),)]
+        return [(("It has ended, and waits for nothing.", "dim"),), *halves]
     graph = wait_graph.wait_graph(ui.state, request)
     lines = _paragraph(wait_graph.describe(graph), "alert" if graph.is_stuck else PLAIN, width)
     position = ui.view.queue.position(sequence.seq_id)
@@ -50,7 +54,23 @@ def wait_lines(
         lines += _paragraph(describe(estimate), "dim", width)
     for text in wait_graph.tree(graph):
         lines.append(fitted(((safe_line(text), PLAIN),), width))
-    return lines
+    return [*lines, *halves]
+
+
+def transfer_lines(ui: UiState, request: RequestState, width: int) -> list[Line]:
+    """Returns where the other half of a request is that two engines run, as of now."""
+    if not (transfer_id := request.transfer_id) or ui.paused:
+        return []
+    lines: list[Line] = []
+    for other in ui.others:
+        with other.lock:
+            state = other.newest
+            if (half := transfer.other_half(state, transfer_id)) is not None:
+                is_over = other.source.connection.state in _OVER
+                seen = "Transfer, as last seen" if is_over else "Transfer"
+                lines += _paragraph(f"{seen}: {transfer.describe(state, half)}.", PLAIN, width)
+    unknown = f"No other attached engine has its transfer {transfer_id}."
+    return lines or _paragraph(unknown, "dim", width)
 
 
 def _paragraph(text: str, style: str, width: int) -> list[Line]:

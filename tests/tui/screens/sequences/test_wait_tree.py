@@ -2,8 +2,9 @@
 
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from tests.support.events import wait_reason
+from tests.support.events import arrival, engine_info, step, update, wait_reason
 from tests.support.piloting import play, screen, until, words
 from tests.support.scripted import Script, ScriptedSource
 
@@ -44,3 +45,28 @@ def test_a_request_that_nothing_lets_advance_is_told(name: str) -> None:
         pilot.press("Q")
         until(pilot, lambda: "Nothing that is known lets first advance" in screen(app))
         assert "remaining wait" not in screen(app)
+
+
+def of_transfer(engine_id: str, transfer_id: str) -> ScriptedSource:
+    """An engine with a request that has a transfer, and 2 of 3 tokens computed."""
+    arrived = arrival(1)
+    arrived.transfer_id = transfer_id
+    computed = update(1, SequenceStatus.RUNNING, computed=2, blocks=[0])
+    return ScriptedSource(engine_info(engine_id=engine_id), arrived, step(7, sequences=[computed]))
+
+
+@pytest.mark.parametrize(
+    ("transfer_id", "text"),
+    [
+        ("4711", "Transfer: req-1 on P runs: 2 of 3 computed (step 7)."),
+        ("4712", "No other attached engine has its transfer 4711."),
+    ],
+)
+def test_the_other_half_of_a_request_is_found_by_its_transfer(transfer_id: str, text: str) -> None:
+    sources = of_transfer("D", "4711"), of_transfer("P", transfer_id)
+    app = SeqtopApp(*sources, clock=lambda: 0.0)
+    with play(app, (100, 60)) as pilot:
+        pilot.press("1", "Q")
+        until(pilot, lambda: text in words(app))
+        pilot.press("space")
+        until(pilot, lambda: "ransfer" not in words(app))
