@@ -15,17 +15,13 @@ import msgspec
 
 from seqtop.live.connection import Connection, ConnectionState
 from seqtop.live.session import Session
+from seqtop.text import format as fmt
 
-_SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
 
 
-class DemoError(Exception):
-    """The engine cannot be started; `str()` is one sentence for the user."""
-
-
 class DemoSession(Session):
-    """A session with the bundled engine; `connection.detail` says why the process has ended."""
+    """A session with the bundled engine, whose start and end `connection.detail` describes."""
 
     def __init__(self, engine: DemoEngine) -> None:
         self._engine = engine
@@ -33,11 +29,26 @@ class DemoSession(Session):
 
     @property
     def connection(self) -> Connection:
-        """The connection, with the engine's last message once it is lost."""
+        """The connection, with the time that the start takes, and the last message after the end.
+
+        It is stopped if the engine ended before it could be reached.
+        """
         connection = super().connection
-        if connection.state is ConnectionState.LOST and (failure := self._engine.failure()):
-            return msgspec.structs.replace(connection, detail=f"{failure}; q quits")
-        return connection
+        if connection.state not in (ConnectionState.CONNECTING, ConnectionState.LOST):
+            return connection
+        state: ConnectionState = connection.state
+        if failure := self._engine.failure():
+            detail = f"{failure}; q quits"
+            if state is ConnectionState.CONNECTING:
+                state = ConnectionState.STOPPED
+        elif state is ConnectionState.CONNECTING:
+            detail = (
+                "The bundled engine is starting: it imports torch and loads the model,"
+                f" {fmt.growing(float(int(self._engine.age)))} so far."
+            )
+        else:
+            return connection
+        return msgspec.structs.replace(connection, state=state, detail=detail)
 
 
 class DemoEngine:
@@ -70,6 +81,7 @@ class DemoEngine:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
+        self._started = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,18 +94,10 @@ class DemoEngine:
             self._process.wait()
         self._directory.cleanup()
 
-    def await_live(self, session: Session) -> None:
-        """Waits until `session` is live.
-
-        Raises:
-            DemoError: The engine ended, or was not ready after a minute.
-        """
-        deadline = time.monotonic() + _SECONDS_TO_START
-        while not session.wait_for(ConnectionState.LIVE, timeout=0.1):
-            if failure := self.failure():
-                raise DemoError(failure)
-            if time.monotonic() > deadline:
-                raise DemoError(f"the bundled engine was not ready in {_SECONDS_TO_START:g} s")
+    @property
+    def age(self) -> float:
+        """Seconds since the process was started."""
+        return time.monotonic() - self._started
 
     def failure(self) -> str | None:
         """Returns the last line of the engine's log if the engine has ended, else `None`."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.cli.messages import fail, warn
+from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_view_options
-from seqtop.cli.run_app import run_app
+from seqtop.cli.run_app import NO_TERMINAL, has_terminal, is_served, run_app
 from seqtop.process.argparse_ext import not_negative
 
 
@@ -47,20 +47,18 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.demo import DemoEngine, DemoError, DemoSession
+    from seqtop.demo import DemoEngine, DemoSession
 
-    try:
-        with (
-            DemoEngine(
-                model=options.model, device=options.device, pace=options.pace, load=options.load
-            ) as engine,
-            DemoSession(engine) as session,
-        ):
-            warn("starting the bundled engine …")
-            engine.await_live(session)
-            # Each demo begins as the tour in the README does.
-            status = run_app([session], options, remembers=False)
-            failure = engine.failure()
-    except DemoError as error:
-        return fail(str(error))
+    if not has_terminal():  # before an engine is started for nothing
+        return fail(NO_TERMINAL)
+    with (
+        DemoEngine(
+            model=options.model, device=options.device, pace=options.pace, load=options.load
+        ) as engine,
+        DemoSession(engine) as session,
+    ):
+        # Each demo begins as the tour in the README does. A page has no other place for the reason
+        # why the engine did not start than the app.
+        status = run_app([session], options, remembers=False, needs_engine=not is_served())
+        failure = engine.failure()
     return fail(failure) if failure else status

@@ -36,6 +36,7 @@ def run_app(
     notices: Sequence[str] = (),
     *,
     remembers: bool = True,
+    needs_engine: bool = False,
 ) -> int:
     """Shows `sources` until the user quits, and returns the exit status.
 
@@ -43,6 +44,7 @@ def run_app(
         options: The options of `seqtop.cli.options.add_view_options`.
         notices: Sentences shown when the app starts.
         remembers: Whether the app starts with the view of the last run, and saves its own.
+        needs_engine: Whether the app ends by itself if the engine stops before it sent a state.
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
@@ -71,6 +73,7 @@ def run_app(
         saved_state=saved if remembers and not is_served() else None,
         problems=[*notices, *problems, *saved.problems],
         has_tour=getattr(options, "tour", False),
+        needs_engine=needs_engine,
     )
     if (wanted := getattr(options, "select", None)) is not None:
         app.ui.cursor.pending = wanted

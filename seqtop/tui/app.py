@@ -123,6 +123,7 @@ class SeqtopApp(BaseApp):
         saved_state: Store for the settings that the user chooses.
         problems: Sentences on invalid settings, shown at the start.
         has_tour: Whether the guided tour of the demo begins.
+        needs_engine: Whether the app ends if the engine stops before it sent a state.
     """
 
     DEFAULT_MODE = sequences.TAB.name
@@ -157,6 +158,7 @@ class SeqtopApp(BaseApp):
         saved_state: SavedState | None = None,
         problems: Sequence[str] = (),
         has_tour: bool = False,
+        needs_engine: bool = False,
     ) -> None:
         super().__init__(theme_name=settings.theme, problems=problems)
         self.title = title
@@ -174,6 +176,7 @@ class SeqtopApp(BaseApp):
         self._saved_state = saved_state
         self.tour = Tour(self.ui) if has_tour else None
         """The guided tour of the demo; `None` without one, and after its end."""
+        self._needs_engine = needs_engine
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
     @property
@@ -255,7 +258,10 @@ class SeqtopApp(BaseApp):
                 found = self.tour.advance()
             if found:
                 self._show_stop()
-        if self.ui.source.connection.state is ConnectionState.LOST:
+        state, has_info = self.ui.source.connection.state, self.ui.newest.info is not None
+        if self._needs_engine and state is ConnectionState.STOPPED and not has_info:
+            self.exit()
+        if state is ConnectionState.LOST or not has_info:
             self._refresher.wake()
         if len(self.engines) > 1:
             from seqtop.tui.screens.fleet.screen import FleetScreen

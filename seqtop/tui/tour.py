@@ -119,7 +119,9 @@ class Tour:
 
     @property
     def next_key(self) -> str:
-        """The key that goes on, and where to."""
+        """The key that goes on, and where to; empty before the engine runs."""
+        if self._ui.newest.info is None:
+            return ""
         return "N ends the tour" if self._number + 1 == len(STOPS) else "N goes on"
 
     @property
@@ -130,17 +132,21 @@ class Tour:
     @property
     def text(self) -> str:
         """The text of the stop, or the reason why its moment is not shown yet."""
+        info = self._ui.newest.info
+        if info is None:
+            return "The tour begins as soon as the engine runs."
         if self.is_waiting:
             return "This has not happened yet, but it will: the tour waits for it."
-        info = self._ui.newest.info
         settings: Mapping[str, int] = {
-            name: getattr(info, name, 0)
+            name: getattr(info, name)
             for name in ("num_gpu_blocks", "block_size", "max_num_batched_tokens")
         }
         return self.stop.text.format_map(settings)
 
     def go_on(self) -> bool:
         """Goes to the next stop; returns whether there is one. Called under the lock of `ui`."""
+        if self._ui.newest.info is None:
+            return True
         if self._number + 1 == len(STOPS):
             return False
         self._number += 1

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from seqtop.process import paths
-from tests.support.commands import SEQTOP, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -58,12 +58,21 @@ def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(
     wait_until(lambda: not engine[0].is_running())
 
 
-def test_demo_says_why_its_engine_did_not_start() -> None:
-    done = run(*SEQTOP, "demo", "--model", "/nonexistent")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("seqtop: the bundled engine ended:")
-    assert "/nonexistent" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_start() -> None:
+    demo = Terminal(sys.executable, "-m", "seqtop", "demo", "--model", "/nonexistent")
+    try:
+        demo.wait_until(lambda: "The bundled engine is starting" in demo.text)
+        demo.wait_until(lambda: demo.process.poll() is not None and b"engine ended" in demo.output)
+    finally:
+        demo.close()
+    assert demo.process.returncode == 1
+    last = demo.output.decode().splitlines()[-1].rpartition("\x1b[?1006l")[2]
+    assert last == ("seqtop: the bundled engine ended: there is no model directory /nonexistent")
+    assert b"Traceback" not in demo.output
+
+
+def test_demo_without_a_terminal_starts_no_engine() -> None:
+    assert_one_sentence(run(*SEQTOP, "demo", "--model", "/nonexistent"), 1, "needs a terminal")
 
 
 STOPS = (
@@ -83,6 +92,7 @@ def test_the_tour_shows_the_demo_what_it_explains() -> None:
     command = ("-m", "seqtop", "demo", "--tour", "--device", "cpu", "--pace", "60")
     demo = Terminal(sys.executable, *command, size=(120, 40))
     try:
+        demo.wait_until(lambda: "The tour begins as soon as the engine runs." in demo.text)
         for number, (title, sign) in enumerate(STOPS, 1):
             demo.wait_until(lambda: f"Tour, {number} of 8: {title}" in demo.text)  # noqa: B023
             demo.wait_until(lambda: "tour waits" not in demo.text and sign in demo.text)  # noqa: B023

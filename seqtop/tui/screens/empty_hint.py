@@ -26,9 +26,9 @@ class EmptyHint(LineView):
         """Draws the lines that look different. Called under the lock of `ui`."""
         text = hint(self._ui, self._filter_keys)
         self.display = bool(text)
-        if not text:
+        width = self.size.width
+        if not (text and width):  # without a width before the first layout
             return
-        width = max(self.size.width, 1)
         lines = [((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)]
         self.set_lines([*[()] * max((self.size.height - len(lines)) // 2, 0), *lines])
 
@@ -44,15 +44,18 @@ def hint(ui: UiState, filter_keys: str) -> str:
     if ui.state.sequences:
         return f"No sequence matches {safe_line(ui.view.filter.source)}\n{filter_keys}"
     info = ui.state.info
-    if ui.source.connection.state is ConnectionState.CONNECTING:
-        endpoint = safe_line(ui.source.connection.endpoint)
+    connection = ui.source.connection
+    if connection.state is ConnectionState.CONNECTING:
+        if connection.detail:  # the line below the header has it
+            return "The sequences appear here as soon as the engine runs."
+        endpoint = safe_line(connection.endpoint)
         return (
             f"No message from {endpoint} yet.\n"
             "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
     if ui.time_travel.has_position:
         return "No sequence had arrived yet at this moment."
-    if ui.source.connection.state is not ConnectionState.LIVE or info is None:
+    if connection.state is not ConnectionState.LIVE or info is None:
         return ""
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."
