@@ -56,20 +56,21 @@ def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
 
 def has_priorities(info: EngineInfo) -> bool:
     """Returns whether the priority of a request decides its position in the waiting queue."""
-    return info.queue_order in ("preempted_first", "priority")
+    return info.queue_order == "priority"
 
 
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
     """Returns the key that orders waiting requests as the engine will schedule them."""
-    order = state.info.queue_order if state.info else "preempted_first"
+    order = state.info.queue_order if state.info else "priority"
     if order in ("preempted_last", "unknown"):
         return (request.queue_turn,)
-    arrived = request.priority, _ordered(request.metrics.arrival_time)
-    if order == "preempted_first":
-        return (request.num_preemptions == 0, *arrived)
+    if order == "priority":
+        turn: SortKey = request.priority, _ordered(request.metrics.arrival_time)
+    else:
+        turn = (request.queue_turn,)
     # vLLM admits requests first that hold blocks already, such as those that were loaded.
     holds_blocks = any(state.sequences[seq_id].block_table for seq_id in request.seq_ids)
-    return (not holds_blocks, *(arrived if order == "priority" else (request.queue_turn,)))
+    return (not holds_blocks, *turn)
 
 
 def _lifecycle_key(state: EngineData, request: RequestState, sequence: SequenceState) -> SortKey:

@@ -28,7 +28,7 @@ PROTOCOL_VERSION = 3
 """The only version that is sent and decoded. The topic of each message has it."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
-QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority", "preempted_last", "unknown"]
+QueueOrder: TypeAlias = Literal["priority", "fcfs", "preempted_last", "unknown"]
 WaitCause: TypeAlias = Literal[
     "no_blocks", "token_budget", "seq_limit", "paused", "lora_slots", "unknown", "reserved_blocks"
 ]
@@ -99,11 +99,11 @@ class EngineInfo(Message, tag="EngineInfo"):
     num_reserved_blocks: Public[int] = 0
     """First blocks of the pool, which no sequence can hold. vLLM V1 has one, its null block, which
     replaces blocks in a table that are no longer needed."""
-    queue_order: Public[QueueOrder] = "preempted_first"
-    """The order of the waiting queue: preempted requests first, then by priority and arrival; or
-    (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
-    arrival; or (`preempted_last`) by arrival, where a preempted request arrives again; or another
-    one (`unknown`). In `fcfs` and `priority`, requests that hold blocks come before all others."""
+    queue_order: Public[QueueOrder] = "priority"
+    """The order of the waiting queue: by priority, then arrival; or (`fcfs`) by arrival, with the
+    latest preempted request first; or (`preempted_last`) by arrival, where a preempted request
+    arrives again; or another one (`unknown`). In `fcfs` and `priority`, requests that hold blocks
+    come before all others."""
     tokenizer: Public[Name | None] = None
     """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None

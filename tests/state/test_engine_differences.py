@@ -39,7 +39,6 @@ def two_preempted(queue_order: str) -> EngineState:
 
 
 def test_queue_orders() -> None:
-    assert queue(two_preempted("preempted_first")) == [2, 3, 4]
     assert queue(two_preempted("fcfs")) == [3, 2, 4], "the latest preempted is the head"
     assert queue(two_preempted("priority")) == [2, 3, 4]
     assert queue(two_preempted("preempted_last")) == [4, 2, 3], "a preempted one arrives again"

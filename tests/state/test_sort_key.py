@@ -46,12 +46,12 @@ def test_by_lifecycle_running_come_first_then_the_queue_then_the_latest_ends() -
     put(8, SequenceStatus.RUNNING, 7.0)
     view = SequenceView()
     view.rebuild(state)
-    assert ids(view) == [8, 7, 6, 5, 3, 4, 2, 1]
-    assert [view.queue.position(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
+    assert ids(view) == [8, 7, 6, 3, 5, 4, 2, 1]
+    assert [view.queue.position(seq_id) for seq_id in (3, 5, 4)] == [(0, 3), (1, 3), (2, 5)]
     assert view.queue.position(7) is None
     view.sort = Sort(descending=True)
     view.rebuild(state)
-    assert ids(view) == [1, 2, 4, 3, 5, 6, 7, 8]
+    assert ids(view) == [1, 2, 4, 5, 3, 6, 7, 8]
 
 
 def queued(state: EngineState, seq_id: int, arrival: float, **changes: Any) -> None:
@@ -64,7 +64,6 @@ def queued(state: EngineState, seq_id: int, arrival: float, **changes: Any) -> N
 @pytest.mark.parametrize(
     ("order", "queue"),
     [
-        ("preempted_first", [3, 1, 5, 4, 2]),
         ("priority", [5, 4, 1, 3, 2]),
         ("fcfs", [4, 5, 3, 2, 1]),
         ("preempted_last", [4, 3, 2, 1, 5]),

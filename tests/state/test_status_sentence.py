@@ -61,7 +61,7 @@ DECODING = {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_id
 LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
 CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
     WAITING: [
-        ("Behind req-1, 2 sequences ahead of it in the queue.", {}),
+        ("Behind req-0, 2 sequences ahead of it in the queue.", {}),
         ("Waiting: too few blocks are free; 3 more blocks needed.", reason("no_blocks", 3)),
         ("Waiting: too few blocks are free; 1 more block needed.", reason("no_blocks", 1)),
         ("Waiting: too few blocks are free.", reason("no_blocks")),
@@ -115,7 +115,7 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
                 "recomputed. Next in the queue."
             ),
-            PREEMPTED,
+            PREEMPTED | {"priority": -1, "block_table": [7]},
         ),
         (
             (
@@ -135,7 +135,7 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
         ),
         (
             (
-                "Behind req-1, which is more urgent (priority 0 before 3), 2 sequences ahead of "
+                "Behind req-0, which is more urgent (priority 0 before 3), 2 sequences ahead of "
                 "it in the queue."
             ),
             {"priority": 3},

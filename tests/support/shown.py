@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Any
 
+from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceGroup, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Event
 from seqtop.wire.snapshot import Snapshot
@@ -66,6 +68,11 @@ def assert_shows(session: Session, engine: LLMEngine, record: StepRecord) -> Non
         assert state.stats.num_cached_blocks == record.blocks.cached
         assert state.stats.num_free_blocks == record.blocks.free
         assert_same_cache(state, engine)
+        view = SequenceView()
+        view.rebuild(state)
+        assert view.queue.ids == [
+            seq.seq_id for group in engine.scheduler.waiting for seq in unfinished_seqs(group)
+        ]
         assert state.num_by_status[SequenceStatus.RUNNING] == record.num_running
         assert state.num_by_status[SequenceStatus.WAITING] == record.num_waiting
         assert state.num_by_status[SequenceStatus.SWAPPED] == record.num_swapped

@@ -7,13 +7,15 @@ import pytest
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
+from seqtop.state import EngineState
+from seqtop.state.ordering import SequenceView
 from seqtop.wire.batch import members, metadata_of
 from seqtop.wire.messages import RequestFinished, Step
 from tests.support import events
-from tests.support.running import Sink
+from tests.support.running import MakeEngine, Sink, greedy
 
 NUM = 6
 
@@ -117,3 +119,28 @@ def test_the_text_of_a_snapshot_and_the_deltas_after_it_are_the_text(
     assert set(texts) == {group.first_seq.output_text}
     (finished,) = (event for event in sink.events if isinstance(event, RequestFinished))
     assert finished.text_lengths == [len(group.first_seq.output_text)]
+
+
+def test_the_queue_of_a_viewer_is_that_of_the_scheduler_after_a_preemption(
+    sink: Sink, make_engine: MakeEngine
+) -> None:
+    engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
+    steps, state = StepPublisher(sink), EngineState()
+    state.apply(engine_info(engine, engine_id="test", control=False))
+
+    def add(name: str, priority: int) -> None:
+        for group in engine.add_request(name, [1] * 12, greedy(4), priority=priority):
+            steps.arrived(group)
+
+    add("high", 0)
+    add("low", 1)
+    steps.stepped(engine.step())
+    add("urgent", 0)
+    steps.stepped(engine.step())
+    for event in sink.events:
+        state.apply(event)
+    assert state.requests["low"].num_preemptions == 1
+    assert [group.request_id for group in engine.scheduler.waiting] == ["urgent", "low"]
+    view = SequenceView()
+    view.rebuild(state)
+    assert [state.sequences[seq_id].request_id for seq_id in view.queue.ids] == ["urgent", "low"]
