@@ -16,14 +16,13 @@ import msgspec
 
 from seqtop.text import format as fmt
 
-_LEAST_ADMISSIONS = 3
+_LEAST_ADMISSIONS = 4
 """The admissions from which on there is a rate."""
 _LEAST_REPEATS = 3
 """From so many times that as many requests were admitted, their range is that of the estimate."""
 _DEVIATIONS = 2.0
-_SILENCE = 3.0
-"""The longest gap between two admissions, times this, without another after which the rate is no
-longer known."""
+_SHORTEST_SILENCE = 1.0
+"""Seconds without an admission up to which the rate is known, whatever the gaps before were."""
 
 
 class RemainingWait(msgspec.Struct, frozen=True):
@@ -55,21 +54,20 @@ def remaining_wait(num_ahead: int, admissions: Sequence[float], now: float) -> R
         return RemainingWait(num_ahead, count, reason=f"{few} in the last minute")
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     silence = now - times[-1]
-    if silence > _SILENCE * max(gaps) and silence > 1.0:
-        return RemainingWait(num_ahead, count, reason=f"no admission for {fmt.seconds(silence)}")
-    repeats = [later - earlier for earlier, later in zip(times, times[needed:], strict=False)]
-    if len(repeats) < _LEAST_REPEATS:
-        # The rate has the time since the last admission in it.
-        rate = count / (now - times[0]) if now > times[0] else math.inf
-        error = _DEVIATIONS / math.sqrt(count)
-        high = needed / rate / (1 - error) if error < 1 else math.inf
-        return RemainingWait(num_ahead, count, needed / rate, needed / rate / (1 + error), high)
-    # The present one has taken the time since the last admission already.
-    left = [seconds - silence for seconds in repeats if seconds > silence]
-    if len(left) < _LEAST_REPEATS:
+    num_longer = sum(gap > silence for gap in gaps)
+    if silence > _SHORTEST_SILENCE and num_longer < _LEAST_REPEATS:
         reason = f"no admission for {fmt.seconds(silence)}, longer than usual"
         return RemainingWait(num_ahead, count, reason=reason)
-    return RemainingWait(num_ahead, count, statistics.median(left), min(left), max(left))
+    repeats = [later - earlier for earlier, later in zip(times, times[needed:], strict=False)]
+    # The present one has taken the time since the last admission already.
+    left = [seconds - silence for seconds in repeats if seconds > silence]
+    if len(left) >= _LEAST_REPEATS:
+        return RemainingWait(num_ahead, count, statistics.median(left), min(left), max(left))
+    # The rate has the time since the last admission in it.
+    rate = count / (now - times[0]) if now > times[0] else math.inf
+    error = _DEVIATIONS / math.sqrt(count)
+    high = needed / rate / (1 - error) if error < 1 else math.inf
+    return RemainingWait(num_ahead, count, needed / rate, needed / rate / (1 + error), high)
 
 
 def describe(estimate: RemainingWait) -> str:

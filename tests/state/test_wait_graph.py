@@ -68,7 +68,7 @@ def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:
     [
         (0, [], 100.0, "0 sequences ahead; the remaining wait is not known: no admission"),
         (3, [98.0, 99.0], 100.0, "not known: 2 admissions in the last minute."),
-        (0, [50.0, 51.0, 52.0, 53.0], 90.0, "not known: no admission for 37.0 s."),
+        (0, [50.0, 51.0, 52.0, 53.0], 90.0, "not known: no admission for 37.0 s, longer than"),
         (1, [91.0, 93.0, 94.0, 97.0, 99.0, 100.0], 100.0, "~3.50 s (3.00 s to 5.00 s), estimated"),
         (1, [91.0, 93.0, 94.0, 97.0, 99.0, 100.0], 101.0, "~2.50 s (2.00 s to 4.00 s), estimated"),
         (
@@ -78,6 +78,8 @@ def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:
             "not known: no admission for 4.50 s",
         ),
         (0, [91.0, 92.0, 92.0, 92.0, 93.0, 96.0, 99.0, 102.0], 103.5, "~1.50 s (1.50 s to 1.50 s)"),
+        (4, [91.0, 93.0, 94.0, 97.0, 99.0, 100.0], 104.5, "not known: no admission for 4.50 s"),
+        (0, [97.0, 97.0, 98.0, 99.0, 99.0], 100.0, "~600 ms (317 ms to 5.68 s), estimated"),
         (9, [97.0, 98.0, 99.0, 100.0], 100.0, "~7.50 s (3.75 s to more), estimated from 4"),
     ],
 )
