@@ -160,8 +160,8 @@ def as_text(misses: CacheMisses) -> str:
         lines += ["", f"{'more':>6} {'blocks':>10} {'missed':>10} {'removed':>8}"]
         for point in curve:
             if point.percent in (0, *_SHOWN_PERCENT):
-                removed = totals.num_missed - point.num_missed_blocks
-                share = fmt.percent(removed, totals.num_missed) if point.percent else ""
+                removed = totals.num_missed_first - point.num_missed_blocks
+                share = fmt.percent(removed, totals.num_missed_first) if point.percent else ""
                 lines.append(
                     f"{f'+{point.percent}%' if point.percent else 'as is':>6}"
                     f" {point.num_gpu_blocks:>10,} {point.num_missed_blocks:>10,} {share:>8}"
