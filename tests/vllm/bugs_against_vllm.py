@@ -18,6 +18,8 @@ from stepping import make_core, stepped
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from seqtop.checks import wait_graph_rules
+
 pytestmark = pytest.mark.skipif(
     version() < (0, 33),
     reason="the patches are for the scheduler of vLLM 0.33",
@@ -28,6 +30,13 @@ pytestmark = pytest.mark.skipif(
 def is_patched(request: pytest.FixtureRequest) -> bool:
     """True if the scheduler has the bug."""
     return bool(request.param)
+
+
+@pytest.fixture(autouse=True)
+def steps_alone_prove_an_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for `THRESHOLDS`, nothing is left to the speed of the machine."""
+    monkeypatch.setattr(wait_graph_rules, "_SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(wait_graph_rules, "_PROVEN_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
