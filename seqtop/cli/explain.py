@@ -117,8 +117,9 @@ def _who(recording: FileStore, request: RequestState, options: argparse.Namespac
 
 
 def _totals(recording: FileStore, options: argparse.Namespace) -> int:
-    from seqtop.ledger.ledger import Run, harm_totals
+    from seqtop.ledger.ledger import Run
     from seqtop.ledger.report import totals_as_json, totals_as_text
+    from seqtop.ledger.totals import harm_totals
 
     run = Run(recording)
     totals = harm_totals(run)

@@ -223,6 +223,27 @@ class Chain:
         part.before_first_token = self.first_token_time is None
         return part
 
+    def is_in_queue(self, step: Step) -> bool:
+        """Returns whether all that it did in `step`, and will do until it is named, is to wait.
+
+        It is in the queue for the first time, and the causes are those of the head of the queue.
+        """
+        return (
+            self._wait == "queued"
+            and self._preemption is None
+            and self._own_status in OWN_TURN
+            and self._joined <= step.start_time
+            and self._time == step.time
+        )
+
+    def is_in_batch(self, previous_end: float) -> bool:
+        """Returns whether it ran up to the end of the step before, epoch seconds."""
+        return self._wait is None and not self._own_status and self._time == previous_end
+
+    def skip(self, end: float) -> None:
+        """Leaves the time up to the end of a step out, for which no piece is wanted."""
+        self._time = self.last_end = end
+
     def resume(self, request: RequestState | None, time: float) -> None:
         """Continues from a state that the events so far do not lead to.
 

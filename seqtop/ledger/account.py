@@ -79,7 +79,7 @@ class Account:
     """
 
     def __init__(self, request: RequestState, only: str | None = None) -> None:
-        self.chain = Chain(request, self._charge)
+        self.chain = Chain(request, self.charge)
         self.request_id = request.request_id
         self.seconds = 0.0
         """The seconds that are charged."""
@@ -132,15 +132,15 @@ class Account:
         if step_time is not None:
             per_step = step_time.per_step
             for name, tokens in self._others.items():
-                seconds = _cost(step_time, tokens)
+                seconds = cost(step_time, tokens)
                 charges.append(Charge("request", name, SHARED_STEP, "estimated", seconds))
                 rest -= seconds
             for cause, (tokens, steps) in self._own.items():
-                seconds = per_step * steps + _cost(step_time, tokens)
+                seconds = per_step * steps + cost(step_time, tokens)
                 charges.append(Charge("itself", None, cause, "estimated", seconds))
                 rest -= seconds
             for name, (tokens, steps) in self._recomputed.items():
-                seconds = per_step * steps + _cost(step_time, tokens)
+                seconds = per_step * steps + cost(step_time, tokens)
                 charges.append(Charge("request", name, RECOMPUTE, "estimated", seconds))
                 rest -= seconds
         if abs(rest) > _CLOCK_ERROR:
@@ -148,7 +148,7 @@ class Account:
             charges.append(Charge("unexplained", None, cause, "unexplained", rest))
         return charges
 
-    def _charge(self, piece: Piece) -> None:
+    def charge(self, piece: Piece) -> None:
         """Charges a piece of the time of the request."""
         self.seconds += piece.seconds
         if piece.kind != "host":
@@ -186,16 +186,20 @@ class Account:
             return
         share = min(piece.seconds / contention.seconds, 1.0) if contention.seconds > 0 else 1.0
         self._shared_seconds += piece.seconds
-        names = contention.tokens if self._only is None else (self._only,)
-        for name in names:
-            tokens = contention.tokens.get(name)
-            if tokens is not None and name != self.request_id:
-                self._others.setdefault(self._known(name), Tokens()).add(tokens, share)
+        self._add_others(contention, share)
         own = contention.tokens.get(self.request_id, Tokens())
         if is_again and preemptor is not None:
             _add_steps(self._recomputed, self._known(preemptor), own, share)
         elif not is_again:
             _add_steps(self._own, piece.kind, own, share)
+
+    def _add_others(self, contention: Contention, share: float) -> None:
+        """Adds the tokens of the others in a share of a step."""
+        names = contention.tokens if self._only is None else (self._only,)
+        for name in names:
+            tokens = contention.tokens.get(name)
+            if tokens is not None and name != self.request_id:
+                self._others.setdefault(self._known(name), Tokens()).add(tokens, share)
 
     def _charge_wait(self, piece: Piece) -> None:
         cause, seconds = piece.cause, piece.seconds
@@ -266,7 +270,7 @@ _MEASURED: dict[ChargedTo, Evidence] = {
 }
 
 
-def _cost(step_time: StepTime, tokens: Tokens) -> float:
+def cost(step_time: StepTime, tokens: Tokens) -> float:
     """Returns the seconds of tokens beyond those of an empty step."""
     return step_time.per_prefill_token * tokens.prefill + step_time.per_decode_token * tokens.decode
 

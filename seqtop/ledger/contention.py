@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 import msgspec
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState, RequestState
+from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Step
 
@@ -56,9 +56,18 @@ class Contention:
         before: The state before the step, of which only what is needed is read now.
         step: The step.
         previous_end: The end of the step before, epoch seconds.
+        holders: The requests that may hold blocks or slots; `None` for all. Those in the queue are
+            left out where there are too many to look at each in each step.
     """
 
-    def __init__(self, before: EngineState, step: Step, previous_end: float) -> None:
+    def __init__(
+        self,
+        before: EngineState,
+        step: Step,
+        previous_end: float,
+        holders: Collection[str] | None = None,
+    ) -> None:
+        self._holders = holders
         self.seconds = step.time - max(step.start_time, previous_end)
         """The duration, without the time in which the step before had not ended."""
         self.tokens: dict[str, Tokens] = {}
@@ -75,14 +84,14 @@ class Contention:
             self.num_sequences[member.request_id] = number + 1
         self._stats = step.stats
         self._has_waits = bool(step.wait_reasons)
-        self._blocks = _num_blocks(before) if self._has_waits else {}
+        self._blocks = _num_blocks(before, holders) if self._has_waits else {}
         self._after: EngineState | None = None
 
     def end(self, after: EngineState) -> None:
         """Takes note of the state after the step, which has to be the one until it is dropped."""
         self._after = after
         if self._has_waits:
-            for request_id, number in _num_blocks(after).items():
+            for request_id, number in _num_blocks(after, self._holders).items():
                 self._blocks[request_id] = max(self._blocks.get(request_id, 0), number)
 
     def holding(self, cause: str, request: RequestState | None) -> Holding:
@@ -135,7 +144,7 @@ class Contention:
         slots = dict(self.num_sequences)
         if self._after is not None:
             running: dict[str, float] = {}
-            for sequence in self._after.sequences.values():
+            for sequence in _sequences(self._after, self._holders):
                 if sequence.status is SequenceStatus.RUNNING:
                     running[sequence.request_id] = running.get(sequence.request_id, 0.0) + 1
             for request_id, number in running.items():
@@ -170,10 +179,23 @@ class Contention:
         return {request_id: 1.0 for request_id, lora in loras.items() if lora and lora != own}
 
 
-def _num_blocks(state: EngineState) -> dict[str, float]:
+def _sequences(state: EngineState, holders: Collection[str] | None) -> Iterable[SequenceState]:
+    """Returns the sequences of the requests that may hold something."""
+    if holders is None:
+        return state.sequences.values()
+    requests = [state.requests[name] for name in holders if name in state.requests]
+    return [
+        state.sequences[seq_id]
+        for request in requests
+        for seq_id in request.seq_ids
+        if seq_id in state.sequences
+    ]
+
+
+def _num_blocks(state: EngineState, holders: Collection[str] | None) -> dict[str, float]:
     """Returns the entries in the block tables of each unfinished request."""
     blocks: dict[str, float] = {}
-    for sequence in state.sequences.values():
+    for sequence in _sequences(state, holders):
         number = len(sequence.block_table) + sum(map(len, sequence.group_block_tables))
         if number and sequence.status in _UNFINISHED:
             blocks[sequence.request_id] = blocks.get(sequence.request_id, 0.0) + number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -125,7 +125,8 @@ class Ledger:
         contention = indexed = None
         if isinstance(event, Step):
             indexed = IndexedStep(event)
-            contention = Contention(state, event, self._previous_end)
+            self._begin(indexed)
+            contention = Contention(state, event, self._previous_end, self._holders)
             self._previous_end = event.time
         state.apply(event)
         if contention is not None:
@@ -134,12 +135,7 @@ class Ledger:
             request = state.requests.get(event.request_id)
             if request is not None:
                 self._start(request)
-        for name, account in self._open.items():
-            account.enter(contention, state.requests.get(name))
-            if indexed is None:
-                account.chain.apply(position, event)
-            else:
-                account.chain.apply_step(position, indexed)
+        self._charge(position, event, indexed, contention)
         if isinstance(event, RequestFinished):
             ended = self._open.pop(event.request_id, None)
             if ended is not None:
@@ -154,10 +150,36 @@ class Ledger:
         self.accounts += self._open.values()
         self._open = {}
 
+    @property
+    def _holders(self) -> Collection[str] | None:
+        """The requests that may hold blocks or slots; `None` for all."""
+        return None
+
+    def _begin(self, indexed: IndexedStep) -> None:
+        """Prepares the accounts for a step, which is not in the state yet."""
+
+    def _charge(
+        self,
+        position: int,
+        event: Event,
+        indexed: IndexedStep | None,
+        contention: Contention | None,
+    ) -> None:
+        """Charges the time up to the end of an event to each account."""
+        for name, account in self._open.items():
+            account.enter(contention, self._state.requests.get(name))
+            if indexed is None:
+                account.chain.apply(position, event)
+            else:
+                account.chain.apply_step(position, indexed)
+
+    def _new_account(self, request: RequestState) -> Account:
+        return Account(request, self._only)
+
     def _start(self, request: RequestState) -> Account | None:
         if not self._is_wanted(request):
             return None
-        account = Account(self._with_end(request), self._only)
+        account = self._new_account(self._with_end(request))
         account.chain.last_end = self._state.blocked.until or -math.inf
         if (other := self._open.pop(request.request_id, None)) is not None:
             self.accounts.append(other)  # the id arrived again, although it had not ended
@@ -215,44 +237,6 @@ def harm_done(run: Run, request: RequestState) -> list[Harm]:
         if own:
             harms.append(Harm(account.request_id, own))
     return sorted(harms, key=lambda harm: -harm.seconds)
-
-
-class HarmTotal(msgspec.Struct):
-    """The seconds that one request cost all others, and they it."""
-
-    request_id: str
-    seconds: float = 0.0
-    """The charges to it in the accounts of the others."""
-    estimated: float = 0.0
-    """The estimated part of it."""
-    num_delayed: int = 0
-    """The others with such a charge."""
-    harmed_by_others: float = 0.0
-    """The charges to others in its own account."""
-
-
-def harm_totals(run: Run) -> list[HarmTotal]:
-    """Returns what each request of a run cost all others, the most first.
-
-    Raises:
-        RecordingError: The recording cannot be read.
-    """
-    totals: dict[str, HarmTotal] = {}
-    for account in charge_all(run):
-        own = totals.setdefault(account.request_id, HarmTotal(account.request_id))
-        culprits: set[str] = set()
-        for charge in account.charges(run.step_time):
-            if charge.charged_to != "request":
-                continue
-            own.harmed_by_others += charge.seconds
-            if charge.request_id is None:
-                continue
-            total = totals.setdefault(charge.request_id, HarmTotal(charge.request_id))
-            total.seconds += charge.seconds
-            total.estimated += charge.seconds if charge.evidence == "estimated" else 0.0
-            total.num_delayed += charge.request_id not in culprits
-            culprits.add(charge.request_id)
-    return sorted(totals.values(), key=lambda total: -total.seconds)
 
 
 def _key(request: RequestState) -> tuple[str, float]:

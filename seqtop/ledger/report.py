@@ -10,7 +10,8 @@ import msgspec
 from seqtop.explain import chain
 from seqtop.ledger import account
 from seqtop.ledger.account import Account, Charge
-from seqtop.ledger.ledger import Harm, HarmTotal, Run
+from seqtop.ledger.ledger import Harm, Run
+from seqtop.ledger.totals import HarmTotal
 from seqtop.sequence import latency
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words

@@ -11,7 +11,8 @@ from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import UNNAMED_BLOCKS
-from seqtop.ledger.ledger import Run, charge, harm_done, harm_totals
+from seqtop.ledger.ledger import Run, charge, harm_done
+from seqtop.ledger.totals import harm_totals
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState
 from seqtop.state.fields import harm

@@ -1,15 +1,54 @@
 """Accounts of all requests of random runs: they add up, and both directions agree."""
 
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
+from msgspec.structs import asdict
 
 from seqtop.explain.explanation import explain, find_request
-from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME
+from seqtop.history import FileStore
+from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
 from seqtop.ledger.ledger import Run, charge, charge_all, harm_done
+from seqtop.ledger.totals import HarmTotal, harm_totals
 from seqtop.sequence import latency
 from seqtop.whatif.step_time import StepTime
 from tests.explain.test_explanation import MILLISECOND, Recorded
+from tests.support.culprits import CulpritRun, Kind
 from tests.support.latency_run import latency_run
 from tests.support.random_runs import RandomRun
+
+
+def assert_totals_are_the_sums_of_the_accounts(run: Run, accounts: Iterable[Account]) -> None:
+    summed: dict[str, HarmTotal] = {}
+    for account in accounts:
+        own = summed.setdefault(account.request_id, HarmTotal(account.request_id))
+        by_other: defaultdict[str, float] = defaultdict(float)
+        for item in account.charges(run.step_time):
+            if item.request_id is not None:
+                other = summed.setdefault(item.request_id, HarmTotal(item.request_id))
+                other.estimated += item.seconds * (item.evidence == "estimated")
+                by_other[item.request_id] += item.seconds
+        for name, seconds in by_other.items():
+            summed[name].seconds += seconds
+            summed[name].num_delayed += 1
+        own.harmed_by_others += sum(by_other.values())
+    totals = harm_totals(run)
+    assert totals == sorted(totals, key=lambda total: -total.seconds)
+    assert {total.request_id for total in totals} == summed.keys()
+    for total in totals:
+        expected = pytest.approx(asdict(summed.pop(total.request_id)), abs=1e-9)
+        assert asdict(total) == expected
+
+
+@pytest.mark.parametrize("kind", ["long_prompt", "burst", "priority"])
+def test_totals_of_a_long_queue_are_the_sums_of_the_accounts(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "run.seqtop"
+    CulpritRun(kind, 1).record(path)
+    with FileStore(path) as recording:
+        run = Run(recording)
+        assert_totals_are_the_sums_of_the_accounts(run, charge_all(run))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +86,7 @@ def test_charges_add_up_to_the_latency_and_agree_in_both_directions(seed: int) -
             for victim, other in accounts.items()
         }
         assert harms == pytest.approx({k: v for k, v in expected.items() if v}, abs=1e-9)
+    assert_totals_are_the_sums_of_the_accounts(known, accounts.values())
 
 
 def test_a_wait_is_charged_to_the_holder_and_a_recomputation_to_whom_it_made_room_for() -> None:
