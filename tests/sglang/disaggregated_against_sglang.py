@@ -131,6 +131,16 @@ def check(mode: str) -> None:
 
         engine.run(turns())
         assert len(engine.spy.reqs) == 6
+        with engine.session.lock:
+            transfers_shown = {
+                name: request.transfer_id for name, request in engine.session.state.requests.items()
+            }
+    rooms = {
+        f"{name}{room}": str(room + offset)
+        for room in (0, 2, 4)
+        for offset, name in enumerate(("short", "long"))
+    }
+    assert transfers_shown == rooms
     names = {name for name in QUEUES if name.startswith(mode.upper())}
     assert seen >= names - {"DECODE_RETRACTED_QUEUE"}, seen
     print(f"\n{mode}: {engine.num_compared} steps, {len(engine.differences)} differences, {seen}")
