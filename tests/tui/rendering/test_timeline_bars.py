@@ -73,12 +73,18 @@ class Counted(list[Span]):
         return spans
 
 
-@pytest.mark.parametrize(("start", "cell"), [(0.0, 1000.0), (50_000.0, 0.1), (10.0, 1.0)])
-def test_a_hundred_thousand_spans_cost_what_is_in_view(start: float, cell: float) -> None:
-    spans = Counted(
+@pytest.fixture(scope="module")
+def spans() -> Counted:
+    return Counted(
         Span("prefill" if index % 2 else "preempted", START + index, START + index + 1)
         for index in range(100_000)
     )
+
+
+@pytest.mark.parametrize(("start", "cell"), [(0.0, 1000.0), (50_000.0, 0.1), (10.0, 1.0)])
+def test_a_hundred_thousand_spans_cost_what_is_in_view(
+    spans: Counted, start: float, cell: float
+) -> None:
     life = request()
     life.spans = spans
     Counted.looks = 0

@@ -14,7 +14,7 @@ from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 from tests.support.steps_screen import opened
 
-MANY = 10_000
+MANY = 2_000
 
 
 class Unreadable(MemoryStore):
