@@ -1,4 +1,4 @@
-"""Snapshots of the panes: search, latencies, objectives, tokens and columns."""
+"""Snapshots of the panes: search, latencies, objectives and tokens."""
 
 import pytest
 
@@ -28,7 +28,6 @@ def test_search_and_latencies(snap_compare: Snapshots, size: tuple[int, int]) ->
 @pytest.mark.parametrize(
     ("name", "size", "keys"),
     [
-        ("columns", (80, 24), ["c"]),
         ("copy", (80, 24), ["y"]),
         ("tokens", (80, 24), ["enter", *["right_square_bracket"] * 3]),
         ("raw", (160, 46), ["left_square_bracket"]),

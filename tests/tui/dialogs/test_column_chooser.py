@@ -7,7 +7,7 @@ from textual.widgets import OptionList
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.column_chooser import ColumnChooser
 from seqtop.tui.settings import Settings
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, words
 from tests.support.scripted import ScriptedSource
 
 
@@ -26,6 +26,15 @@ def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
         assert app.ui.preferences.columns == ("out", "request", "prio", "text")
         pilot.press("c", "r", "right", "J", "enter")
         assert app.ui.preferences.columns[:3] == ("seq", "status", "request")
+
+
+def test_a_chosen_column_says_that_it_has_no_room(app: SeqtopApp) -> None:
+    with play(app, (80, 24)) as pilot:
+        pilot.press("c")
+        text = words(app)
+        assert "[x] Request request id" in text
+        assert "[x] Seq on, but no room: sequence id" in text
+        assert "Space shows or hides, ← → move, r resets, Enter applies, Esc cancels" in text
 
 
 def test_one_column_stays(source: ScriptedSource) -> None:

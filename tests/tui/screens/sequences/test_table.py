@@ -164,7 +164,7 @@ def test_of_many_rows_those_in_sight_that_change_are_drawn(
     app.ui.preferences.columns = STEADY
     with play(app, (120, 24)) as pilot:
 
-        def num_drawn(act: Callable[..., None], *what: str) -> int:
+        def num_drawn(act: Callable[..., object], *what: str) -> int:
             before = drawn(app, pilot, lines)
             act(*what)
             return drawn(app, pilot, lines)["Rows"] - before["Rows"]
