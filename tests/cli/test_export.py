@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.cli.main import main
-from tests.support.commands import SEQTOP, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.events import arrival, engine_info
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.trace_format import Trace
@@ -60,12 +60,12 @@ def test_an_export_that_fails_leaves_the_file_that_was_there(
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.csv"]
 
 
-def test_csv_goes_to_standard_output(recording: str) -> None:
-    done = run(*SEQTOP, "export", recording, "--csv")
+def test_csv_goes_to_standard_output(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "export", recording, "--csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout), strict=True))
     assert {"req-1", "req-2"} <= {row["request_id"] for row in rows}
-    steps = run(*SEQTOP, "export", recording, "--csv", "--steps")
+    steps = run_here(capsys, "export", recording, "--csv", "--steps")
     assert len(steps.stdout.splitlines()) == 1 + 80
 
 
@@ -111,16 +111,15 @@ def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> Non
         (["RECORDING", "--csv", "-o", "/dev/null", "--force"], 1, "it is not a file"),
     ],
 )
-def test_mistakes(recording: str, arguments: list[str], status: int, words: str) -> None:
-    done = run(
-        *SEQTOP,
-        "export",
-        *(recording if argument == "RECORDING" else argument for argument in arguments),
-    )
-    assert done.returncode == status, done.stderr
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+def test_mistakes(
+    recording: str,
+    arguments: list[str],
+    status: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [recording if argument == "RECORDING" else argument for argument in arguments]
+    assert_one_sentence(run_here(capsys, "export", *given), status, words)
 
 
 def test_a_closed_pipe_is_quiet(recording: str) -> None:

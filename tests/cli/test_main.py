@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from seqtop.cli.main import main
-from tests.support.commands import SEQTOP, assert_one_sentence, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.waiting import MILLISECONDS, SECONDS
 
 
@@ -17,8 +17,8 @@ def test_unreachable_endpoint() -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "attach", "check"])
-def test_malformed_endpoint(command: str) -> None:
-    done = run(*SEQTOP, command, "udp://localhost:80")
+def test_malformed_endpoint(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, command, "udp://localhost:80")
     assert_one_sentence(done, 2, "'udp://localhost:80'", "tcp://HOST:PORT")
 
 

@@ -19,7 +19,7 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo
-from tests.support.commands import SEQTOP, assert_one_sentence, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.events import arrival, engine_info
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.random_engine import RandomEngine
@@ -208,9 +208,9 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     ],
 )
 def test_options_of_a_file_and_of_a_flight_recorder_are_apart(
-    arguments: list[str], words: tuple[str, ...]
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_one_sentence(run(*SEQTOP, "record", *arguments), 2, *words)
+    assert_one_sentence(run_here(capsys, "record", *arguments), 2, *words)
 
 
 def test_flight_recorder_of_an_engine_that_runs_already(endpoint: str, tmp_path: Path) -> None:

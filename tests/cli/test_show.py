@@ -4,7 +4,10 @@ import csv
 import json
 import os
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 from unittest.mock import Mock
 
 import msgspec
@@ -16,9 +19,11 @@ from seqtop.live import local_engines
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
-from tests.support.commands import SEQTOP, run
+from tests.support.commands import SEQTOP, run, run_here
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append
+
+Show: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_show_json_is_the_state(engine: str) -> None:
@@ -72,11 +77,13 @@ def test_lines_follow_each_other_after_the_time_given(
     assert follow.call_args.kwargs["every"] == seconds
 
 
-def show(*options: str) -> subprocess.CompletedProcess[str]:
-    return run(*SEQTOP, "show", *options, env=os.environ | {"COLUMNS": "120"})
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Show:
+    monkeypatch.setenv("COLUMNS", "120")
+    return partial(run_here, capsys, "show")
 
 
-def test_table_of_chosen_columns_rows_and_order(recording: str) -> None:
+def test_table_of_chosen_columns_rows_and_order(recording: str, show: Show) -> None:
     done = show(recording, "--columns", "id,out,e2e", "--filter", "status:length", "--sort", "out")
     heading, *rows = (row.split() for row in done.stdout.splitlines())
     assert heading == ["Id", "Out", "E2E"]
@@ -87,12 +94,12 @@ def test_table_of_chosen_columns_rows_and_order(recording: str) -> None:
     assert [int(row) for row in turned.stdout.split()[1:]] == sorted(outs)
 
 
-def test_a_step_of_a_recording(recording: str) -> None:
+def test_a_step_of_a_recording(recording: str, show: Show) -> None:
     done = show(recording, "--json", "--at", "10")
     assert json.loads(done.stdout)["step"] == 10
 
 
-def test_groups_of_requests(recording: str) -> None:
+def test_groups_of_requests(recording: str, show: Show) -> None:
     done = show(recording, "--at", "10", "--by", "status")
     assert done.returncode == 0, done.stderr
     titles, *lines = (line.split() for line in done.stdout.splitlines())
@@ -115,7 +122,7 @@ def test_groups_of_requests(recording: str) -> None:
     assert group["num_blocks"] == groups["running"]["num_blocks"]
 
 
-def test_the_differences_between_two_steps(recording: str) -> None:
+def test_the_differences_between_two_steps(recording: str, show: Show) -> None:
     done = show(recording, "--at", "10", "--compare", "30")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -154,22 +161,17 @@ def test_conflicts_of_options(
     recording: str,
     options: list[str],
     words: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
+    show: Show,
 ) -> None:
-    try:
-        status: object = main(
-            ["show", *(recording if option == "RECORDING" else option for option in options)]
-        )
-    except SystemExit as exit_:
-        status = exit_.code
-    assert status == 2
-    said = capsys.readouterr()
-    assert said.out == ""
+    done = show(*(recording if option == "RECORDING" else option for option in options))
+    assert (done.returncode, done.stdout) == (2, "")
     for word in words:
-        assert word in said.err
+        assert word in done.stderr
 
 
-def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(
+    tmp_path: Path, show: Show
+) -> None:
     info, *events = RandomEngine(21, 20)
     assert isinstance(info, EngineInfo)
     info = msgspec.structs.replace(info, not_available={"why": "no queue", "end": "?"})

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
+from seqtop.cli.main import main
 from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
@@ -13,6 +16,18 @@ ENGINE = (sys.executable, "-m", "engine_stub")
 def run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
+
+
+def run_here(
+    capsys: pytest.CaptureFixture[str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command of `seqtop` in this process: another one spends a second on imports."""
+    capsys.readouterr()
+    try:
+        status: Any = main([*arguments])
+    except SystemExit as exit_:
+        status = exit_.code
+    return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
