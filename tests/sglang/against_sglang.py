@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from stepping import SECONDS, THRESHOLDS, page_sizes
+from stepping import page_sizes
 
 from seqtop.live import local_engines
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.transport.endpoints import rank_endpoint
-from tests.support.watch import Watch
+from tests.support.waiting import SECONDS
+from tests.support.watch import THRESHOLDS, Watch
 
 HERE = Path(__file__).resolve().parent
 STARTS_WITHIN = 120.0

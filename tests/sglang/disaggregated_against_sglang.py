@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from stepping import (
     QUEUES,
-    SECONDS,
     SteppedScheduler,
     alone,
     generate,
@@ -24,6 +23,8 @@ from stepping import (
     queued,
     stepped,
 )
+
+from tests.support.waiting import SECONDS
 
 
 class Transfers:

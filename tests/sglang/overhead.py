@@ -6,28 +6,26 @@
 own and its real event loop, and two of them take turns every few steps, so that whatever else the
 machine does hits both. `CPU` is the processor time of the scheduler's thread, which other programs
 cannot add to, with the model, which has 0.15 million parameters. On a GPU, a step takes longer.
-Figures are printed as they come, so that it can be ended at any time.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from tests.support.engines_in_turns import EngineProcess, Times, measure, measure_followed
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 NUM_RUNNING, NUM_WAITING = 256, 200
-STEPS_PER_TURN, NUM_WARM_UP, TURNS_PER_LINE = 5, 10, 20
+STEPS_PER_TURN, NUM_WARM_UP = 5, 10
 NUM_TOKENS = 900
 """The tokens of each request: more than an engine makes here, so that none ends."""
 MAX_TURNS = (NUM_TOKENS - NUM_WARM_UP) // STEPS_PER_TURN // 3
@@ -69,8 +67,8 @@ class OwnTimes:
         setattr(owner, name, timed)
 
 
-def serve(connection: Connection, kind: str, endpoint: str, page_size: int) -> None:
-    """Runs a scheduler in this process: steps it on request, and sends back the times."""
+def serve(connection: Connection, kind: str, page_size: int, endpoint: str = "") -> None:
+    """Runs a scheduler in this process: `followed`, `dormant` or `plain`."""
     from stepping import generate, make_scheduler, run_loop
 
     from seqtop.adapters.sglang import hook
@@ -97,7 +95,7 @@ def serve(connection: Connection, kind: str, endpoint: str, page_size: int) -> N
             yield []
         connection.send(None)
         while num_steps := connection.recv():
-            times: dict[str, list[float]] = {name: [] for name in KINDS}
+            times: Times = {name: [] for name in KINDS}
             for _ in range(num_steps):
                 start = time.perf_counter(), time.thread_time()
                 yield []
@@ -117,67 +115,8 @@ def serve(connection: Connection, kind: str, endpoint: str, page_size: int) -> N
 
     own_times: list[float] = []
     run_loop(scheduler, turns())
-    connection.send(own_times)
+    connection.send({"a step": own_times})
     os._exit(0)
-
-
-class EngineProcess:
-    """A process with one scheduler: `followed`, `dormant` or `plain`."""
-
-    def __init__(self, kind: str, page_size: int, endpoint: str = "") -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._connection, other = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(other, kind, endpoint, page_size))
-        self._process.start()
-        other.close()
-        self._connection.recv()
-        self.times: dict[str, list[float]] = {}
-
-    def run(self, num_steps: int) -> None:
-        self._connection.send(num_steps)
-        for name, times in self._connection.recv().items():
-            self.times.setdefault(name, []).extend(times)
-
-    def close(self) -> list[float]:
-        """Returns the times of the adapter's own functions."""
-        self._connection.send(0)
-        own: list[float] = self._connection.recv()
-        self._process.join()
-        return own
-
-
-def measure(one: EngineProcess, plain: EngineProcess, title: str, num_turns: int) -> None:
-    one.times.clear()
-    plain.times.clear()
-    for turn in range(num_turns):
-        for engine in (one, plain) if turn % 2 else (plain, one):
-            engine.run(STEPS_PER_TURN)
-        if (turn + 1) % TURNS_PER_LINE == 0 or turn + 1 == num_turns:
-            report(one.times, plain.times, title)
-
-
-def report(with_it: dict[str, list[float]], without: dict[str, list[float]], title: str) -> None:
-    for name in KINDS:
-        on, off = with_it[name], without[name]
-        ratios = [
-            median(some) / median(others)
-            for some, others in zip(turns_of(on), turns_of(off), strict=True)
-        ]
-        print(
-            f"{title}, {name}: {len(on)} steps of each; without it {figures(off)}, with it"
-            f" {figures(on)}; ratio of the medians {median(on) / median(off):.3f}, median ratio of"
-            f" neighbouring turns {median(ratios):.3f}",
-            flush=True,
-        )
-
-
-def figures(times: list[float]) -> str:
-    tenth = quantiles(times, n=10)[0]
-    return f"p10 {1e3 * tenth:.3f} ms, median {1e3 * median(times):.3f} ms"
-
-
-def turns_of(times: list[float]) -> list[list[float]]:
-    return [times[first : first + STEPS_PER_TURN] for first in range(0, len(times), STEPS_PER_TURN)]
 
 
 def main() -> None:
@@ -190,29 +129,13 @@ def main() -> None:
     for page_size in options.page_size:
         print(f"Pages of {page_size}; {NUM_RUNNING} requests run, {NUM_WAITING} wait", flush=True)
         with TemporaryDirectory(prefix="sq") as directory:
-            endpoint = f"ipc://{directory}/e"
-            plain = EngineProcess("plain", page_size)
+            plain = EngineProcess(serve, "plain", page_size)
             if options.dormant:
-                dormant = EngineProcess("dormant", page_size)
-                measure(dormant, plain, "dormant", num_turns)
+                dormant = EngineProcess(serve, "dormant", page_size)
+                measure(dormant, plain, "dormant", num_turns, STEPS_PER_TURN)
                 dormant.close()
-            followed = EngineProcess("followed", page_size, endpoint)
-            measure(followed, plain, "without a viewer", num_turns)
-            command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
-                _await(Path(directory, "r"))
-                measure(followed, plain, "a viewer looks on", num_turns)
-                viewer.terminate()
-            plain.close()
-            print(f"the adapter's own functions, CPU: {figures(followed.close())}", flush=True)
-
-
-def _await(path: Path) -> None:
-    """The recording is begun when the viewer has its first state."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+            followed = EngineProcess(serve, "followed", page_size, f"ipc://{directory}/e")
+            measure_followed(followed, plain, directory, num_turns, STEPS_PER_TURN)
 
 
 if __name__ == "__main__":

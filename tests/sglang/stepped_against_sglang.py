@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from stepping import (
-    SECONDS,
     abort,
     alone,
     generate,
@@ -35,6 +34,7 @@ from seqtop.live.session import Session
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
 from seqtop.transport.publisher_settings import PublisherSettings
+from tests.support.waiting import SECONDS
 
 KINDS = {"chunk", "chunk aborted", "prefix hit", "prefix miss"} | {
     "retracted",

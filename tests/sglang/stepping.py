@@ -10,7 +10,6 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-import time
 import traceback
 from array import array
 from collections.abc import Callable, Collection, Iterator
@@ -23,19 +22,14 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.sglang.hook import follow
-from seqtop.checks.thresholds import Thresholds
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.ordering import SequenceView
+from seqtop.state import EngineState
+from seqtop.state.model import SequenceState
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire.batch import members
-from tests.support.watch import Watch, difference
+from tests.support.watch import Row, SteppedViewer, Watch, watched
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
-SECONDS = 60.0
-THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
-"""Of those with a unit of time, none is left to the speed of the machine."""
 
 
 def page_sizes() -> list[int]:
@@ -316,16 +310,12 @@ def queued(scheduler: Any) -> dict[Any, str]:
     return found
 
 
-class SteppedScheduler:
+class SteppedScheduler(SteppedViewer):
     """A scheduler and its viewer."""
 
     def __init__(self, scheduler: Any, session: Session, watch: Watch, spy: Spy) -> None:
-        self.scheduler, self.session, self.watch, self.spy = scheduler, session, watch, spy
-        self.num_compared = 0
-        self.differences: list[str] = []
-        self.reasons: dict[str, int] = {}
-        self._num_extra = 0
-        """Steps that were published without the results of a batch."""
+        super().__init__(session, watch)
+        self.scheduler, self.spy = scheduler, spy
         process = scheduler.process_batch_result
 
         def processed(*args: Any, **kwargs: Any) -> Any:
@@ -357,22 +347,6 @@ class SteppedScheduler:
             for req in self.spy.reqs
             if (req.kv.req_pool_idx is not None and not req.finished()) or req in waiting
         ]
-
-    def compare(self) -> None:
-        truth = self.truth()
-        # After a difference, others are likely, and waiting is in vain.
-        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
-        while True:
-            with self.session.lock:
-                shown = self.shown()
-            if shown == truth:
-                break
-            if time.monotonic() > deadline:
-                self.differences.append(f"step {self.num_compared}: {difference(shown, truth)}")
-                break
-            time.sleep(0.001)
-        self.num_compared += 1
-        self._compare_reasons()
 
     def table(self, req: Any) -> list[int]:
         kv, size = req.kv, self.scheduler.page_size
@@ -444,14 +418,7 @@ class SteppedScheduler:
         state = self.session.state
         if state.stats is None:
             return None
-        view = SequenceView()
-        view.rebuild(state)
-        rows = {
-            name: (request, sequence)
-            for name, request in state.requests.items()
-            for sequence in [state.sequences[request.seq_ids[0]]]
-            if not SequenceStatus.is_finished(sequence.status)
-        }
+        rows = self.rows(state)
         cached = state.cached_blocks or {}
         held = {block for sequence in state.sequences.values() for block in sequence.block_table}
         return {
@@ -469,17 +436,7 @@ class SteppedScheduler:
                 }
                 for name, (request, sequence) in rows.items()
             },
-            "running": {
-                name
-                for name, (_, sequence) in rows.items()
-                if sequence.status is SequenceStatus.RUNNING
-            },
-            "waiting": [
-                sequence.request_id
-                for seq_id in view.queue.ids
-                for sequence in [state.sequences[seq_id]]
-                if sequence.engine_status not in QUEUES
-            ],
+            **self.shown_queues(rows, hidden=QUEUES.keys()),
             "used": state.stats.num_used_blocks,
             "cached": state.stats.num_cached_blocks,
             "content": {block: entry.position for block, entry in cached.items()},
@@ -487,39 +444,31 @@ class SteppedScheduler:
             "evictable": cached.keys() - held,
             "free": state.stats.num_free_blocks,
             "prefix": [state.stats.prefix_cache_queries, state.stats.prefix_cache_hits],
-            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
-            if self.watch.step is not None
-            else {},
-            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
         }
 
-    def _compare_reasons(self) -> None:
+    def rows(self, state: EngineState) -> dict[str, Row]:
+        """The end of a request is published after the step that its sequence ends in."""
+        return {
+            name: row
+            for name, row in super().rows(state).items()
+            if not SequenceStatus.is_finished(row[1].status)
+        }
+
+    def compare_reasons(self, given: dict[str, str]) -> None:
         """A reason of no blocks is one where `add_one_req` has said so, and the reverse."""
-        with self.session.lock:
-            state = self.session.state
-            given = {
-                name: state.requests[name].wait_reason.cause
-                for name in state.wait_reason_ids
-                if name in state.requests and state.requests[name].wait_reason
-            }
-        for cause in given.values():
-            self.reasons[cause] = self.reasons.get(cause, 0) + 1
         causes = ("no_blocks", "reserved_blocks")
         no_blocks = {name for name, cause in given.items() if cause in causes}
         if not no_blocks <= {*self.spy.refused}:
-            self.differences.append(f"reasons {given}, no memory found for {self.spy.refused}")
+            self.differ(f"reasons {given}, no memory found for {self.spy.refused}")
 
-    def compare_ends(self) -> None:
-        """Compares the ends of all requests."""
+    def ends(self) -> Iterator[tuple[str, str, list[int]]]:
         kinds = {"stop": "FINISHED_STOPPED", "length": "FINISHED_LENGTH_CAPPED"}
-        state = self.session.state
         for req in self.spy.reqs:
             reason = req.finished_reason.to_json()["type"] if req.finished_reason else "abort"
-            truth = kinds.get(reason, "FINISHED_ABORTED"), list(req.output_ids)
-            (seq_id,) = state.requests[req.rid].seq_ids
-            sequence = state.sequences[seq_id]
-            if (shown := (sequence.status.name, list(sequence.output_token_ids))) != truth:
-                self.differences.append(f"{req.rid} ended: {shown} is shown, {truth} is true")
+            yield req.rid, kinds.get(reason, "FINISHED_ABORTED"), list(req.output_ids)
+
+    def ended_status(self, sequence: SequenceState) -> str:
+        return sequence.status.name
 
 
 @contextmanager
@@ -530,22 +479,14 @@ def stepped(scheduler: Any, rules: Collection[str] = ()) -> Iterator[SteppedSche
         spy = Spy(scheduler)
         attachment = follow(scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
-        watch = Watch(THRESHOLDS)
-        session = Session(endpoint)
-        session.add_listener(watch.note)
-        with session:
-            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        with watched(endpoint) as (session, watch):
             engine = SteppedScheduler(scheduler, session, watch, spy)
             try:
                 yield engine
                 assert attachment.is_attached
                 assert spy.is_ahead is scheduler.enable_overlap
                 attachment.close("the test has ended")  # now the last steps arrive, too
-                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-                watch.end()
-                engine.compare_ends()
-                assert not engine.differences, engine.differences
-                assert {finding.rule for finding in watch.findings} == set(rules), watch.findings
-                assert session.state.num_anomalies == 0, session.state.last_anomaly
+                engine.end()
+                engine.assert_found(rules)
             finally:
                 spy.close()

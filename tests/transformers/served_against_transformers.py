@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from stepping import SECONDS, make_manager, make_model
+from stepping import make_manager, make_model
 from transformers.generation.continuous_batching import continuous_api
 
 from seqtop.adapters.transformers import attach
@@ -25,6 +25,7 @@ from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.wire import parsing
 from seqtop.wire.messages import EngineStopped
+from tests.support.waiting import SECONDS
 
 NUM_REQUESTS = 8
 OBSERVERS = sorted(

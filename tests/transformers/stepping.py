@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,14 +27,11 @@ from transformers.generation.continuous_batching import (
 
 from seqtop.adapters.transformers.hook import follow
 from seqtop.checks.thresholds import Thresholds
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.ordering import SequenceView
-from seqtop.wire.batch import members
-from tests.support.watch import Watch, difference
+from seqtop.state.model import SequenceState
+from tests.support.watch import SteppedViewer, Watch, watched
 
-SECONDS = 60.0
 THRESHOLDS = Thresholds(stalled_seconds=1e-6, overtaken_seconds=1e-6)
 """Of those with a unit of time, none is left to the speed of the machine."""
 TRUE_FINDINGS = {"preempt-gains-nothing", "thrash", "overtaken"}
@@ -249,18 +245,17 @@ class ProcessorSpy:
         self._patch.undo()
 
 
-class SteppedEngine:
+class SteppedEngine(SteppedViewer):
     """A manager without a thread, its processor, and their viewer."""
 
     def __init__(
         self, manager: Any, processor: Any, session: Session, watch: Watch, spy: ProcessorSpy
     ) -> None:
+        super().__init__(session, watch)
         self.manager, self.processor = manager, processor
         self.scheduler = processor.scheduler
-        self.session, self.watch, self.spy = session, watch, spy
-        self.differences: list[str] = []
-        self.reasons: Counter[str] = Counter()
-        self.num_starved = self.num_compared = 0
+        self.spy = spy
+        self.num_starved = 0
         self.unknown: set[str] = set()
         """Fields of requests that are not compared."""
         self._has_begun = False
@@ -297,28 +292,14 @@ class SteppedEngine:
             self.step()
         raise AssertionError("it does not end")
 
-    def compare(self) -> None:
-        truth, shown = self.truth(), None
-        # After a difference, others are likely, and waiting is in vain.
-        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
-        while True:
-            if self.session.state.step >= self.spy.num_updates - 1:
-                with self.session.lock:
-                    shown = self.shown()
-                for name in self.unknown if shown is not None else ():
-                    for request in (*shown["requests"].values(), *truth["requests"].values()):
-                        request[name] = None
-                    shown["batch"] = truth["batch"]  # the step with it may have been in the gap
-                if shown == truth:
-                    break
-            if time.monotonic() > deadline:
-                what = difference(shown, truth) or "it came too late"
-                self.differences.append(f"{self.spy.num_updates}: {what}")
-                break
-            time.sleep(0.0005)
-        self.num_compared += 1
-        self.num_starved += len(self.scheduler.starved_requests)
-        self._compare_reasons()
+    def is_late(self) -> bool:
+        return self.session.state.step < self.spy.num_updates - 1
+
+    def excuse(self, shown: dict[str, Any], truth: dict[str, Any]) -> None:
+        for name in self.unknown:
+            for request in (*shown["requests"].values(), *truth["requests"].values()):
+                request[name] = None
+            shown["batch"] = truth["batch"]  # the step with it may have been in the gap
 
     def truth(self) -> dict[str, Any]:
         scheduler, cache = self.scheduler, self.processor.cache
@@ -390,13 +371,7 @@ class SteppedEngine:
         cache = self.processor.cache
         num_sectors = cache.pool.num_sectors + cache.pool.num_reserved_sectors
         unit = num_sectors * self._sector // info.num_gpu_blocks
-        view = SequenceView()
-        view.rebuild(state)
-        rows = {
-            name: (request, state.sequences[request.seq_ids[0]])
-            for name, request in state.requests.items()
-            if not request.finish_reason
-        }
+        rows = self.rows(state)
         kinds = info.kv_cache_groups or list(cache.cache_allocators)
 
         def tables(sequence: Any) -> dict[str, list[int]]:
@@ -433,19 +408,10 @@ class SteppedEngine:
                 }
                 for name, (request, sequence) in rows.items()
             },
-            "running": {
-                name
-                for name, (_, sequence) in rows.items()
-                if sequence.status is SequenceStatus.RUNNING
-            },
-            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            **self.shown_queues(rows),
             "free": state.stats.num_free_blocks * unit,
             "cached": (state.stats.num_cached_blocks or 0) * unit,
             "used": state.stats.num_used_blocks * unit,
-            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
-            if self.watch.step is not None
-            else {},
-            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
             "host": {
                 name: list(sequence.host_table)
                 for name, (_, sequence) in rows.items()
@@ -455,20 +421,13 @@ class SteppedEngine:
             else None,
         }
 
-    def _compare_reasons(self) -> None:
+    def compare_reasons(self, given: dict[str, str]) -> None:
         """A reason of no blocks is one where no blocks were found, and the reverse."""
-        with self.session.lock:
-            state = self.session.state
-            given = {
-                name: state.requests[name].wait_reason.cause
-                for name in state.wait_reason_ids
-                if name in state.requests and state.requests[name].wait_reason
-            }
-        self.reasons.update(given.values())
+        self.num_starved += len(self.scheduler.starved_requests)
         scheduler, spy = self.scheduler, self.spy
         missing = set(spy.refused) - given.keys()
         if missing:
-            self.differences.append(f"{spy.num_updates}: {missing} found no blocks, {given}")
+            self.differ(f"{missing} found no blocks, {given}")
         batch = spy.batches[-1] if spy.batches else spy.batch
         for name, cause in given.items():
             is_true = {
@@ -478,17 +437,14 @@ class SteppedEngine:
                 "seq_limit": len(batch) == scheduler.max_requests_per_batch,
             }.get(cause, True)
             if not is_true:
-                self.differences.append(f"{spy.num_updates}: {name} waits for {cause}")
+                self.differ(f"{name} waits for {cause}")
 
-    def compare_ends(self) -> None:
-        """Compares the ends of all requests."""
-        state = self.session.state
-        for name, (true_status, output) in self.spy.ended.items():
-            (seq_id,) = state.requests[self._name(name)].seq_ids
-            sequence = state.sequences[seq_id]
-            status = sequence.engine_status or sequence.status.name.split("_")[0]
-            if (shown := (status, list(sequence.output_token_ids))) != (true_status, output):
-                self.differences.append(f"{name} ended: {shown}, {true_status, output} is true")
+    def ends(self) -> Iterator[tuple[str, str, list[int]]]:
+        for name, (status, output) in self.spy.ended.items():
+            yield self._name(name), status, output
+
+    def ended_status(self, sequence: SequenceState) -> str:
+        return sequence.engine_status or sequence.status.name.split("_")[0]
 
 
 @contextmanager
@@ -499,27 +455,20 @@ def stepped(manager: Any) -> Iterator[SteppedEngine]:
         manager.batch_processor = processor = manager._create_batch_processor()
         manager.current_batch = 0
         assert isinstance(processor, continuous_api.ContinuousBatchProcessor)
-        spy, watch = ProcessorSpy(processor), Watch(THRESHOLDS)
+        spy = ProcessorSpy(processor)
         follow(manager, endpoint)
         assert manager._create_batch_processor() is processor  # as its thread does
         attachment = manager._seqtop_follower._attachment
         assert attachment is not None
-        session = Session(endpoint)
-        session.add_listener(watch.note)
-        with session:
-            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        with watched(endpoint, THRESHOLDS) as (session, watch):
             engine = SteppedEngine(manager, processor, session, watch, spy)
             try:
                 yield engine
                 assert attachment.is_attached
                 manager.background_thread_status.mark_as_stopped()
-                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-                watch.end()
-                engine.compare_ends()
-                assert not engine.differences, engine.differences[:3]
+                engine.end()
                 false = [one for one in watch.findings if one.rule not in TRUE_FINDINGS]
                 # After a gap, a checker of its own would have to begin with the viewer's state.
                 assert not false or engine.unknown, false[:3]
-                assert session.state.num_anomalies == 0, session.state.last_anomaly
             finally:
                 spy.close()

@@ -17,10 +17,7 @@ from typing import Any
 
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS, num_tokens
-from stepping import THRESHOLDS
 
-from seqtop.checks.checker import Checker
-from seqtop.checks.finding import Finding
 from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
@@ -28,8 +25,8 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.endpoints import rank_endpoint
-from seqtop.wire import parsing
 from seqtop.wire.messages import Step
+from tests.support.watch import THRESHOLDS, Watch
 
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 400.0
@@ -45,24 +42,19 @@ RUNS = {
 }
 
 
-class Seen:
+class Seen(Watch):
     """As a listener: what the viewer's state was at each step, and what the checker says."""
 
     def __init__(self) -> None:
+        super().__init__(THRESHOLDS)
         self.steps: list[dict[str, Any]] = []
-        self.findings: list[Finding] = []
-        self._checker = Checker(thresholds=THRESHOLDS)
 
     def note(self, change: StateChange) -> None:
-        state = change.state
-        if change.event is not None:
-            self.findings += self._checker.apply(parsing.event(change.payload))
-            if isinstance(change.event, Step):
-                self.steps.append(shown(state))
-            return
-        assert state.step == -1, "the viewer was there before the first step"
-        if state.info is not None:  # else it is the first message, which is still to come
-            self._checker.apply(state.info)
+        super().note(change)
+        if isinstance(change.event, Step):
+            self.steps.append(shown(change.state))
+        elif change.event is None:
+            assert change.state.step == -1, "the viewer was there before the first step"
 
 
 def shown(state: EngineState) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def loading(engine: Any) -> list[str]:
 
 
 def report(engine: Any, title: str) -> None:
-    print(f"\nvLLM {vllm.__version__}, {title}: {engine.num_steps} steps")
+    print(f"\nvLLM {vllm.__version__}, {title}: {engine.num_compared} steps")
     for rule in dict.fromkeys(finding.rule for finding in engine.watch.findings):
         found = [finding for finding in engine.watch.findings if finding.rule == rule]
         print(f"  {len(found)} of {rule}: step {found[0].step}, {found[0].message}")

@@ -8,15 +8,14 @@ processor time of the engine's thread, which other programs cannot add to.
 
 from __future__ import annotations
 
-import multiprocessing
-import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from tests.support.engines_in_turns import EngineProcess, Times, measure, measure_followed
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -49,7 +48,7 @@ class Engine:
             async_scheduling=False,
         )
         self.core = EngineCore(arguments.create_engine_config(), TokenExecutor, log_stats=True)
-        self.times: dict[str, list[float]] = {}
+        self.times: Times = {}
 
     def fill(self) -> None:
         """Add the requests, and step until as many as can are decoding."""
@@ -112,7 +111,7 @@ class OwnTimes:
 
         self.is_on = False
         """False while the adapter itself is measured: reading the clock costs, too."""
-        self.times: dict[str, list[float]] = {}
+        self.times: Times = {}
         for name in ("_before_schedule", "_after_schedule", "_before_update", "_after_update"):
             self._replace(SchedulerObserver, name)
 
@@ -130,8 +129,8 @@ class OwnTimes:
         setattr(owner, name, timed)
 
 
-def serve(connection: Connection, kind: str, endpoint: str) -> None:
-    """Runs an engine in this process: steps it on request, and sends back the times."""
+def serve(connection: Connection, kind: str, endpoint: str = "") -> None:
+    """Runs an engine in this process: `followed`, `dormant` or `plain`."""
     import token_executor
 
     from seqtop.adapters.vllm import hook
@@ -160,100 +159,18 @@ def serve(connection: Connection, kind: str, endpoint: str) -> None:
     connection.send(own.times)
 
 
-class EngineProcess:
-    """A process with one engine: `followed`, `dormant` or `plain`."""
-
-    def __init__(self, kind: str, endpoint: str = "") -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._connection, other = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(other, kind, endpoint))
-        self._process.start()
-        self._connection.recv()
-        self.times: dict[str, list[float]] = {}
-
-    def run(self, num_steps: int) -> None:
-        self._connection.send(num_steps)
-        for name, times in self._connection.recv().items():
-            self.times.setdefault(name, []).extend(times)
-
-    def close(self) -> dict[str, list[float]]:
-        """Returns the times of the adapter's own functions."""
-        self._connection.send(0)
-        own: dict[str, list[float]] = self._connection.recv()
-        self._process.join()
-        return own
-
-
-def measure(followed: EngineProcess, plain: EngineProcess, title: str) -> None:
-    followed.times.clear()
-    plain.times.clear()
-    for turn in range(NUM_ROUNDS):
-        pair = (followed, plain) if turn % 2 else (plain, followed)
-        for engine in pair:
-            engine.run(STEPS_PER_TURN)
-    print(f"\n{title}: {NUM_ROUNDS * STEPS_PER_TURN} steps of each, milliseconds")
-    titles = ("p10 off", "on", "median off", "on", "p99 off", "on")
-    print(f"{'':14}" + "".join(f"{title:>12}" for title in titles))
-    for name, off in plain.times.items():
-        on = followed.times[name]
-        figures = [at(times) for at in (_p10, median, _p99) for times in (off, on)]
-        print(f"{name:14}" + "".join(f"{1e3 * figure:12.3f}" for figure in figures))
-    for what, name in (("schedule()", "schedule CPU"), ("schedule() and update", "both CPU")):
-        on, off = followed.times[name], plain.times[name]
-        added = ", ".join(
-            f"{1e6 * (at(on) - at(off)):+.0f} µs at the {title}"
-            for at, title in ((_p10, "tenth percentile"), (median, "median"))
-        )
-        both = zip(turns(on), turns(off), strict=True)
-        ratios = [median(of_on) / median(of_off) for of_on, of_off in both]
-        print(
-            f"{what}: {added}; ratio of the medians {median(on) / median(off):.3f},"
-            f" median ratio of neighbouring turns {median(ratios):.3f}"
-        )
-
-
-def turns(times: list[float]) -> list[list[float]]:
-    return [times[first : first + STEPS_PER_TURN] for first in range(0, len(times), STEPS_PER_TURN)]
-
-
-def _p10(times: list[float]) -> float:
-    return quantiles(times, n=10)[0]
-
-
-def _p99(times: list[float]) -> float:
-    return quantiles(times, n=100)[98]
-
-
 def main() -> None:
     import vllm
 
     print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
     with TemporaryDirectory(prefix="sq") as directory:
-        endpoint = f"ipc://{directory}/e"
-        dormant, plain = EngineProcess("dormant"), EngineProcess("plain")
-        measure(dormant, plain, "dormant")
+        dormant, plain = EngineProcess(serve, "dormant"), EngineProcess(serve, "plain")
+        measure(dormant, plain, "dormant", NUM_ROUNDS, STEPS_PER_TURN)
         dormant.close()
         plain.close()
-        followed, plain = EngineProcess("followed", endpoint), EngineProcess("plain")
-        measure(followed, plain, "without a viewer")
-        command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
-            _await(Path(directory, "r"))
-            measure(followed, plain, "a viewer looks on")
-            viewer.terminate()
-        plain.close()
-        print("\nThe adapter's own functions, µs of CPU a step")
-        for name, times in followed.close().items():
-            figures = [f"{1e6 * at(times):6.0f}" for at in (_p10, median, _p99)]
-            print(f"{name:16} p10 {figures[0]}, median {figures[1]}, p99 {figures[2]}")
-
-
-def _await(path: Path) -> None:
-    """The recording is begun when the viewer has its first state."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        plain = EngineProcess(serve, "plain")
+        followed = EngineProcess(serve, "followed", f"ipc://{directory}/e")
+        measure_followed(followed, plain, directory, NUM_ROUNDS, STEPS_PER_TURN)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import vllm
 from stepped_against_vllm import version
-from stepping import THRESHOLDS
 from whatif_against_vllm import CHANGES, ONLY_NEW, record, settings_of
 
 from seqtop.checks.report import check_recording, sentence
+from tests.support.watch import THRESHOLDS
 
 NUM_RUNS = int(os.environ.get("NUM_RUNS", "4"))
 

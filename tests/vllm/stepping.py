@@ -18,19 +18,13 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.checks.thresholds import Thresholds
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
-from seqtop.state.ordering import SequenceView
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire.batch import members
-from tests.support.watch import Watch, difference
+from tests.support.waiting import SECONDS
+from tests.support.watch import SteppedViewer, Watch, watched
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
-SECONDS = 60.0
-THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
-"""Of those with a unit of time, none is left to the speed of the machine."""
 QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")
 
 
@@ -233,17 +227,13 @@ class SchedulerSpy:
         self._patch.undo()
 
 
-class SteppedEngine:
+class SteppedEngine(SteppedViewer):
     """An EngineCore and its viewer."""
 
     def __init__(self, core: Any, session: Session, watch: Watch, spy: SchedulerSpy) -> None:
+        super().__init__(session, watch)
         self.core = core
-        self.session = session
-        self.watch = watch
         self.scheduler = core.scheduler
-        self.num_steps = 0
-        self.differences: list[str] = []
-        self.reasons: dict[str, int] = {}
         self.is_queue_known = True
         """False if the scheduler does not keep to the order that its policy promises."""
         self.graph: Callable[[Any], tuple[str, int, int] | None] = lambda output: None
@@ -310,27 +300,12 @@ class SteppedEngine:
             self.step()
         raise AssertionError("it does not end")
 
-    def compare(self) -> None:
-        truth = self.truth()
-        # After a difference, others are likely, and waiting is in vain.
-        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
-        while True:
-            is_late = self.session.state.step < self._spy.num_updates - 1
-            if is_late and time.monotonic() < deadline:
-                time.sleep(0.001)
-                continue
-            with self.session.lock:
-                shown = self.shown()
-            if shown is not None and not self.is_queue_known:
-                shown["waiting"] = truth["waiting"]
-            if shown == truth:
-                break
-            if time.monotonic() > deadline:
-                self.differences.append(difference(shown, truth))
-                break
-            time.sleep(0.001)
-        self.num_steps += 1
-        self._compare_reasons()
+    def is_late(self) -> bool:
+        return self.session.state.step < self._spy.num_updates - 1
+
+    def excuse(self, shown: dict[str, Any], truth: dict[str, Any]) -> None:
+        if not self.is_queue_known:
+            shown["waiting"] = truth["waiting"]
 
     @property
     def not_available(self) -> dict[str, str]:
@@ -394,15 +369,7 @@ class SteppedEngine:
         state = self.session.state
         if state.stats is None:
             return None
-        view = SequenceView()
-        view.rebuild(state)
-        unfinished = {
-            name: request for name, request in state.requests.items() if not request.finish_reason
-        }
-        rows = {
-            name: (request, state.sequences[request.seq_ids[0]])
-            for name, request in unfinished.items()
-        }
+        rows = self.rows(state)
         return {
             "requests": {
                 name: {
@@ -423,12 +390,7 @@ class SteppedEngine:
                 }
                 for name, (request, sequence) in rows.items()
             },
-            "running": {
-                name
-                for name, (_, sequence) in rows.items()
-                if sequence.status is SequenceStatus.RUNNING
-            },
-            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue.ids],
+            **self.shown_queues(rows),
             "prefix": [state.stats.prefix_cache_queries, state.stats.prefix_cache_hits],
             "loras": state.stats.num_used_loras,
             "graph": None
@@ -440,10 +402,6 @@ class SteppedEngine:
             "free": state.stats.num_free_blocks,
             "cached": state.stats.num_cached_blocks,
             "used": state.stats.num_used_blocks,
-            "batch": {member.request_id: member.chunk for member in members(self.watch.step)}
-            if self.watch.step is not None
-            else {},
-            "tokens": state.stats.num_prefill_tokens + state.stats.num_decode_tokens,
         }
 
     def _in_order(self, tables: list[list[int]]) -> list[list[int]]:
@@ -455,20 +413,11 @@ class SteppedEngine:
         main = describe(self.scheduler, PublisherSettings(bind=""))[1].main_group
         return [*tables[1 : main + 1], tables[0], *tables[main + 1 :]]
 
-    def _compare_reasons(self) -> None:
+    def compare_reasons(self, given: dict[str, str]) -> None:
         """A reason of no blocks is one where `allocate_slots` has failed, and the reverse."""
-        with self.session.lock:
-            state = self.session.state
-            given = {
-                name: state.requests[name].wait_reason.cause
-                for name in state.wait_reason_ids
-                if name in state.requests and state.requests[name].wait_reason
-            }
-        for cause in given.values():
-            self.reasons[cause] = self.reasons.get(cause, 0) + 1
         if "why" in self.not_available:
             if not {"unknown"}.issuperset(given.values()):
-                self.differences.append(f"step {self.num_steps}: reasons {given} are not known")
+                self.differ(f"reasons {given} are not known")
             return
         waiting = [request.request_id for request in waiting_requests(self.scheduler)]
         refused = [request_id for request_id in self._spy.refused if request_id in waiting]
@@ -477,27 +426,19 @@ class SteppedEngine:
         if (no_blocks and not self._spy.refused) or not no_blocks.issuperset(
             self._spy.name(request_id) for request_id in refused[:1] if not self._spy.preempted
         ):
-            self.differences.append(
-                f"step {self.num_steps}: reasons {given}, no blocks found for {self._spy.refused}"
-            )
+            self.differ(f"reasons {given}, no blocks found for {self._spy.refused}")
         running, most = self._spy.num_running, self.scheduler.max_num_running_reqs
         if "seq_limit" in given.values() and running < most:
-            self.differences.append(f"step {self.num_steps}: {running} of {most} run, {given}")
+            self.differ(f"{running} of {most} run, {given}")
         if self._spy.examined is not None:
             examined = {self._spy.name(request_id) for request_id in self._spy.examined}
             skipped = {name for name, cause in given.items() if cause == "lora_slots"}
             if not skipped <= examined:
-                self.differences.append(f"step {self.num_steps}: {skipped - examined} not examined")
+                self.differ(f"{skipped - examined} not examined")
 
-    def compare_ends(self) -> None:
-        """Compares the ends of all requests."""
-        state = self.session.state
-        for name, truth in self._spy.ended.items():
-            (seq_id,) = state.requests[name].seq_ids
-            sequence = state.sequences[seq_id]
-            status = sequence.engine_status or sequence.status.name
-            if (shown := (status, list(sequence.output_token_ids))) != truth:
-                self.differences.append(f"{name} ended: {shown} is shown, {truth} is true")
+    def ends(self) -> Iterator[tuple[str, str, list[int]]]:
+        for name, (status, output) in self._spy.ended.items():
+            yield name, status, output
 
 
 def waiting_requests(scheduler: Any) -> list[Any]:
@@ -525,23 +466,15 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
         spy = SchedulerSpy(core.scheduler)
         attachment = follow(core.scheduler, PublisherSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
-        watch = Watch(THRESHOLDS)
-        session = Session(endpoint)
-        session.add_listener(watch.note)
-        with session:
-            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        with watched(endpoint) as (session, watch):
             engine = SteppedEngine(core, session, watch, spy)
             try:
                 yield engine
                 assert attachment.is_attached
                 assert spy.is_ahead is (core.batch_queue is not None)
                 attachment.close("the test has ended")  # now the last steps arrive, too
-                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-                watch.end()
-                engine.compare_ends()
-                assert not engine.differences, engine.differences
-                assert {finding.rule for finding in watch.findings} == set(rules), watch.findings
-                assert session.state.num_anomalies == 0, session.state.last_anomaly
+                engine.end()
+                engine.assert_found(rules)
             finally:
                 spy.close()
         core.shutdown()

@@ -23,7 +23,7 @@ import token_executor
 import vllm as vllm_package
 from against_vllm import RUNS, serve, vllm
 from stepped_against_vllm import full, version, window
-from stepping import SECONDS, make_core
+from stepping import make_core
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched import interface
 from vllm.v1.engine import EngineCoreRequest
@@ -46,6 +46,7 @@ from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
 from seqtop.whatif.step_time import StepTime
 from seqtop.whatif.workload import Workload
+from tests.support.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_WORKLOADS = int(os.environ.get("NUM_WORKLOADS", "2"))
