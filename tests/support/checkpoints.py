@@ -38,13 +38,25 @@ _KINDS: dict[str, tuple[type, type]] = {
 
 
 def _rope(rope_type: str, **parameters: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 10_000.0, **parameters}}
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 10_000.0} | parameters}
 
 
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
-    "llama-tied": ("llama", {"tie_word_embeddings": True, "head_dim": 24}),
-    "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-tied": (
+        "llama",
+        {"tie_word_embeddings": True, "head_dim": 24, "num_key_value_heads": 4},
+    ),
+    "llama-biased": (
+        "llama",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "num_key_value_heads": 1,
+            "rms_norm_eps": 1.0,
+            **_rope("default", rope_theta=50_000.0),
+        },
+    ),
     "llama-llama3": (
         "llama",
         _rope(

@@ -212,6 +212,7 @@ def test_forks_of_forks_are_copied_for_all_writers_but_one() -> None:
         append(seq, 9)
         compute(manager, seq)
     assert manager.get_computed_block_nums(seqs) == [0]
+    assert manager.get_computed_block_nums(seqs[:2]) == [0]
     tables = [[0, 2], [0, 3], [0, 1]]
     assert [manager.get_computed_block_nums([seq]) for seq in seqs] == tables
     stored = [event for event in manager.take_events() if isinstance(event, BlockStored)]
@@ -381,7 +382,7 @@ class Blocks(RuleBasedStateMachine):
         self.manager = make_manager(12)
         self.seqs: list[Sequence] = []
         self.num_made = 0
-        self.cached: set[int] = set()
+        self.cached: dict[int, bytes] = {}
         """The blocks that the events of the manager add up to."""
 
     @rule(
@@ -433,12 +434,13 @@ class Blocks(RuleBasedStateMachine):
     def events_of_the_cache_add_up(self) -> None:
         for event in self.manager.take_events():
             match event:
-                case BlockStored(block=block):
+                case BlockStored(block=block, block_hash=block_hash):
                     assert block not in self.cached
-                    self.cached.add(block)
-                case BlockRemoved(block=block):
-                    self.cached.remove(block)
-        assert self.cached == set(self.manager.device._hash_of_block)
+                    assert block_hash not in self.cached.values()
+                    self.cached[block] = block_hash
+                case BlockRemoved(block=block, block_hash=block_hash):
+                    assert self.cached.pop(block) == block_hash
+        assert self.cached == self.manager.device._hash_of_block
 
     @invariant()
     def shared_blocks_hold_the_same_tokens(self) -> None:

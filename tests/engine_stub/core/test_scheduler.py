@@ -91,12 +91,6 @@ def test_a_scheduler_forgets_what_has_finished() -> None:
     assert reference() is None
 
 
-def test_a_step_without_groups_looks_nowhere_ahead(make_engine: MakeEngine) -> None:
-    request = make_engine().scheduler.schedule().execute_model_req
-    assert request.seq_group_metadata_list == []
-    assert (request.num_lookahead_slots, request.num_steps) == (0, 1)
-
-
 def test_the_head_waits_for_a_sequence_slot(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=1)
     engine.add_request("a", [1] * 5, greedy(2))
@@ -213,20 +207,6 @@ def test_prompts_that_leave_no_room_are_ignored_at_once(
     else:
         assert group.first_seq.status is SequenceStatus.FINISHED_LENGTH_CAPPED
         assert group.first_seq.get_output_len() == 1
-
-
-def test_an_ignored_prompt_alone_still_makes_a_record(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_model_len=8)
-    engine.add_request("r", [1] * 8, greedy(3))
-    assert engine.has_unfinished_requests()
-    assert [group.request_id for group in engine.step().ignored] == ["r"]
-    assert not engine.has_unfinished_requests()
-
-
-def test_abort_of_nobody_does_nothing(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    assert not engine.abort_request("unknown")
-    assert not engine.has_unfinished_requests()
 
 
 def test_a_prefill_for_which_no_token_is_left_waits_a_step() -> None:
@@ -383,18 +363,6 @@ def test_sequences_in_prefill_together_are_not_swapped() -> None:
     compute(outputs)
     (preemption,) = scheduler.schedule().preemptions
     assert (preemption.mode, preemption.num_lost_tokens) == ("recompute", 4)
-
-
-def test_a_group_like_a_finished_one_is_described_in_full() -> None:
-    scheduler = make_scheduler()
-    for _ in range(2):
-        group = make_group("r", [1], 6)
-        scheduler.add_seq_group(group)
-        outputs = scheduler.schedule()
-        (sent,) = outputs.execute_model_req.seq_group_metadata_list
-        assert isinstance(sent, SequenceGroupMetadata)
-        compute(outputs)
-        finish(scheduler, group)
 
 
 VICTIMS = {"last": [("e", "large"), ("d", "a")], "largest": [("d", "large")]}

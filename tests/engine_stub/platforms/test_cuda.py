@@ -23,6 +23,7 @@ from seqtop.sequence import (
     PoolingParams,
     SamplingParams,
 )
+from tests.support.attention_kernels import KERNELS, PAGED_ONLY
 from tests.support.checkpoints import add_draft_head, make_checkpoint
 from tests.support.running import greedy, run, tokens
 from tests.support.simulated_cuda import DEVICE, DeviceError, Graph, simulated_cuda
@@ -71,7 +72,8 @@ def test_tokens_are_those_of_the_cpu_and_only_they_are_waited_for(
     settings = SETTINGS[name]
     # Pooled vectors go to the host by themselves; see below.
     expected, _ = run(make_engine(checkpoint, "cpu", **settings), PROMPTS[:8], *PARAMS[:8])
-    with simulated_cuda(monkeypatch) as device:
+    kernels = PAGED_ONLY if name == "several steps" else KERNELS
+    with simulated_cuda(monkeypatch, kernels) as device:
         engine = make_engine(checkpoint, "cuda", **settings)
         device.waits.clear()
         groups, records = run(engine, PROMPTS[:8], *PARAMS[:8])

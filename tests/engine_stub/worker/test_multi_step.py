@@ -11,7 +11,7 @@ from seqtop.state import EngineState
 from seqtop.state.latency import Latencies
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
-from tests.support.running import MakeEngine, drain, greedy, run, tokens
+from tests.support.running import MakeEngine, greedy, run, tokens
 
 NUM_STEPS = 4
 
@@ -93,40 +93,6 @@ def test_beams_and_prompts_go_single_steps_beside(make_engine: MakeEngine) -> No
     for record in records:
         if record.num_prefill_tokens:
             assert record.execute_model_req.num_steps == 1
-
-
-def test_the_budget_holds_for_all_iterations_together(make_engine: MakeEngine) -> None:
-    engine = make_engine(num_scheduler_steps=8, max_num_batched_tokens=10, max_num_seqs=4)
-    _, records = run(engine, [[index + 1] * 2 for index in range(4)], greedy(12))
-    assert max(record.num_decode_tokens for record in records) == 8
-    assert {record.execute_model_req.num_steps for record in records} == {1, 2}
-
-
-def test_nobody_is_preempted_for_lookahead(make_engine: MakeEngine) -> None:
-    """Two sequences that just fit: what is free is shared out, and no more than that is taken."""
-    engine = make_engine(
-        num_scheduler_steps=8, num_gpu_blocks=7, max_model_len=16, enable_prefix_caching=False
-    )
-    groups, records = run(engine, [[1] * 5, [2] * 5], greedy(9))
-    assert not any(record.preemptions for record in records)
-    slots = [[group.num_lookahead_slots for group in record.scheduled] for record in records]
-    # Two blocks each hold 8 tokens; of the three that are left, one takes two and the other one.
-    assert slots[1] == [7, 6]
-    expected, _ = run(make_engine(), [[1] * 5, [2] * 5], greedy(9))
-    assert tokens(groups) == tokens(expected)
-    assert engine.block_manager.stats.used == 0
-
-
-def test_unused_slots_are_used_next(make_engine: MakeEngine) -> None:
-    """Blocks that a step has left empty stay in the table, and nothing more is taken for them."""
-    engine = make_engine(num_scheduler_steps=4)
-    engine.add_request("a", [1] * 5, greedy(20))
-    engine.step()
-    engine.step()
-    (update,) = engine.step().updates
-    table = engine.block_manager.get_block_table(update.seq)
-    assert len(table) == -(-(update.seq.get_len() - 1) // 4)
-    drain(engine)
 
 
 def test_cached_blocks_hold_only_what_was_kept(make_engine: MakeEngine) -> None:

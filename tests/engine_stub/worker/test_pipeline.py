@@ -19,8 +19,8 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.loader import WeightsError
 from seqtop.sequence import PoolingParams, SamplingParams
-from tests.support.checkpoints import generate, make_checkpoint
-from tests.support.running import drain
+from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
+from tests.support.running import LOOKAHEADS, drain, repeating_prompts
 from tests.support.waiting import SECONDS, wait_until
 
 MAX_TOKENS = 12
@@ -178,3 +178,22 @@ def test_beams_are_forked_in_every_stage(checkpoint: Path, staged: LLMEngine) ->
         assert [seq.get_output_token_ids() for seq in mine.seqs] == [
             seq.get_output_token_ids() for seq in other.seqs
         ]
+
+
+@MORE
+@pytest.mark.parametrize("family", ["llama", "mistral-sliding", "qwen3"])
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+def test_stages_that_look_ahead_give_the_tokens_of_transformers(
+    tmp_path: Path, family: str, lookahead: str
+) -> None:
+    path = add_draft_head(make_checkpoint(family, tmp_path))
+    engine = make_engine(path, pipeline_parallel_size=2, num_gpu_blocks=24, max_model_len=80,
+                         **LOOKAHEADS[lookahead])  # fmt: skip
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    prompts = repeating_prompts()
+    groups = [engine.add_request(f"r{i}", prompt, params)[0] for i, prompt in enumerate(prompts)]
+    records = drain(engine)
+    engine.close()
+    outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
+    assert outputs == generate(path, prompts, MAX_TOKENS)
+    assert any(record.preemptions for record in records)
