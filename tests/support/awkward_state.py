@@ -35,23 +35,8 @@ def awkward_state() -> EngineState:
         num_waiting=2,
         num_used_blocks=1,
         num_free_blocks=3,
-        num_cached_blocks=0,
         num_prefill_tokens=2,
-        num_decode_tokens=0,
-        prefix_cache_queries=0,
-        prefix_cache_hits=0,
-        num_preemptions=0,
-        scheduler_time=0.1,
         model_forward_time=float("nan"),
-        model_execute_time=0.3,
     )
-    state.apply(
-        events.step(
-            0,
-            start_time=11.0,
-            time=12.0,
-            sequences=[update],
-            stats=stats,
-        )
-    )
+    state.apply(events.step(0, start_time=11.0, time=12.0, sequences=[update], stats=stats))
     return state

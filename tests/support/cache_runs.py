@@ -6,18 +6,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from engine_stub.config import DEFAULT_MODEL, EngineConfig
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.misses.cache_misses import CacheMisses
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.whatif.replay import Clock
-from seqtop.whatif.step_time import Size, StepTime
-from seqtop.whatif.workload import Answer
-from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.whatif.step_time import StepTime
+from seqtop.wire import parsing
+from tests.support.mutants import PayloadCollector
+from tests.support.simulated_model import engine_without_model
 
 BASE: dict[str, Any] = {
     "block_size": 16,
@@ -113,19 +110,10 @@ WORKLOADS = {
 
 def run(requests: list[CacheRequest], **settings: Any) -> list[bytes]:
     """Runs the real scheduler with a simulated model; returns the messages."""
-    clock, events = Clock(), _Sink()
+    clock, events = Clock(), PayloadCollector()
     clock.now = start = 1e9
-    answers = {
-        f"req-{number}": Answer(token_ids=request.output, logprobs=[-1.0] * len(request.output))
-        for number, request in enumerate(requests)
-    }
-
-    def ran(size: Size) -> float:
-        clock.now += (seconds := STEP_TIME.step_seconds(size))
-        return seconds
-
-    config = EngineConfig(device="cpu", model=DEFAULT_MODEL, **(BASE | settings))
-    engine = LLMEngine(config, clock=clock, timer=clock, worker=RecordedWorker(answers, ran))
+    outputs = {f"req-{number}": request.output for number, request in enumerate(requests)}
+    engine = engine_without_model(clock, outputs, STEP_TIME.step_seconds, **(BASE | settings))
     events.publish(engine_info(engine, engine_id="cache", control=False))
     steps = StepPublisher(events)
     for number, request in enumerate(requests):
@@ -157,13 +145,3 @@ def misses_of(payloads: list[bytes], *, first: int = 1, **options: int) -> Cache
 
 def _tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(3, 250) for _ in range(count)]
-
-
-class _Sink:
-    """The messages of a run."""
-
-    def __init__(self) -> None:
-        self.payloads: list[bytes] = []
-
-    def publish(self, event: Event) -> None:
-        self.payloads.append(codec.encode(event))

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history import FileWriter
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock, RecordingSink
 from seqtop.whatif.step_time import Size
-from seqtop.whatif.workload import Answer
+from tests.support.simulated_model import engine_without_model
 
 Kind: TypeAlias = Literal["long_prompt", "burst", "priority", "leak", "pause"]
 VICTIM = "victim"
@@ -80,21 +78,13 @@ class CulpritRun:
         rng, clock = self._rng, Clock()
         clock.now = 1_000.0
 
-        def ran(size: Size) -> float:
+        def step_seconds(size: Size) -> float:
             seconds = 0.01 + 0.002 * size.num_prefill_tokens + 0.0005 * size.num_decode_tokens
-            seconds *= max(rng.gauss(1.0, _NOISE), 0.1)
-            clock.now += seconds
-            return seconds
+            return seconds * max(rng.gauss(1.0, _NOISE), 0.1)
 
-        answers = {
-            arrival.request_id: Answer([7] * arrival.num_output, [-1.0] * arrival.num_output)
-            for arrival in self.arrivals
-        }
-        engine = LLMEngine(
-            EngineConfig(device="cpu", max_model_len=None, **self.settings),  # type: ignore[arg-type]
-            clock=clock,
-            timer=clock,
-            worker=RecordedWorker(answers, ran),
+        outputs = {arrival.request_id: [7] * arrival.num_output for arrival in self.arrivals}
+        engine = engine_without_model(
+            clock, outputs, step_seconds, max_model_len=None, **self.settings
         )
         with FileWriter(path, overwrite=True) as writer:
             sink = RecordingSink(writer)

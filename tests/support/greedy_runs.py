@@ -7,16 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine_stub.config import EngineConfig
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history import FileWriter
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock, RecordingSink
 from seqtop.whatif.step_time import Size
-from seqtop.whatif.workload import Answer
 from seqtop.wire.messages import Event
+from tests.support.simulated_model import engine_without_model
 
 NUM_REQUESTS = 40
 _GAP = 0.0005
@@ -53,25 +50,17 @@ def record_run(
     clock = Clock()
     clock.now = 1e9
 
-    def ran(size: Size) -> float:
-        seconds = 0.002 + 1e-5 * size.num_prefill_tokens + 1e-4 * size.num_decode_tokens
-        clock.now += seconds
-        return seconds
+    def step_seconds(size: Size) -> float:
+        return 0.002 + 1e-5 * size.num_prefill_tokens + 1e-4 * size.num_decode_tokens
 
     def step() -> None:
         clock.now += _GAP
         steps.stepped(engine.step())
 
     lengths = [20 + number * 7 % 50 for number in range(NUM_REQUESTS)]
-    answers = {
-        f"req-{number}": Answer([1 + number] * length, [-1.0] * length)
-        for number, length in enumerate(lengths)
-    }
-    engine = LLMEngine(
-        EngineConfig(device="cpu", dtype="float32", **(SETTINGS | settings)),
-        clock=clock,
-        timer=clock,
-        worker=RecordedWorker(answers, ran),
+    outputs = {f"req-{number}": [1 + number] * length for number, length in enumerate(lengths)}
+    engine = engine_without_model(
+        clock, outputs, step_seconds, dtype="float32", **(SETTINGS | settings)
     )
     with FileWriter(path, overwrite=True) as writer:
         sink = ChangingSink(RecordingSink(writer), change)

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from seqtop.history import FileWriter
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.wire import codec
 from seqtop.wire.messages import StepStats
 from tests.support import events
 from tests.support.scripted import Script, ScriptedSource
-from tests.support.simulated_engine import START
 
 SLOW_STEP = 60
 """The first of the steps in which throughput falls."""
@@ -56,9 +55,6 @@ def question_run() -> tuple[ScriptedSource, Script]:
 def save_run(path: Path) -> None:
     """Writes the events of `question_run` to a recording."""
     source, _ = question_run()
-    from seqtop.state import EngineState
-    from seqtop.wire import codec
-
     state = EngineState()
     with FileWriter(path) as writer:
         for number, (_, event) in enumerate(source.history.events(0, source.history.last)):
@@ -70,13 +66,14 @@ def save_run(path: Path) -> None:
 
 def stats(**changes: Any) -> StepStats:
     """Figures of a step, changed as given."""
-    values = events.stats(
-        num_running=1, num_waiting=0, num_used_blocks=2, num_free_blocks=20,
-        num_cached_blocks=2, num_prefill_tokens=0, num_decode_tokens=1,
-        prefix_cache_queries=0, prefix_cache_hits=0, num_preemptions=0,
-        scheduler_time=0.1, model_forward_time=0.5, model_execute_time=0.6,
-    )  # fmt: skip
-    return msgspec.structs.replace(values, **changes)
-
-
-__all__ = ["END", "NUM_SLOW", "SLOW_STEP", "START", "question_run", "save_run", "stats"]
+    values = {
+        "num_running": 1,
+        "num_used_blocks": 2,
+        "num_free_blocks": 20,
+        "num_cached_blocks": 2,
+        "num_decode_tokens": 1,
+        "scheduler_time": 0.1,
+        "model_forward_time": 0.5,
+        "model_execute_time": 0.6,
+    }
+    return events.stats(**(values | changes))

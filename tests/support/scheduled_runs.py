@@ -6,19 +6,17 @@ import random
 from collections.abc import Callable
 from typing import Any, get_args
 
-from engine_stub.config import EngineConfig, PreemptionVictim
-from engine_stub.engine import LLMEngine
+from engine_stub.config import PreemptionVictim
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock
 from seqtop.whatif.step_time import Size
-from seqtop.whatif.workload import Answer
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, PreemptionMode
+from tests.support.simulated_model import engine_without_model
 
 MAX_MODEL_LEN = 160
 START = 1_000.0
@@ -49,17 +47,12 @@ class ScheduledRun:
         self.clock = Clock()
         self.clock.now = START
         self._requests = self._requests_of(num_requests)
-        answers = {
-            name: Answer([7] * params.max_tokens, [-1.0] * params.max_tokens)
-            for name, _, params, _ in self._requests
-        }
-        self.engine = LLMEngine(
-            EngineConfig(
-                device="cpu", max_model_len=MAX_MODEL_LEN, **(self._settings() | settings)
-            ),
-            clock=self.clock,
-            timer=self.clock,
-            worker=RecordedWorker(answers, self._ran),
+        self.engine = engine_without_model(
+            self.clock,
+            {name: [7] * params.max_tokens for name, _, params, _ in self._requests},
+            self._step_seconds,
+            max_model_len=MAX_MODEL_LEN,
+            **(self._settings() | settings),
         )
         self.scheduler, self.manager = self.engine.scheduler, self.engine.block_manager
         self.num_steps = 0
@@ -102,12 +95,10 @@ class ScheduledRun:
             self.clock.now += rng.expovariate(1000.0)
         return self
 
-    def _ran(self, size: Size) -> float:
-        """Advances the time by that of a step of vLLM on a GPU: 10 to 50 ms."""
+    def _step_seconds(self, size: Size) -> float:
+        """Returns the time of a step of vLLM on a GPU: 10 to 50 ms."""
         mean = 0.01 + 0.0005 * size.num_prefill_tokens + 0.001 * size.num_decode_tokens
-        seconds = mean * self._rng.uniform(0.8, 1.2)
-        self.clock.now += seconds
-        return seconds
+        return mean * self._rng.uniform(0.8, 1.2)
 
     def _requests_of(self, number: int) -> list[tuple[str, list[int], Any, int]]:
         rng = self._rng

@@ -1,0 +1,36 @@
+"""The bundled engine without a model: made-up tokens, and steps that take a simulated time."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.worker.recorded_worker import RecordedWorker
+from seqtop.whatif.replay import Clock
+from seqtop.whatif.step_time import Size
+from seqtop.whatif.workload import Answer
+
+
+def engine_without_model(
+    clock: Clock,
+    outputs: Mapping[str, list[int]],
+    step_seconds: Callable[[Size], float],
+    **settings: Any,
+) -> LLMEngine:
+    """Returns an engine whose steps advance a clock.
+
+    Args:
+        clock: The clock of the engine.
+        outputs: The output tokens by request id.
+        step_seconds: Returns the seconds that a step of a size takes.
+        settings: Settings of the engine.
+    """
+
+    def ran(size: Size) -> float:
+        seconds = step_seconds(size)
+        clock.now += seconds
+        return seconds
+
+    answers = {name: Answer(tokens, [-1.0] * len(tokens)) for name, tokens in outputs.items()}
+    config = EngineConfig(device="cpu", **settings)
+    return LLMEngine(config, clock=clock, timer=clock, worker=RecordedWorker(answers, ran))
