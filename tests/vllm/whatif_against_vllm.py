@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -232,7 +232,18 @@ def record(
     options = {names.get(name, name): value for name, value in settings.items()}
     if version() < (0, 20):
         options = {name: value for name, value in options.items() if name not in ONLY_NEW}
-    core = make_core(**options)
+    observe(path, make_core(**options), lambda core: RandomWorkload(seed).drive(core, aborted))
+
+
+def observe(path: Path, core: Any, drive: Callable[[Any], None], **clocks: Clock) -> None:
+    """Records what an EngineCore does while it is driven.
+
+    Args:
+        path: The recording to write.
+        core: The EngineCore; it is shut down.
+        drive: Gives it requests, and steps it until they have ended.
+        clocks: The clocks of the observer; by default those of the system.
+    """
     failures: list[Exception] = []
     wrapping = Wrapping(failures.append)
     not_available = probe(core.scheduler)
@@ -244,8 +255,8 @@ def record(
         sink = RecordingSink(writer)
         sink.publish(engine_info(started))
         publisher = InProcess(Translator(started), sink.publish)
-        SchedulerObserver(core.scheduler, wrapping.wrap, publisher, layout, not_available)
-        RandomWorkload(seed).drive(core, aborted)
+        SchedulerObserver(core.scheduler, wrapping.wrap, publisher, layout, not_available, **clocks)
+        drive(core)
     wrapping.undo()
     assert not failures, failures
     core.scheduler.shutdown()
