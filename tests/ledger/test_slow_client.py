@@ -9,20 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from engine_stub.config import EngineConfig
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.openai.app import ServedModel, make_app
 from engine_stub.entrypoints.openai.bridge import Bridge
 from engine_stub.entrypoints.publishing import engine_info
 from engine_stub.entrypoints.server import EngineServer
-from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
 from seqtop.ledger.account import SHARED_STEP, Charge
 from seqtop.ledger.ledger import Run, charge
 from seqtop.whatif.replay import Clock, RecordingSink
-from seqtop.whatif.step_time import Size, StepTime
-from seqtop.whatif.workload import Answer
+from seqtop.whatif.step_time import StepTime
+from tests.support.simulated_model import engine_without_model
 from tests.support.waiting import SECONDS
 
 CLIENT, OTHER = "cmpl-client-00000001", "cmpl-other-00000002"
@@ -98,17 +95,9 @@ async def serve(path: Path, *clients: Client) -> None:
     clock, gate, ended = Clock(), Gate(), asyncio.Event()
     clock.now, loop = 1_000.0, asyncio.get_running_loop()
 
-    def ran(size: Size) -> float:
-        seconds = STEP_TIME.step_seconds(size)
-        clock.now += seconds
-        return seconds
-
-    answers = {name: Answer([7] * number, [-1.0] * number) for name, number in LENGTHS.items()}
-    engine = LLMEngine(
-        EngineConfig(device="cpu", max_model_len=None, num_gpu_blocks=400),
-        clock=clock,
-        timer=clock,
-        worker=RecordedWorker(answers, ran),
+    outputs = {name: [7] * number for name, number in LENGTHS.items()}
+    engine = engine_without_model(
+        clock, outputs, STEP_TIME.step_seconds, max_model_len=None, num_gpu_blocks=400
     )
 
     def run() -> None:

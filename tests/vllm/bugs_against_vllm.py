@@ -120,6 +120,8 @@ def test_prompt_larger_than_the_pool(is_patched: bool, monkeypatch: pytest.Monke
     core = make_core(num_gpu_blocks_override=8)
     with stepped(core, {"never-fits", "orphan"} if is_patched else ()) as engine:
         engine.add("plain", prompt(1))
+        # With its 20 tokens of output, one of 100 would outgrow the pool of 7 blocks: it preempts
+        # itself, and is never admitted again. vLLM's check, which is patched away, prevents that.
         engine.add("large", [400] * (130 if is_patched else 80))
         for _ in range(60):
             engine.step()
