@@ -19,7 +19,7 @@ from seqtop.wire.messages import (
     Refused,
 )
 from tests.support import events
-from tests.support.commands import SEQTOP, assert_one_sentence, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.events import arrival, engine_info, stats, step
 from tests.support.hand_driven import HandDrivenEngine
 
@@ -31,20 +31,22 @@ def test_check_of_a_running_engine_finds_nothing(engine: str) -> None:
     assert ": 0 steps" not in done.stdout
 
 
-def test_protocol_of_a_running_engine_has_no_mistake(engine: str) -> None:
-    done = run(*SEQTOP, "check", "--protocol", engine, "--duration", "4", "--json")
+def test_protocol_of_a_running_engine_has_no_mistake(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_here(capsys, "check", "--protocol", engine, "--duration", "4", "--json")
     assert done.returncode == 0, done.stdout
     report = json.loads(done.stdout)
     assert report["findings"] == []
     assert report["num_snapshots"] >= 2
     assert report["num_steps"] > 0
-    assert run(*SEQTOP, "check", "--protocol", "run.seqtop").returncode == 2
+    assert main(["check", "--protocol", "run.seqtop"]) == 2
 
 
-def test_check_of_what_is_not_there() -> None:
-    done = run(*SEQTOP, "check", "tcp://127.0.0.1:1", "--timeout", "0.3")
+def test_check_of_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "check", "tcp://127.0.0.1:1", "--timeout", "0.3")
     assert_one_sentence(done, 1, "no engine answered")
-    assert_one_sentence(run(*SEQTOP, "check", "/nonexistent"), 1, "/nonexistent")
+    assert_one_sentence(run_here(capsys, "check", "/nonexistent"), 1, "/nonexistent")
 
 
 STEP: list[Any] = msgspec.msgpack.decode(codec.encode(step(7)))

@@ -18,18 +18,21 @@ from tests.support.trace_format import Trace
 from tests.support.waiting import SECONDS
 
 
-def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:
+def test_a_trace_goes_to_a_file_of_its_owner_s(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.pftrace"
     done = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))
     assert (done.returncode, done.stdout) == (0, "")
     assert re.fullmatch(rf"seqtop: wrote {path}: \d+ sequences, \d+ steps\n", done.stderr)
     assert Trace(path.read_bytes()).slices["steps"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))
+    again = run_here(capsys, "export", recording, "--perfetto", "-o", str(path))
     assert again.returncode == 1
     assert again.stderr == f"seqtop: {path} exists already; --force replaces it\n"
     path.chmod(0o644)
-    assert run(*SEQTOP, "export", recording, "--csv", "-o", str(path), "--force").returncode == 0
+    forced = run_here(capsys, "export", recording, "--csv", "-o", str(path), "--force")
+    assert forced.returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("incarnation,start_epoch,request_id,")
 
@@ -82,10 +85,12 @@ def test_a_running_engine_s_requests(endpoint: str) -> None:
     assert (row["request_id"], row["status"]) == ("req-1", "waiting")
 
 
-def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> None:
+def test_a_recording_that_was_cut_says_so(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cut.seqtop"
     path.write_bytes(Path(recording).read_bytes()[:-30])
-    done = run(*SEQTOP, "export", str(path), "--csv")
+    done = run_here(capsys, "export", str(path), "--csv")
     assert done.returncode == 0
     assert "its index was rebuilt" in done.stderr
     assert len(done.stdout.splitlines()) > 1

@@ -3,16 +3,21 @@
 import subprocess
 from pathlib import Path
 
-from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run
+import pytest
+
+from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run, run_here
 from tests.support.waiting import SECONDS
 
 
-def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
+def test_keys_open_an_engine_to_their_holders_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("engine", "viewers", "unlisted"):
-        done = run(*SEQTOP, "keygen", "-o", str(tmp_path / name))
+        done = run_here(capsys, "keygen", "-o", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
         assert f"{name}.key_secret: the secret key, for you alone" in done.stdout
-    assert_one_sentence(run(*SEQTOP, "keygen", "-o", str(tmp_path / "engine")), 1, "exists already")
+    again = run_here(capsys, "keygen", "-o", str(tmp_path / "engine"))
+    assert_one_sentence(again, 1, "exists already")
     endpoint = f"ipc://{tmp_path}/e"
     process = subprocess.Popen(
         [
@@ -33,8 +38,8 @@ def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
         assert "typed-1" in done.stdout, done.stderr
         done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "unlisted.key_secret"))
         assert_one_sentence(done, 1, "refused this viewer's key")
-        assert_one_sentence(run(*SEQTOP, "check", endpoint), 1, "expects --server-key")
-        half = run(*SEQTOP, "record", endpoint, "-o", "/dev/null", *keys[:2])
+        assert_one_sentence(run_here(capsys, "check", endpoint), 1, "expects --server-key")
+        half = run_here(capsys, "record", endpoint, "-o", "/dev/null", *keys[:2])
         assert_one_sentence(half, 2, "belong together")
     finally:
         process.terminate()

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 from tokenizers import Tokenizer
 
-from tests.support.commands import SEQTOP, assert_one_sentence, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.kv_publisher import KvPublisher, removed, stored
 from tests.support.terminal import Terminal
 
@@ -46,13 +46,15 @@ def test_show_prints_what_is_cached(endpoints: tuple[str, str]) -> None:
         (["show", "--json", "--follow", "--kv-events", "tcp://127.0.0.1:2"], ["--follow"]),
     ],
 )
-def test_mistakes_get_one_sentence(arguments: list[str], words: list[str]) -> None:
-    assert_one_sentence(run(*SEQTOP, *arguments), 2, *words)
+def test_mistakes_get_one_sentence(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_one_sentence(run_here(capsys, *arguments), 2, *words)
 
 
-def test_nobody_there(endpoints: tuple[str, str]) -> None:
+def test_nobody_there(endpoints: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--kv-events", endpoints[0], "--replay", endpoints[1], "--timeout", "0.2"]
-    assert_one_sentence(run(*SEQTOP, "show", "--json", *asked), 1, "no event from")
+    assert_one_sentence(run_here(capsys, "show", "--json", *asked), 1, "no event from")
 
 
 def test_attach_in_a_terminal_shows_tokens_as_the_models_text(endpoints: tuple[str, str]) -> None:

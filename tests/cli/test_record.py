@@ -180,20 +180,22 @@ def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Pat
         assert "req-1" in read.at(read.last).requests
 
 
-def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
+def test_record_then_check_the_recording(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(tmp_path / "run.seqtop")
     assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "2").returncode == 0
-    done = run(*SEQTOP, "check", file, "--json")
+    done = run_here(capsys, "check", file, "--json")
     assert done.returncode == 0, done.stdout
     report = json.loads(done.stdout)
     assert report["findings"] == []
     assert report["num_steps"] > 0
     assert report["num_gaps"] == 0
-    again = run(*SEQTOP, "record", engine, "-o", file, "--duration", "2")
+    again = run_here(capsys, "record", engine, "-o", file, "--duration", "2")
     assert_one_sentence(again, 1, f"{file} exists already; --force replaces it")
-    shown = run(*SEQTOP, "show", file, "--json")
+    shown = run_here(capsys, "show", file, "--json")
     assert json.loads(shown.stdout)["connection"]["state"] == "replay"
-    assert "typed-1" in run(*SEQTOP, "show", file).stdout
+    assert "typed-1" in run_here(capsys, "show", file).stdout
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,9 @@ def test_options_of_a_file_and_of_a_flight_recorder_are_apart(
     assert_one_sentence(run_here(capsys, "record", *arguments), 2, *words)
 
 
-def test_flight_recorder_of_an_engine_that_runs_already(endpoint: str, tmp_path: Path) -> None:
+def test_flight_recorder_of_an_engine_that_runs_already(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Publisher(endpoint, engine_info(), EngineState()) as engine:
         recorder = command("record", endpoint, "--flight-recorder", tmp_path / "records")
         try:
@@ -228,5 +232,5 @@ def test_flight_recorder_of_an_engine_that_runs_already(endpoint: str, tmp_path:
             recorder.kill()
     assert (recorder.returncode, out, err) == (0, "", "")
     (record,) = (tmp_path / "records").glob("*.seqtop")
-    done = run(*SEQTOP, "check", str(record))
+    done = run_here(capsys, "check", str(record))
     assert done.stdout.startswith("before the first step")
