@@ -137,7 +137,6 @@ def test_prefix_cache(
     assert all(update.seq.data.get_num_cached_tokens() for update in records[0].updates[1:2])
 
 
-@pytest.mark.parametrize("model", [RANDOM, BUNDLED], indirect=True)
 def test_everything_at_once(
     make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
