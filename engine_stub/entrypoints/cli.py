@@ -294,24 +294,36 @@ def _serve(options: argparse.Namespace) -> int:
             control=options.control,
             redacted=options.redact,
         )
-        publisher = Publisher(
-            options.bind,
-            info,
-            EngineState(),
-            curve_keys=keys,
-            insecure=options.insecure,
-            repairs=True,
-        )
     except load.LoadError as error:
         engine.close()
         return _fail(f"--load {options.load}: {error}", status=2)
-    except (ValueError, OSError, PublishError, StageError) as error:
+    except (ValueError, OSError, StageError) as error:
         return _fail(str(error))
     except torch.OutOfMemoryError as error:
         return _fail(f"the device has too little memory for the model: {error}")
     workload = arrivals() if options.demo else ()
     with contextlib.ExitStack() as running:
         running.callback(engine.close)
+        if options.http is not None:
+            # It listens before the publisher does, so that who sees the engine can send requests.
+            try:
+                listener = running.enter_context(_http_listener(options, engine, info))
+            except ValueError as error:
+                return _fail(str(error))
+            except OSError as error:
+                return _fail(f"--http {options.http} cannot be served: {error.strerror}")
+            sources.append(listener.bridge)
+        try:
+            publisher = Publisher(
+                options.bind,
+                info,
+                EngineState(),
+                curve_keys=keys,
+                insecure=options.insecure,
+                repairs=True,
+            )
+        except (ValueError, OSError, PublishError) as error:
+            return _fail(str(error))
         running.enter_context(publisher)
         if not options.until_stdin_closes:  # else it belongs to the program that started it
             running.enter_context(local_engines.announced(options.bind, info.engine_id))
@@ -323,14 +335,6 @@ def _serve(options: argparse.Namespace) -> int:
                 running.enter_context(recorder)
             except flight_recorder.FlightRecorderError as error:
                 logging.getLogger("engine_stub").warning("%s", error)
-        if options.http is not None:
-            try:
-                listener = running.enter_context(_http_listener(options, engine, info))
-            except ValueError as error:
-                return _fail(str(error))
-            except OSError as error:
-                return _fail(f"--http {options.http} cannot be served: {error.strerror}")
-            sources.append(listener.bridge)
         print(f"engine-stub: {safe_line(info.model)} on {info.device}, published at {options.bind}")
         print(f"engine-stub: to watch it: {_attach_command(options)}")
         if options.http is not None:

@@ -41,12 +41,13 @@ def test_addresses_that_are_refused(address: str, words: str) -> None:
 
 
 @pytest.mark.release("another start of an engine")
-def test_address_in_use(endpoint: str) -> None:
+def test_it_listens_before_the_engine_can_be_seen() -> None:
+    """Of two addresses in use, that of the API is tried first."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        status, sentence = refusal("--bind", endpoint, "--http", address)
+        status, sentence = refusal("--bind", f"tcp://{address}", "--http", address)
     assert status == 1
-    assert address in sentence
+    assert f"--http {address}" in sentence
     assert "in use" in sentence
 
 
