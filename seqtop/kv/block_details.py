@@ -11,7 +11,6 @@ from seqtop.kv.ui_state import KvUiState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped
 
@@ -78,7 +77,7 @@ def _headline(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
         *wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
         row(
             [
-                (0, (owner_mark(merged_tree(block.tree).serial), (f" in {where}", "strong"))),
+                (0, (ui.marks.mark(merged_tree(block.tree).serial), (f" in {where}", "strong"))),
                 (2, ((" ".join(filter(None, extras)), "dim"),)),
                 (1, ((f"LoRA {safe_line(block.lora)}", PLAIN),) if block.lora else ()),
             ],

@@ -44,6 +44,9 @@ class KvBlockMap(CellMap[int]):
         width, height = max(self.text_width - 1, 1), self.size.height
         self._grid = cells.grid(self._ui.cache.tiers, width, height)
         self.set_height(self._grid.height)
+        top = self.scroll_offset.y
+        visible = range(top, top + height)
+        self._ui.marks.arrange(cells.trees(self._grid, self._ui.cache, y) for y in visible)
         self.refresh_changed()
 
     def go_to(self, key: int) -> None:
@@ -78,4 +81,4 @@ class KvBlockMap(CellMap[int]):
         return self._grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
-        return cells.line(self._grid, self._ui.cache, y, self._path)
+        return cells.line(self._grid, self._ui.cache, y, self._path, self._ui.marks)

@@ -9,7 +9,7 @@ from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
 from seqtop.tui.rendering.cell_map import GROUP, cell_row
-from seqtop.tui.rendering.owner_marks import SELECTED, owner_mark
+from seqtop.tui.rendering.owner_marks import SELECTED, OwnerMarks
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 FORK = ("≡", "shared")
@@ -28,7 +28,9 @@ def grid(tiers: dict[str, Tier], width: int, height: int) -> BlockGrid:
     return wide if wide.height <= height else narrow
 
 
-def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledText:
+def mark(
+    cache: KvCache, block: CachedKvBlock | None, path: set[Key], marks: OwnerMarks
+) -> StyledText:
     """Returns the sign of a cell and its style."""
     if block is None:
         return EMPTIED
@@ -36,29 +38,45 @@ def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledT
         return PATH
     if cache.num_children(block.key) > 1:
         return FORK
-    return owner_mark(merged_tree(block.tree).serial)
+    return marks.mark(merged_tree(block.tree).serial)
 
 
-def line(grid: BlockGrid, cache: KvCache, y: int, path: set[Key]) -> Line:
-    """Returns line `y`: a tier's name, or the first cell's number and the cells.
+def trees(grid: BlockGrid, cache: KvCache, y: int) -> tuple[int | None, ...]:
+    """Returns the serial number of the tree of each cell on line `y`; `None` for an empty one."""
+    return tuple(
+        None if block is None else merged_tree(block.tree).serial
+        for block in _blocks(grid, cache, y)
+    )
+
+
+def _blocks(grid: BlockGrid, cache: KvCache, y: int) -> list[CachedKvBlock | None]:
+    """Returns the blocks of the cells on line `y`.
 
     The grid may be older than the cache, so it may have cells that no longer exist.
     """
+    cells = grid.blocks(y)
+    if not cells:
+        return []
+    pool, first = grid.pool_of(cells.start)
+    tier = cache.tiers.get(pool.name)
+    blocks = [] if tier is None else tier.cells[first : first + len(cells)]
+    return [*blocks, *[None] * (len(cells) - len(blocks))]
+
+
+def line(grid: BlockGrid, cache: KvCache, y: int, path: set[Key], marks: OwnerMarks) -> Line:
+    """Returns line `y`: a tier's name, or the first cell's number and the cells."""
     if (pool := grid.title(y)) is not None:
         return title(pool.name, cache.tiers[pool.name]) if pool.name in cache.tiers else ()
     cells = grid.blocks(y)
     if not cells:
         return ()
     pool, first = grid.pool_of(cells.start)
-    tier = cache.tiers.get(pool.name)
-    if tier is None:
+    if pool.name not in cache.tiers:
         return ()
-    blocks = tier.cells[first : first + len(cells)]
-    emptied = [None] * (len(cells) - len(blocks))
     space = " " * (grid.pitch - 1)
-    marks = (mark(cache, block, path) for block in (*blocks, *emptied))
+    signs = (mark(cache, block, path, marks) for block in _blocks(grid, cache, y))
     label = f"{first:>{grid.label - 1}} "
-    return cell_row(label, (((sign + space, style),) for sign, style in marks))
+    return cell_row(label, (((sign + space, style),) for sign, style in signs))
 
 
 def title(medium: str, tier: Tier) -> Line:

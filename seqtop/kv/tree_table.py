@@ -14,7 +14,6 @@ from seqtop.kv.ui_state import KvUiState
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.owner_marks import owner_mark
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 
 
@@ -56,7 +55,7 @@ COLUMNS = (
         title="",
         width=1,
         priority=0,
-        cell=lambda _, tree: owner_mark(tree.serial),
+        cell=lambda ui, tree: ui.marks.mark(tree.serial),
     ),
     TreeColumn(
         key="blocks",

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from seqtop.kv.cache import CachedKvBlock, KvCache
 from seqtop.live.connection import Connection
+from seqtop.tui.rendering.owner_marks import OwnerMarks
 
 TokenDecoder: TypeAlias = Callable[[Sequence[int]], str]
 """Decodes token ids to text."""
@@ -69,6 +70,8 @@ class KvUiState:
         """The tier of the cursor; `None` for the first tier."""
         self.cell = 0
         """The cell of the cursor in its tier."""
+        self.marks = OwnerMarks()
+        """The letters and the styles of the trees on the map, by their serial numbers."""
         self._decode = decode
         self._clock = clock
         self._version = -1

@@ -19,7 +19,7 @@ CAUSE_LABELS: dict[MissCause, str] = {
     "not_stored": "not stored yet",
     "extra_keys": "other adapter or salt",
     "broken_prefix": "behind missing ones",
-    "partial_block": "last block",
+    "partial_block": "at the prompt's end",
     "not_cacheable": "not cacheable",
     "unknown": "unknown",
 }
@@ -30,7 +30,7 @@ _CAUSES: dict[MissCause, str] = {
     "not_stored": "another request had them, and had not computed them yet",
     "extra_keys": "cached for another LoRA adapter or another cache salt",
     "broken_prefix": "cached, behind tokens that are not",
-    "partial_block": "in the last block, which is always computed",
+    "partial_block": "always computed, since they fill no block",
     "not_cacheable": "of requests that need all tokens computed",
     "unknown": "the engine does not know why",
 }

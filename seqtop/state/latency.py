@@ -117,6 +117,12 @@ class Latencies:
             for key, window in self.windows.items():
                 self._history.medians[key].extend((state.time,), (window.percentile(50),))
 
+    def limit(self, slo: Slo) -> None:
+        """Changes the objectives, and counts again which of the known requests met them."""
+        self.slo = slo
+        if self._state is not None:
+            self._count_state(self._state)
+
     @property
     def now(self) -> Measured:
         """The latencies at the last `observe`."""

@@ -47,6 +47,11 @@ class Slo:
         """The limits that are set, by figure."""
         return {key: limit for key, limit in asdict(self).items() if limit is not None}
 
+    @property
+    def source(self) -> str:
+        """The text of which `parse` makes these objectives."""
+        return ",".join(f"{key}={limit:g}" for key, limit in self.limits.items())
+
     def __bool__(self) -> bool:
         return bool(self.limits)
 

@@ -118,7 +118,7 @@ def _miss(miss: PrefixMiss, number: str) -> str:
         case "broken_prefix":
             why = "cached behind missing ones"
         case "partial_block":
-            why = "in the last block, which is always computed"
+            why = "at the prompt's end, which is always computed"
         case "not_cacheable":
             why = "that have to be computed"
         case "unknown":

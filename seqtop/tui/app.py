@@ -23,7 +23,7 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
-from seqtop.state.slo import FIGURES
+from seqtop.state.slo import FIGURES, Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
@@ -137,6 +137,7 @@ class SeqtopApp(BaseApp):
         *TIME_KEYS,
         Binding("A", "mark_moment", "Mark this moment as A", show=False, id="time.mark"),
         Binding("B", "compare", "Compare with A, or with now", show=False, id="time.compare"),
+        Binding("D", "slo", "Limits for latencies (SLO)", show=False, id="look.slo"),
         Binding("I", "what_if", "What if: other settings", show=False, id="time.what-if"),
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
@@ -525,6 +526,20 @@ class SeqtopApp(BaseApp):
         with self.ui.lock:
             moment = freeze(self.ui.state)
         self.push_screen(WhatIfDialog(self.ui.source.history, moment))
+
+    def action_slo(self) -> None:
+        from seqtop.tui.dialogs.slo_prompt import SloPrompt
+
+        def chosen(slo: Slo | None) -> None:
+            if slo is not None:
+                for ui in self.engines.all:
+                    with ui.lock:
+                        ui.latencies.limit(slo)
+                self.draw(redraw=True)
+                limits = f"The limits are {slo}." if slo else "There are no limits."
+                self._show_notice(f"{limits} l shows or hides the latencies.")
+
+        self.push_screen(SloPrompt(self.ui.latencies.slo), chosen)
 
     def action_not_here(self, what: str) -> None:
         self._show_notice(NOT_HERE[what])

@@ -1,5 +1,6 @@
 """The base class of the apps: themes, signals, and the keys that work everywhere."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,8 +46,10 @@ class BaseApp(OrderedKeysApp):
         super().__init__()
         self._problems = problems
         self.animation_level = "none"
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
+        # Textual draws on standard error; a page or a picture has all colours.
+        has_16_colours = self.console.color_system == "standard" and sys.stderr.isatty()
+        for each in (theme.DARK, theme.LIGHT):
+            self.register_theme(theme.of_16_colours(each) if has_16_colours else each)
         theme.begin_with(self, theme_name or theme.DARK.name)
 
     @property

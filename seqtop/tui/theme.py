@@ -4,6 +4,7 @@ The dark theme lightens the hues and the light one darkens them, for contrast wi
 Any other Textual theme works too, with the styles of the dark or of the light theme.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from textual.app import App
@@ -103,6 +104,56 @@ _LIGHT_STYLES = {
     "scrollbar-background-active": "#f7f8f9",
     "scrollbar-corner-color": "#f7f8f9",
 }
+_DARK_STYLES_OF_16 = _DARK_STYLES | {
+    "style-dim": "#aaaaaa",
+    "style-finished": "#aaaaaa",
+    "style-delta": "#ffff55",
+    "style-computed": "#55ffff",
+    "style-cached": "#ff55ff",
+    "style-running": "#55ff55",
+    "style-prefill": "#55ffff",
+    "style-waiting": "#aa5500",
+    "style-preempted": "#ff5555",
+    "style-swapped": "#ff55ff",
+    "style-running-low": "#00aa00",
+    "style-running-mid": "#00aa00",
+    "style-prefill-low": "#00aaaa",
+    "style-prefill-mid": "#00aaaa",
+    "style-waiting-low": "#aa5500",
+    "style-owner-0-fill": "#00aa00",
+    "style-owner-1-fill": "#00aaaa",
+    "style-owner-2-fill": "#aa5500",
+    "style-owner-3-fill": "#aa00aa",
+    "style-owner-4-fill": "#aa0000",
+    "style-owner-5-fill": "#0000aa",
+    "style-owner-6": "#5555ff",
+    "style-owner-6-fill": "#5555ff",
+    "style-owner-7-fill": "#555555",
+}
+_LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
+    "style-cursor": "#aaaaaa",
+    "style-computed": "#00aaaa",
+    "style-cached": "#aa00aa",
+    "style-running": "#00aa00",
+    "style-prefill": "#00aaaa",
+    "style-waiting": "#aa5500",
+    "style-preempted": "#aa0000",
+    "style-swapped": "#aa00aa",
+    "style-running-low": "#55ff55",
+    "style-running-mid": "#00aa00",
+    "style-prefill-low": "#55ffff",
+    "style-prefill-mid": "#00aaaa",
+    "style-waiting-low": "#aa5500",
+    "style-owner-0-fill": "#55ff55",
+    "style-owner-1-fill": "#55ffff",
+    "style-owner-2-fill": "#aa5500",
+    "style-owner-3-fill": "#ff55ff",
+    "style-owner-4-fill": "#ff5555",
+    "style-owner-5-fill": "#ffff55",
+    "style-owner-6": "#5555ff",
+    "style-owner-6-fill": "#5555ff",
+    "style-owner-7-fill": "#aaaaaa",
+}
 
 DARK = Theme(
     name="seqtop-dark",
@@ -134,6 +185,16 @@ LIGHT = Theme(
     dark=False,
     variables=_LIGHT_STYLES,
 )
+
+
+def of_16_colours(theme: Theme) -> Theme:
+    """Returns one of the two themes for a terminal with 16 colours, all of them its own.
+
+    A terminal shows the nearest of its colours, and those that are nearest to the dim fills of the
+    owners of blocks are greys. These are the 16 that rich converts to no others.
+    """
+    colours = _DARK_STYLES_OF_16 if theme.dark else _LIGHT_STYLES_OF_16
+    return replace(theme, variables=colours)
 
 
 def begin_with(app: App[Any], name: str) -> None:

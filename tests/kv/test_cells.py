@@ -1,9 +1,24 @@
 """The grid of a map of hashed blocks."""
 
+import itertools
+
 import pytest
 
-from seqtop.kv.cells import grid
+from seqtop.kv.cells import grid, trees
+from seqtop.tui.rendering.owner_marks import OwnerMarks
 from tests.support.kv_scene import ScriptedKvSource, scene
+
+
+def test_neighbours_of_different_trees_differ_in_colour() -> None:
+    source = ScriptedKvSource()
+    scene(source)
+    drawn, marks = grid(source.cache.tiers, 80, 24), OwnerMarks()
+    rows = [trees(drawn, source.cache, y) for y in range(drawn.height)]
+    marks.arrange(rows)
+    for row in rows:
+        for one, other in itertools.pairwise(row):
+            if one is not None and other is not None and one != other:
+                assert marks.mark(one)[1] != marks.mark(other)[1]
 
 
 @pytest.mark.parametrize(("size", "pitch"), [((160, 50), 2), ((80, 24), 2), ((80, 8), 1)])

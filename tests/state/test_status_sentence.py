@@ -293,7 +293,7 @@ CASES: dict[SequenceStatus, list[tuple[str, dict[str, Any]]]] = {
             (
                 "Finished: it reached its limit of tokens. Not in the prefix cache from token 32 "
                 "on: 16 tokens not seen before, 16 for an unknown reason; no request had them "
-                "since step 7, 3 in the last block, which is always computed."
+                "since step 7, 3 at the prompt's end, which is always computed."
             ),
             {"num_cached_tokens": 32}
             | misses(

@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from textual.app import ComposeResult
-from textual.widgets import Footer
+from textual.widgets import Footer, Static
 
 _FIRST = ("quit", "help", "pause", "filter", "step(-1)")
 """Actions whose keys are left out last; of the others, the rightmost are left out first."""
@@ -23,10 +23,13 @@ class _FooterKey(Protocol):
 
 
 class KeyFooter(Footer):
-    """Textual's footer without the keys that do not fit into the width."""
+    """Textual's footer without the keys that do not fit; a text right of them, if there is room."""
 
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
+        self._text = ""
+        self._room = 0
+        """The cells that the keys leave."""
         self._width = 0
         self._hidden: frozenset[str] = frozenset()
         self._pause = "Pause"
@@ -42,6 +45,17 @@ class KeyFooter(Footer):
             self._hidden, self._pause = hidden, pause
             if self.is_mounted:
                 self.refresh(recompose=True)
+
+    def update_text(self, text: str) -> None:
+        """Shows a text at the right."""
+        if text != self._text:
+            self._text = text
+            for static in self.query("#footer-text").results(Static):
+                static.update(self._shown_text)
+
+    @property
+    def _shown_text(self) -> str:
+        return self._text if len(self._text) + 2 <= self._room else ""
 
     def compose(self) -> ComposeResult:
         self._width = self.app.size.width
@@ -59,6 +73,9 @@ class KeyFooter(Footer):
         for key in keys:  # set before they are mounted, or each is styled twice
             key.set_class(True, "-compact", update=False)
         yield from keys
+        self._room = self._width - sum(map(_cells, keys))
+        if keys:
+            yield Static(self._shown_text, id="footer-text", markup=False)
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._fill)

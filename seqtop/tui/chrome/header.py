@@ -110,7 +110,8 @@ def _names(
     """Returns the engine's names that fit into `room` cells. Cached, as they seldom change."""
     texts = (
         (0, engine_id, "title"),
-        (1, model, "strong"),
+        # Engines without a name are called by their model.
+        (1, "" if engine_id.startswith(model) else model, "strong"),
         (2, dtype, "dim"),
         (2, device, "dim"),
         (3, engine, "dim"),
@@ -142,7 +143,8 @@ def throughput(ui: UiState, width: int) -> Line:
                 ("in/out ", "dim"),
                 (_rate(rates, "prefill"), style),
                 ("/", "dim"),
-                (_rate(rates, "generated"), style),
+                # The figure that most look for, in the colour of new tokens.
+                (_rate(rates, "generated"), "dim" if ui.is_stale else "delta"),
                 (" tok/s", "dim"),
             ),
         ),
@@ -212,7 +214,7 @@ def cache(ui: UiState, width: int) -> Line:
     parts = ((used or 0, "computed", "━"), (cached or 0, "cached", "═"))
     use = fmt.percent(kv_use(stats, info) if stats and info else None)
     query = (stats.prefix_cache_hits, stats.prefix_cache_queries) if stats else (None, None)
-    hits = figure("prefix hits", fmt.percent(*query))
+    hits = (*figure("prefix hits", fmt.percent(*query)), (" tok", "dim"))
     preempted = figure("preempted", fmt.count(stats.num_preemptions if stats else None))
     wide_bar = min(max(width // 5, _LEAST_BAR), 40)
     line: Line = ()
@@ -226,7 +228,7 @@ def cache(ui: UiState, width: int) -> Line:
         items: list[tuple[int, int, Line]] = [
             (0, cells + 8, (("KV ", "dim"), *bar(cells, total, parts), (f" {use}", "strong"))),
             (2, room, figures),
-            (4, 16, hits),
+            (4, 20, hits),
             (3, 12, preempted),
             *problems,
         ]

@@ -118,7 +118,7 @@ def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
         return row(
             [
                 (0, ((since, "dim"),)),
-                (1, (("no limits; seqtop … --slo ttft=0.5,itl=0.05 sets some", "dim"),)),
+                (1, (("no limits; D sets some, and shows the goodput", "dim"),)),
             ],
             width,
         )

@@ -7,6 +7,7 @@ from typing import Protocol
 from textual import events
 from textual.binding import Binding
 
+from seqtop.text import format as fmt
 from seqtop.text.column_layout import Column
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
@@ -55,6 +56,13 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
     def cursor_row(self) -> int | None:
         """The index of the row with the cursor; `None` if that row is not in the list."""
         raise NotImplementedError
+
+    def cursor_text(self) -> str:
+        """Returns the cursor's row and the number of rows; empty for a list without rows."""
+        if not self.num_rows:
+            return ""
+        row = fmt.UNKNOWN if self.cursor_row is None else fmt.count(self.cursor_row + 1)
+        return f"row {row} of {fmt.count(self.num_rows)}"
 
     @property
     def cursor_mark(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 
+from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.chrome.header import Header
@@ -83,6 +84,8 @@ class EngineScreen(TabbedScreen):
         self._scrubber.update()
         self._tour.update()
         self.update(changes)
+        clock = fmt.clock(self.ui.now, 0) if self.ui.state.info is not None else ""
+        self._footer.update_text("   ".join(filter(None, (self.cursor_text(), clock))))
 
     def _update_footer(self) -> None:
         info = self.ui.newest.info
@@ -93,6 +96,13 @@ class EngineScreen(TabbedScreen):
             hidden if self.ui.condition_finder.condition else hidden | REPEATS,
             "Resume" if self.ui.paused else "Pause",
         )
+
+    def cursor_text(self) -> str:
+        """Returns which row or block the cursor is on, for the footer; empty without a cursor.
+
+        Called under the lock of `ui`.
+        """
+        return ""
 
     def show_all(self) -> None:
         """Draws everything again, after a change of selection, preferences or size."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.footer import KeyFooter
 from tests.support.piloting import play, screen
@@ -23,6 +24,24 @@ def test_the_key_of_pause_says_what_it_does(app: SeqtopApp) -> None:
         for word in ("Resume", "Pause"):
             pilot.press("space")
             assert f"space {word} " in screen(app).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("1", "row 2 of 17"),
+        ("2", "block 0 of 0 to 255"),
+        ("3", "row 2 of 17"),
+        ("4", "row 41 of 41"),
+    ],
+)
+def test_the_cursor_and_the_time_stand_at_the_right(app: SeqtopApp, key: str, text: str) -> None:
+    with play(app, (140, 30)) as pilot:
+        pilot.press("down", key)
+        pilot.draw()
+        last = screen(app).splitlines()[-1]
+        assert last.rstrip().endswith(f"{text}   {fmt.clock(app.ui.now, 0)}")
+        assert "q Quit" in last
 
 
 def test_a_footer_that_is_mounted_after_the_bindings_were_published(app: SeqtopApp) -> None:

@@ -9,13 +9,13 @@ from seqtop.history.playback import Playback
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.header import cache, throughput
+from seqtop.tui.chrome.header import cache, identity, throughput
 from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen, words
-from tests.support.scripted import Script, ScriptedSource, scene
+from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 
 @pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
@@ -26,13 +26,21 @@ def test_rates_of_an_engine_that_is_gone_are_unknown(
     figures = app.ui.step_series.last_second(app.ui.state.time)
     rates = {fmt.rate(figures.rate(name)) for name in ("steps", "prefill", "generated")}
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
-    assert set(inks.values()) == {"strong"}
+    assert set(inks.values()) == {"strong", "delta"}
     source.connection.state = state
     texts = [text for text, _ in throughput(app.ui, 200)]
     assert not rates.intersection(texts)
     assert texts.count(fmt.UNKNOWN) == 3
     app.ui.time_travel.pause()
     assert rates.issubset(text for text, _ in throughput(app.ui, 200))
+
+
+def test_an_engine_that_is_called_by_its_model_is_named_once() -> None:
+    source = ScriptedSource()
+    source.state.info = engine_info(engine_id="org/model dp1", model="org/model")
+    line = plain(identity(SeqtopApp(source).ui, 100, ""))
+    assert line.startswith("org/model dp1  ")
+    assert line.count("org/model") == 1
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])

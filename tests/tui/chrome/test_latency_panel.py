@@ -42,6 +42,20 @@ def test_latencies_and_goodput() -> None:
         assert "Goodput" not in screen(app)
 
 
+def test_limits_are_set_while_the_app_runs() -> None:
+    _, app = watching(Settings(latency=True))
+    with play(app, (130, 40)) as pilot:
+        assert "no limits; D sets some" in screen(app)
+        pilot.press("D", *"itl=x", "enter")
+        assert "itl: 'x' is not a time" in screen(app)
+        pilot.press(*["backspace"] * 5, *"ttft=100ms,itl=0.06", "enter")
+        assert "100%  2 of 2 ended  TTFT ≤ 100 ms, ITL ≤ 60.0 ms" in screen(app)
+        assert "!112 ms" in screen(app)
+        pilot.press("D", *["backspace"] * 20, "enter")  # "ttft=0.1,itl=0.06"
+        assert "no limits" in screen(app)
+        assert "!" not in screen(app)
+
+
 def test_past_latencies_are_shown_while_paused() -> None:
     script, app = watching(Settings(latency=True))
     with play(app, (100, 40)) as pilot:

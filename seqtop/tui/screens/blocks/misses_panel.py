@@ -13,7 +13,7 @@ from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.charts import area_chart
 from seqtop.tui.rendering.list_view import ListView
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, fitted, plain
 from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import MissCause
@@ -106,10 +106,9 @@ def titles(width: int) -> Line:
 
 
 def _admission(lookup: Lookup, width: int) -> Line:
-    from seqtop.misses.report import CAUSE_LABELS, describe_miss
+    from seqtop.misses.report import describe_miss
 
     cause = lookup.main_cause
-    label = CAUSE_LABELS[cause] if cause is not None else ""
     parts = [
         describe_miss(miss, reused_after)
         for miss, reused_after in zip(lookup.misses, lookup.reused_after, strict=True)
@@ -119,8 +118,7 @@ def _admission(lookup: Lookup, width: int) -> Line:
         (
             (f"{fmt.count(lookup.step):>8}  {fmt.count(lookup.num_missed_tokens):>7}  ", PLAIN),
             *fitted(((safe_line(lookup.request_id), "strong"),), 16),
-            (f"  {label}", _STYLES[cause] if cause is not None else PLAIN),
-            (f": {safe_line('; '.join(parts))}", "dim"),
+            (f"  {safe_line('; '.join(parts))}", _STYLES[cause] if cause is not None else PLAIN),
         ),
         width,
     )
@@ -133,7 +131,11 @@ def about(lookup: Lookup | None, width: int) -> list[Line]:
     from seqtop.misses.report import describe
 
     text = safe_line(" ".join(describe(lookup)))
-    return [(((safe_line(lookup.request_id)), "title"),), *wrapped(text, PLAIN, width)]
+    name = safe_line(lookup.request_id)
+    (first, *others) = wrapped(f"{name}: {text}", PLAIN, width)
+    cut = len(name)
+    head = plain(first)
+    return [((head[:cut], "title"), (head[cut:], PLAIN)), *others]
 
 
 def summary(
@@ -171,7 +173,7 @@ def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
     if totals.num_blocks:
         found = fmt.percent(totals.num_hits, totals.num_blocks)
         items += [
-            (0, ((found, "strong"), (" found", "dim"))),
+            (0, ((found, "strong"), (" of blocks found", "dim"))),
             (0, ((fmt.count(totals.num_missed), "strong"), (" blocks missed", "dim"))),
             (2, ((fmt.count(totals.num_blocks), "strong"), (" looked up", "dim"))),
             (3, ((f"of {misses.block_size} tokens", "dim"),)),

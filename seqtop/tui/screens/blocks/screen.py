@@ -9,6 +9,7 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.widget import Widget
 
+from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
@@ -30,6 +31,10 @@ from seqtop.tui.ui_state import Changes, UiState
 
 WIDE = 140
 """From this width on, the details are shown beside the map."""
+
+
+TALL = 30
+"""From this height on, the causes and the curve of the misses have all the lines that they need."""
 
 
 class Facts(LineView):
@@ -129,6 +134,7 @@ class BlocksScreen(EngineScreen):
     def on_resize(self) -> None:
         super().on_resize()
         self.set_class(self.app.size.width >= WIDE, "-beside")
+        self.set_class(self.app.size.height < TALL, "-low")
         self.call_after_refresh(self.show_all)
 
     def update(self, changes: Changes) -> None:
@@ -141,6 +147,12 @@ class BlocksScreen(EngineScreen):
             return
         self._pool.show(changes)
         self._update_details()
+
+    def cursor_text(self) -> str:
+        if self.ui.misses.are_shown:
+            return self._admissions.cursor_text()
+        last = len(self._pool.index) - 1
+        return f"block {fmt.count(self._pool.cursor)} of 0 to {fmt.count(last)}" if last > 0 else ""
 
     def on_screen_resume(self) -> None:
         self._show_parts()

@@ -144,8 +144,11 @@ def group_row(
             cell = fitted(((sign, "accent"), (name, "strong"), (count, "dim")), width)
         elif key == "status":
             running, waiting = _short(group.num_running), _short(group.num_waiting)
-            words = f"{running}●" + (f" {waiting}○" if group.num_waiting else "")
-            cell = fitted(((words, "running" if group.num_running else "waiting"),), width)
+            signs: Line = (
+                *(((f"{running}● ", "running"),) if group.num_running else ()),
+                *(((f"{waiting}○", "waiting"),) if group.num_waiting else ()),
+            )
+            cell = fitted(signs or (("ended", "dim"),), width)
         elif key == "computed" and num_used_blocks:
             share = f"{fmt.percent(group.num_blocks, num_used_blocks)} KV"
             size = max(width - 10, 0)

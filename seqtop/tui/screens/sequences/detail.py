@@ -9,6 +9,7 @@ from textual.message import Message
 
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.state.groups import Group
 from seqtop.state.status_sentence import status_sentence
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -147,14 +148,21 @@ class Detail(Vertical):
         if not self.size:
             return
         width = max(self._summary.size.width - 2, 1)
-        selection = self._ui.selection
-        if selection is None:
+        row_id, selection = self._ui.cursor.seq_id, self._ui.selection
+        group = None if row_id is None else self._ui.view.grouped.group(row_id)
+        self.set_class(group is not None, "-group")
+        if group is not None:
+            stats = self._ui.state.stats
+            head = group_headline(group, None if stats is None else stats.num_used_blocks, width)
+            sentence = group_sentence(group)
+        elif selection is not None:
+            head, sequence = headline(*selection, width), selection[1]
+            findings = findings_about(self._ui, sequence)
+            status = status_sentence(self._ui.state, self._ui.view, sequence)
+            sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
+        else:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sequence = selection[1]
-        findings = findings_about(self._ui, sequence)
-        status = status_sentence(self._ui.state, self._ui.view, sequence)
-        sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
         breaks = wrap(sentence, width)
         # The answer stands in the sentence, so the parts below it leave it all but their tabs and
         # a line.
@@ -162,7 +170,7 @@ class Detail(Vertical):
         outer = height + self._summary.gutter.height
         if self._summary_height != outer:
             self._summary.styles.height = self._summary_height = outer
-        lines = [headline(*selection, width)]
+        lines = [head]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
         if len(breaks) >= height:  # the end of the sentence is cut off
             start, end = wrap(sentence, width - 2, breaks[height - 2][0])[0]
@@ -223,6 +231,43 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
         ],
         width,
     )
+
+
+def group_headline(group: Group, num_used_blocks: int | None, width: int) -> Line:
+    """Returns the name and the present figures of a group in one line.
+
+    Args:
+        group: The figures of the group.
+        num_used_blocks: The blocks in any table, of which the group has a share; `None` if unknown.
+        width: The cells of the line.
+    """
+    blocks = fmt.plural(group.num_blocks, "block")
+    if num_used_blocks:
+        blocks += f", {fmt.percent(group.num_blocks, num_used_blocks)} of those in use"
+    return row(
+        [
+            (0, ((safe_line(group.name) or "(none)", "title"),)),
+            (0, ((fmt.plural(group.num_requests, "request"), "strong"),)),
+            (1, ((f"● {fmt.count(group.num_running)} running", "running"),)),
+            (1, ((f"○ {fmt.count(group.num_waiting)} waiting", "waiting"),)),
+            (2, ((blocks, "computed"),)),
+        ],
+        width,
+    )
+
+
+def group_sentence(group: Group) -> str:
+    """Returns the sums of a group in one sentence."""
+    parts = [
+        f"{group.num_prompt_tokens:,} prompt and {group.num_output_tokens:,} output tokens",
+        fmt.plural(group.num_preemptions, "preemption"),
+        f"{fmt.seconds(group.waited)} in the queue",
+    ]
+    if group.ttft is not None:
+        parts.append(f"median TTFT {fmt.seconds(group.ttft)}")
+    if group.harm is not None:
+        parts.append(f"delayed others, or each other, for {fmt.seconds(group.harm)}")
+    return f"All its requests together: {'; '.join(parts)}."
 
 
 def _drafts(sequence: SequenceState) -> Line:

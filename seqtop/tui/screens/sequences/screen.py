@@ -147,7 +147,9 @@ class SequencesScreen(EngineScreen):
             {"look.before look.after": "part", "look.larger look.smaller": "size",
              "look.detail": "hide"},
         )  # fmt: skip
-        self._latency = self.panel(LatencyPanel(ui), "Latencies", {"look.latency": "hide"})
+        self._latency = self.panel(
+            LatencyPanel(ui), "Latencies", {"look.slo": "limits", "look.latency": "hide"}
+        )
         self._strip = self.panel(
             Charts(ui, Viewport(), STRIP_CHARTS, id="strip", has_axis=False),
             "Throughput",
@@ -202,6 +204,9 @@ class SequencesScreen(EngineScreen):
         self._detail.show(changes)
         self._latency.update(changes)
         self._strip.update()
+
+    def cursor_text(self) -> str:
+        return self._table.rows.cursor_text()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.ui.lock:
@@ -269,7 +274,7 @@ class SequencesScreen(EngineScreen):
             self._filter.clear()
         elif self.ui.view.grouped.by:
             self._group_by("")
-        elif self.ui.preferences.detail_wanted:
+        elif self._detail.display and self.has_class("-alone"):  # back to the table that it covers
             self.action_toggle_detail()
 
     def action_choose_sort(self) -> None:

@@ -29,12 +29,21 @@ class StepColumn(Column):
     help: str
     """Its meaning, for the help."""
     cell: Cell
+    occurs: Callable[[StepSummary], object] | None = None
+    """Returns whether a step has its figure, if few steps have; `None` for the other columns."""
 
 
 @lru_cache(maxsize=64)
-def arrange(width: int) -> tuple[StepColumn, ...]:
-    """Returns the columns that fit into `width` cells, one cell apart."""
-    return fit(COLUMNS, width)
+def arrange(width: int, occurring: frozenset[str]) -> tuple[StepColumn, ...]:
+    """Returns the columns that fit into `width` cells, one cell apart.
+
+    Args:
+        width: The cells of a row.
+        occurring: The keys of the columns of `RARE` that some step on display had a figure for.
+            The others are left out.
+    """
+    columns = [column for column in COLUMNS if column.occurs is None or column.key in occurring]
+    return fit(columns, width)
 
 
 def row(
@@ -209,6 +218,7 @@ COLUMNS = (
         priority=9,
         right=False,
         cell=_chunks,
+        occurs=lambda step: step.chunks,
     ),
     StepColumn(
         key="preempt",
@@ -233,6 +243,7 @@ COLUMNS = (
         width=7,
         priority=6,
         cell=_swaps,
+        occurs=lambda step: step.num_swapped_out or step.num_swapped_in,
     ),
     StepColumn(
         key="copies",
@@ -241,6 +252,7 @@ COLUMNS = (
         width=4,
         priority=8,
         cell=_number(lambda step: step.num_copied),
+        occurs=lambda step: step.num_copied,
     ),
     StepColumn(
         key="kv",
@@ -317,3 +329,5 @@ COLUMNS = (
         cell=_number(lambda step: step.parts.get("rest"), fmt.seconds),
     ),
 )
+RARE = {column.key: column.occurs for column in COLUMNS if column.occurs is not None}
+"""By the key of each column that is hidden until it has a figure, whether a step has one."""

@@ -59,8 +59,11 @@ class StepsScreen(EngineScreen):
         self._place()
 
     def update(self, changes: Changes) -> None:
-        self._table.rows.show()
+        self._table.show()
         self._detail.show(self._table.rows.cursor)
+
+    def cursor_text(self) -> str:
+        return self._table.rows.cursor_text()
 
     def on_step_rows_moved(self, _: StepRows.Moved) -> None:
         with self.ui.lock:

@@ -22,10 +22,19 @@ class StepTable(Vertical):
     def __init__(self, ui: UiState, log: StepLog) -> None:
         super().__init__()
         self.rows = StepRows(ui, log)
+        self._titles = ColumnTitles(self._title_line)
 
     def compose(self) -> ComposeResult:
-        yield ColumnTitles(lambda width: ((" ", PLAIN), *header(cells.arrange(width - MARGIN))))
+        yield self._titles
         yield self.rows
+
+    def show(self) -> None:
+        """Draws what looks different. Called under the lock of `ui`."""
+        self.rows.show()
+        self._titles.refresh_changed()
+
+    def _title_line(self, width: int) -> Line:
+        return ((" ", PLAIN), *header(cells.arrange(width - MARGIN, self.rows.occurring)))
 
 
 class StepRows(ListView):
@@ -45,6 +54,8 @@ class StepRows(ListView):
         self._chosen: int | None = None
         self._shown = -1
         self._row = 0
+        self.occurring: frozenset[str] = frozenset()
+        """The keys of the rare columns that a step that was visible so far has a figure for."""
 
     @property
     def cursor(self) -> int | None:
@@ -75,7 +86,7 @@ class StepRows(ListView):
         mark: Line = ((SHOWN_MARK, "accent") if key == self._step_on_display else (" ", PLAIN),)
         if step is None:
             return (*mark, ("This step cannot be read.", "alert"))
-        slots = cells.arrange(self.text_width - 2 * MARGIN)
+        slots = cells.arrange(self.text_width - 2 * MARGIN, self.occurring)
         restarted = self._log.is_after_restart(key)
         return (*mark, *cells.row(slots, step, self._log.info(key), restarted=restarted))
 
@@ -91,9 +102,20 @@ class StepRows(ListView):
             top = max(self.scroll_offset.y + row - self._row, 0)
             self.scroll_to(y=top, animate=False)
         self._row = row or 0
+        self._find_occurring()
         self.refresh_changed()
         if self.cursor != before:
             self.post_message(self.Moved())
+
+    def _find_occurring(self) -> None:
+        """Adds the rare columns that the visible steps have figures for."""
+        missing = cells.RARE.keys() - self.occurring
+        if not missing:
+            return
+        top = self.scroll_offset.y
+        summaries = [self._log.summary(key) for key in self.page(top, top + self.size.height)]
+        steps = [step for step in summaries if step is not None]
+        self.occurring |= {key for key in missing if any(map(cells.RARE[key], steps))}
 
     def select(self, key: int) -> None:
         """Puts the cursor on a step. On the newest step it moves with new steps."""

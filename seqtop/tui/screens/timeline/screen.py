@@ -100,6 +100,9 @@ class TimelineScreen(ViewportScreen):
         self._axis.update(self._rows)
         self._charts.update()
 
+    def cursor_text(self) -> str:
+        return self._rows.cursor_text()
+
     def _begin(self) -> None:
         """Shows the first requests that overlap the visible time.
 

@@ -36,7 +36,9 @@ def test_detail(app: SeqtopApp) -> None:
             assert not detail.display
             pilot.press(key)
             assert detail.display, key
-            pilot.press("escape")
+            pilot.press("escape")  # clears, and hides nothing
+            assert detail.display, key
+            pilot.press("d")
         pilot.press("enter")
         assert detail.display
         pilot.press("enter")
@@ -61,7 +63,7 @@ def test_detail(app: SeqtopApp) -> None:
         assert "Once upon a time" in screen(app)
         pilot.press(*["left_square_bracket"] * 4)
         assert "logprob" in screen(app)
-        pilot.press("escape")
+        pilot.press("d")
         assert not detail.display
 
 

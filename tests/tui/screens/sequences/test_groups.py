@@ -31,11 +31,16 @@ def _names(app: SeqtopApp) -> list[str]:
 
 def test_the_user_who_takes_most_of_the_cache_is_first_after_two_keys() -> None:
     app = SeqtopApp(_script().source, clock=lambda: 0.0)
-    with play(app, (120, 20)) as pilot:
+    with play(app, (120, 22)) as pilot:
         pilot.press("G", "enter")
         assert _names(app) == ["▸bob", "▸ann"]
         line = next(line for line in screen(app).splitlines() if "▸bob" in line)
         assert re.search(r"▸bob 3 +2● 1○ .*82% KV", line), line
+        pilot.press("d")
+        shown = " ".join(screen(app).split())
+        assert "bob 3 requests ● 2 running ○ 1 waiting" in shown
+        assert "All its requests together: 230 prompt and 2 output tokens; 0 preemptions" in shown
+        pilot.press("d")
         pilot.press("enter")
         assert _names(app) == ["▾bob", "bob-1", "bob-2", "bob-3", "▸ann"]
         pilot.press("down", "z")  # on a member it folds the group

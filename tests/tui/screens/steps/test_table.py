@@ -22,6 +22,20 @@ def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> Non
         assert "req-9 waits: max_num_seqs (8) sequences are running." in text
 
 
+def test_columns_without_a_figure_are_left_out() -> None:
+    script = Script(ScriptedSource())
+    for name in ("one", "two"):
+        script.arrive(name, num_prompt=8)
+    script.step(prefill={"one": 8})
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+    with play(app, (200, 40)) as pilot:
+        pilot.press("4")
+        titles = next(line for line in screen(app).splitlines() if "Limited by" in line)
+        assert "Chunks" in titles
+        assert "Swaps" not in titles
+        assert "Copy" not in titles
+
+
 def test_moving_leaves_the_end_and_coming_back_follows_it_again() -> None:
     source = recorded()
     app = SeqtopApp(source, clock=lambda: 0.0)
