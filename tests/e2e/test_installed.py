@@ -86,10 +86,18 @@ def test_the_engine_without_torch(inspector: Environment) -> None:
     assert_one_sentence(run(command, "serve", "--pace", "-1"), 2, "--pace")
     assert "complete" in run(command, "completion", "bash").stdout
     assert "--num-gpu-blocks" in run(command, "serve", "--help").stdout
-    demo = run(str(inspector.bin / "seqtop"), "demo")
-    assert demo.returncode == 1
-    assert "Traceback" not in demo.stderr
-    assert all(word in demo.stderr.splitlines()[-1] for word in advice)
+    demo = Terminal(str(inspector.bin / "seqtop"), "demo")
+    try:
+        demo.wait_until(
+            lambda: (
+                demo.process.poll() is not None
+                and all(word.encode() in demo.output for word in advice)
+            )
+        )
+    finally:
+        demo.close()
+    assert demo.process.returncode == 1
+    assert b"Traceback" not in demo.output
     served = run(str(inspector.bin / "seqtop"), "serve")
     assert_one_sentence(served, 1, "pip install 'seqtop[web]'")
 

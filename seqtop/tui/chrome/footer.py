@@ -51,7 +51,7 @@ class KeyFooter(Footer):
         if text != self._text:
             self._text = text
             for static in self.query("#footer-text").results(Static):
-                static.update(self._shown_text)
+                static.update(self._shown_text, layout=False)
 
     @property
     def _shown_text(self) -> str:
@@ -75,7 +75,9 @@ class KeyFooter(Footer):
         yield from keys
         self._room = self._width - sum(map(_cells, keys))
         if keys:
-            yield Static(self._shown_text, id="footer-text", markup=False)
+            static = Static(self._shown_text, id="footer-text", markup=False)
+            static.styles.width = max(self._room, 0)  # fixed, so that no text changes the layout
+            yield static
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._fill)

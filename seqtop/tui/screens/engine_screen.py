@@ -84,7 +84,9 @@ class EngineScreen(TabbedScreen):
         self._scrubber.update()
         self._tour.update()
         self.update(changes)
-        clock = fmt.clock(self.ui.now, 0) if self.ui.state.info is not None else ""
+        # The end of the last step: a clock would draw a frame each second while nothing happens.
+        end = self.ui.state.blocked.until
+        clock = fmt.clock(end, 0) if end else ""
         self._footer.update_text("   ".join(filter(None, (self.cursor_text(), clock))))
 
     def _update_footer(self) -> None:
