@@ -50,7 +50,7 @@ class Slo:
     @property
     def source(self) -> str:
         """The text of which `parse` makes these objectives."""
-        return ",".join(f"{key}={limit:g}" for key, limit in self.limits.items())
+        return ",".join(f"{key}={limit:.15g}" for key, limit in self.limits.items())
 
     def __bool__(self) -> bool:
         return bool(self.limits)

@@ -50,7 +50,7 @@ class EngineProcess:
 def measure(
     one: EngineProcess, plain: EngineProcess, title: str, num_turns: int, num_steps: int
 ) -> None:
-    """Lets two engines take turns of so many steps, and prints their times."""
+    """Runs two engines in turns of so many steps, and prints their times."""
     one.times.clear()
     plain.times.clear()
     for turn in range(num_turns):

@@ -69,7 +69,7 @@ class Culprits:
         self._arrivals = sorted(arrivals)
 
     def ran(self, num_tokens: int) -> None:
-        """Lets the time of a step pass."""
+        """Advances the clock by the time of a step."""
         seconds = 0.01 + 0.001 * num_tokens
         self.clock.now += seconds * max(self.rng.gauss(1.0, 0.05), 0.1)
 
