@@ -191,7 +191,8 @@ def totals_as_text(run: Run, totals: list[HarmTotal]) -> str:
     lines = [f"{'harm':>9} {'estimated':>9} {'delayed':>8} {'by others':>9}  request"]
     lines += [
         f"{fmt.seconds(total.seconds):>9} {_or_blank(total.estimated):>9}"
-        f" {total.num_delayed:>8,} {fmt.seconds(total.harmed_by_others):>9}  {total.request_id}"
+        f" {fmt.count(total.num_delayed):>8} {fmt.seconds(total.harmed_by_others):>9}"
+        f"  {total.request_id}"
         for total in totals[:_MAX_TOTALS]
     ]
     if (more := len(totals) - _MAX_TOTALS) > 0:

@@ -32,6 +32,9 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 
+MAX_COUNTED = 50_000
+"""The most requests of which it is known who delayed whom: their sets take up to 160 MB."""
+
 
 class HarmTotal(msgspec.Struct):
     """The seconds that one request cost all others, and they it."""
@@ -41,20 +44,24 @@ class HarmTotal(msgspec.Struct):
     """The charges to it in the accounts of the others."""
     estimated: float = 0.0
     """The estimated part of it."""
-    num_delayed: int = 0
-    """The others with such a charge."""
+    num_delayed: int | None = 0
+    """The others with such a charge; `None` in a run of more than `MAX_COUNTED` requests."""
     harmed_by_others: float = 0.0
     """The charges to others in its own account."""
 
 
-def harm_totals(run: Run) -> list[HarmTotal]:
+def harm_totals(run: Run, max_counted: int = MAX_COUNTED) -> list[HarmTotal]:
     """Returns what each request of a run cost all others, the most first.
+
+    Args:
+        run: The run.
+        max_counted: The most requests of which it is known who delayed whom.
 
     Raises:
         RecordingError: The recording cannot be read.
     """
     timeline = run.timeline
-    ledger = TotalsLedger(timeline.at(timeline.first), run)
+    ledger = TotalsLedger(timeline.at(timeline.first), run, max_counted)
     for position, event in timeline.events(timeline.first, timeline.last):
         if event is None:
             ledger.resume(timeline.at(position))
@@ -83,7 +90,8 @@ class _Sums:
         total.seconds += seconds
         if estimated:
             total.estimated += seconds
-        self.delayed[request_id] |= delayed
+        if delayed:
+            self.delayed[request_id] |= delayed
 
 
 class _Account(Account):
@@ -110,7 +118,7 @@ class _Account(Account):
         self.harm = 0.0
         """The seconds that each of the accounts is charged to others."""
         self.is_behind = False
-        """True if its chain lacks the steps since it was last named."""
+        """True if its chain lacks the steps in which it only decoded since."""
         metrics = request.metrics
         self.finished_time = metrics.finished_time
         self.will_run = metrics.first_scheduled_time is not None or self.finished_time is None
@@ -166,15 +174,17 @@ class TotalsLedger(Ledger):
     Args:
         state: The state before the first event; it is changed.
         run: The run.
+        max_counted: The most requests of which it is known who delayed whom.
     """
 
-    def __init__(self, state: EngineState, run: Run) -> None:
+    def __init__(self, state: EngineState, run: Run, max_counted: int = MAX_COUNTED) -> None:
+        self._max_counted = max_counted
         self._step_time = run.step_time
         self._sums = _Sums()
         self._shared: dict[_Account, float] = {}
         self._num_accounts = 0
-        self._named: dict[str, _Account] = {}
-        """The open accounts, except those in `_queued`."""
+        self._single: dict[str, _Account] = {}
+        """The open accounts that are charged one by one: all but those in `_queued`."""
         self._queued: dict[str, tuple[int, float]] = {}
         """Of a request that is in the queue, the length, and `_Queued.harm` when it came."""
         self._by_length: dict[int, _Queued] = {}
@@ -187,42 +197,45 @@ class TotalsLedger(Ledger):
 
     def totals(self) -> list[HarmTotal]:
         """Returns the sums, the most first."""
-        for name, delayed in self._sums.delayed.items():
-            self._sums.of(name).num_delayed = delayed.bit_count()
+        is_counted = self._num_accounts <= self._max_counted
+        for name, total in self._sums.totals.items():
+            total.num_delayed = self._sums.delayed[name].bit_count() if is_counted else None
         return sorted(self._sums.totals.values(), key=lambda total: -total.seconds)
 
     def resume(self, state: EngineState) -> None:
         """Continues from a state that the events so far do not lead to; it is changed."""
-        self._name_all()
+        self._empty_queue()
         super().resume(state)
 
     def apply(self, position: int, event: Event) -> None:
         """Charges the time up to the end of an event, which is at `position`."""
         if isinstance(event, RequestArrived | RequestFinished | StreamingUpdate):
-            self._name(event.request_id)
-            if (account := self._named.get(event.request_id)) is not None:
+            self._leave_queue(event.request_id)
+            if (account := self._single.get(event.request_id)) is not None:
                 self._catch_up(account)
         super().apply(position, event)
         if isinstance(event, RequestFinished):
-            self._named.pop(event.request_id, None)
+            self._single.pop(event.request_id, None)
         while self.accounts:
             self._close(self.accounts.pop())
 
     def end(self) -> None:
         """Charges the time of unfinished requests up to the last event."""
-        self._name_all()
+        self._empty_queue()
         super().end()
         while self.accounts:
             self._close(self.accounts.pop())
 
     @property
     def _holders(self) -> Collection[str]:
-        return self._named
+        return self._single
 
     def _new_account(self, request: RequestState) -> Account:
-        account = _Account(request, self._sums, self._shared, 1 << self._num_accounts)
         self._num_accounts += 1
-        self._named[request.request_id] = account
+        is_counted = self._num_accounts <= self._max_counted
+        bits = 1 << self._num_accounts if is_counted else 0
+        account = _Account(request, self._sums, self._shared, bits)
+        self._single[request.request_id] = account
         return account
 
     def _close(self, account: Account) -> None:
@@ -242,13 +255,13 @@ class TotalsLedger(Ledger):
                 each.chain.apply(position, event)
         elif isinstance(event, RequestArrived | RequestFinished | StreamingUpdate):
             name = event.request_id
-            if (account := self._named.get(name)) is not None:
+            if (account := self._single.get(name)) is not None:
                 account.enter(None, self._state.requests.get(name))
                 account.chain.apply(position, event)
         if indexed is None or contention is None:
             return
         step = indexed.step
-        for name, account in self._named.items():
+        for name, account in self._single.items():
             own = indexed.members.get(name)
             if own is not None and self._only_decodes(account, own, indexed, contention):
                 account.is_behind = True
@@ -301,10 +314,10 @@ class TotalsLedger(Ledger):
             if not groups:
                 continue
             request = self._state.requests[next(iter(groups[0].bits))]
-            bits = 0
+            bits, number = 0, sum(len(group.bits) for group in groups)
             for group in groups:
                 bits |= group.all_bits
-            account = _Account(request, self._sums, self._shared, bits, bits.bit_count())
+            account = _Account(request, self._sums, self._shared, bits, number)
             account.enter(contention, request)
             account.charge(piece)
             for group in groups:
@@ -341,7 +354,7 @@ class TotalsLedger(Ledger):
         """Takes the requests that a step names out of the queue."""
         step = indexed.step
         if step.time <= self._last_end or step.start_time < self._last_start:
-            self._name_all()  # by clocks that go backwards, nothing can be left out
+            self._empty_queue()  # by clocks that go backwards, nothing can be left out
         if not self._queued:
             return
         names = {*indexed.members, *indexed.preemptions, *indexed.reasons, *indexed.seq_ids}
@@ -350,15 +363,15 @@ class TotalsLedger(Ledger):
             if sequence is not None:
                 names.add(sequence.request_id)
         for name in names & self._queued.keys():
-            self._name(name)
+            self._leave_queue(name)
 
-    def _name_all(self) -> None:
+    def _empty_queue(self) -> None:
         for name in [*self._queued]:
-            self._name(name)
-        for account in self._named.values():
+            self._leave_queue(name)
+        for account in self._single.values():
             self._catch_up(account)
 
-    def _name(self, name: str) -> None:
+    def _leave_queue(self, name: str) -> None:
         """Takes a request out of the queue, if it is there."""
         if name not in self._queued:
             return
@@ -367,7 +380,7 @@ class TotalsLedger(Ledger):
         assert isinstance(account, _Account)
         account.harm += group.harm - harm
         account.chain.skip(self._last_end)
-        self._named[name] = account
+        self._single[name] = account
         group.all_bits &= ~group.bits.pop(name)
         if not group.bits:
             del self._by_length[length]
@@ -375,7 +388,7 @@ class TotalsLedger(Ledger):
 
     def _queue_others(self, indexed: IndexedStep) -> None:
         """Puts the requests into the queue that wait there for what its head waits for."""
-        for name, account in [*self._named.items()]:
+        for name, account in [*self._single.items()]:
             if name in indexed.members or not account.chain.is_in_queue(indexed.step):
                 continue
             request = self._state.requests.get(name)
@@ -389,7 +402,7 @@ class TotalsLedger(Ledger):
                 and not sequence.block_table
                 and not any(sequence.group_block_tables)
             ):
-                del self._named[name]
+                del self._single[name]
                 length = sequence.num_tokens
                 if length not in self._by_length:
                     self._by_length[length] = _Queued()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from seqtop.explain.explanation import explain, find_request
 from seqtop.history import FileStore
@@ -32,9 +32,14 @@ def assert_totals_are_the_sums_of_the_accounts(run: Run, accounts: Iterable[Acco
                 by_other[item.request_id] += item.seconds
         for name, seconds in by_other.items():
             summed[name].seconds += seconds
-            summed[name].num_delayed += 1
+            summed[name].num_delayed = (summed[name].num_delayed or 0) + 1
         own.harmed_by_others += sum(by_other.values())
-    totals = harm_totals(run)
+    totals = harm_totals(run, max_counted=len(summed))
+    uncounted = harm_totals(run, max_counted=len(summed) - 1)
+    assert [total.num_delayed for total in uncounted] == [None] * len(summed)
+    assert [replace(total, num_delayed=0) for total in uncounted] == [
+        replace(total, num_delayed=0) for total in totals
+    ]
     assert totals == sorted(totals, key=lambda total: -total.seconds)
     assert {total.request_id for total in totals} == summed.keys()
     for total in totals:
