@@ -39,7 +39,7 @@ class SloPrompt(Dialog[Slo | None]):
             yield Static("", id="slo-error", markup=False)
             for example, about in EXAMPLES:
                 yield Label(Content.assemble((f"{example:<20}", "bold"), about))
-            yield Label(f"Seconds for {', '.join(FIGURES)}; an empty text removes the limits")
+            yield Label(f"Seconds for {', '.join(FIGURES)}; an empty text for no limits")
             yield Label("Enter sets them, Esc cancels", classes="dialog-hint")
 
     def on_mount(self) -> None:
