@@ -5,7 +5,7 @@ A filter is a list of words separated by spaces. All of them must match:
     story                   in the request id, the prompt or the output; any case
     running                 a word of the status column finds that status, too
     "once upon"             the same with a space in it
-    re:/req-[0-9]$/         a regular expression in any of the three, any case
+    re:/req-[0-9]$/         a regular expression in the beginning of any of the three, any case
     status:waiting          the field holds this text; `status:waiting,swapped` for either
     request=req-7           the field is exactly this
     prompt>1000  itl<=50ms  comparisons; numbers take k, M, G, and durations us, ms, s, m, h
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from seqtop.state.expressions import MAX_ID, MAX_TEXT, ExpressionError, compile_expression
 from seqtop.state.fields import FIELDS, FIELDS_BY_NAME, Field, status_words
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.text import format as fmt
@@ -178,9 +179,9 @@ def _pattern(word: re.Match[str]) -> re.Pattern[str] | None:
         if not word["slash"]:
             raise FilterError("the regular expression has no closing /")
         try:
-            return re.compile(word["regex"], re.IGNORECASE)
-        except re.error as error:
-            raise FilterError(f"the regular expression is invalid: {error}") from error
+            return compile_expression(word["regex"], re.IGNORECASE)
+        except ExpressionError as error:
+            raise FilterError(str(error)) from error
     if word["field"] is not None:
         return None
     text = word["plain"] if word["quoted"] is None else word["quoted"]
@@ -192,7 +193,9 @@ def _search(pattern: re.Pattern[str]) -> Test:
 
     def test(request: RequestState, sequence: SequenceState, _: float) -> bool:
         return bool(
-            search(request.request_id) or search(sequence.text) or search(request.prompt or "")
+            search(request.request_id[:MAX_ID])
+            or search(sequence.text[:MAX_TEXT])
+            or search((request.prompt or "")[:MAX_TEXT])
         )
 
     return test

@@ -15,6 +15,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from seqtop.sequence import SequenceStatus, latency
+from seqtop.state.expressions import MAX_ID, ExpressionError, compile_expression
 from seqtop.state.fields import FIELDS, harm
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.model import EngineData, RequestState, SequenceState
@@ -30,13 +31,6 @@ HELP = {PREFIX: "id up to its first separator, such as -"} | {
 }
 _SEPARATOR = re.compile(r"[-_.:/#]")
 _EXPRESSION = re.compile(r"re:/(?P<regex>(?:\\.|[^/\\])*)/")
-_MAX_SEARCHED = 128
-"""Characters of an id that an expression searches: ids come from clients, and a search that fails
-may take a power of their length."""
-_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
-"""Escaped characters, and classes."""
-_REPEATED_PARENTHESIS = re.compile(r"\)[*+{]")
-"""Repeats, maybe of repeats: the time of a search that fails may double with each character."""
 
 GroupName: TypeAlias = Callable[[RequestState, SequenceState, float], str]
 """Returns the group of a request, for one of its sequences and the engine's time in epoch seconds.
@@ -87,13 +81,11 @@ def name_by(key: str) -> GroupName:
     if key == PREFIX:
         return lambda request, _, __: _SEPARATOR.split(request.request_id, maxsplit=1)[0]
     if (expression := _EXPRESSION.fullmatch(key)) is not None:
-        if _REPEATED_PARENTHESIS.search(_LITERALS.sub("x", expression["regex"])):
-            raise GroupKeyError("a parenthesis cannot be repeated, as that may take for ever")
         try:
-            pattern = re.compile(expression["regex"])
-        except re.error as error:
-            raise GroupKeyError(f"the regular expression is invalid: {error}") from error
-        return lambda request, _, __: _found(pattern, request.request_id[:_MAX_SEARCHED])
+            pattern = compile_expression(expression["regex"])
+        except ExpressionError as error:
+            raise GroupKeyError(str(error)) from error
+        return lambda request, _, __: _found(pattern, request.request_id[:MAX_ID])
     if key not in KEYS:
         raise GroupKeyError(f"cannot group by {key!r}: there are {', '.join(KEYS)} and re:/…/")
     value = FIELDS[key].value

@@ -159,11 +159,27 @@ def test_does_not_hold(source: str) -> None:
         ("re:/abc", "the regular expression has no closing /"),
         ("re:/(/", "the regular expression is invalid"),
         ("status:run re:/[/", "the regular expression is invalid"),
+        ("-re:/(a+)+$/", "a parenthesis cannot be repeated"),
     ],
 )
 def test_says_what_is_wrong(source: str, words: str) -> None:
     with pytest.raises(FilterError, match="^" + words.replace("(", r"\(")):
         parse(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ({"request_id": "a" * 126 + "sea"}, False),
+        ({"request_id": "a" * 125 + "sea"}, True),
+        ({"prompt": "a" * 998 + "sea"}, False),
+        ({"prompt": "a" * 997 + "sea"}, True),
+    ],
+)
+def test_an_expression_searches_the_beginning_of_a_text(text: dict[str, str], holds: bool) -> None:
+    request = request_of(**{"prompt": "", **text})
+    assert parse("re:/s.a/").matches(request, sequence_of(text=""), NOW) is holds
+    assert parse("sea").matches(request, sequence_of(text=""), NOW)
 
 
 def test_time_alone_changes_only_what_still_waits() -> None:
