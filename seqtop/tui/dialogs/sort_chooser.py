@@ -18,7 +18,8 @@ BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 class SortChooser(Dialog[Sort | None]):
     """Lists all columns, shown or not; returns the chosen order, or `None`.
 
-    A letter moves the cursor to the next column whose title begins with it.
+    A letter moves the cursor to the most important column whose title begins with it, and the same
+    letter again to the next one.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -28,6 +29,7 @@ class SortChooser(Dialog[Sort | None]):
     def __init__(self, sort: Sort) -> None:
         super().__init__()
         self._sort = sort
+        self._letter = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -54,13 +56,19 @@ class SortChooser(Dialog[Sort | None]):
         if not letter.isalpha():
             return
         event.stop()
-        options = self.query_one(OptionList)
-        titles = [BY_LIFECYCLE[0], *(column.title for column in FIELDS.values())]
-        here = (options.highlighted or 0) + 1
-        for index in (*range(here, len(titles)), *range(here)):
-            if titles[index].lower().startswith(letter):
-                options.highlighted = index
-                return
+        options, columns = self.query_one(OptionList), FIELDS.values()
+        # Narrow tables keep the columns with small priorities. Texts are rarely sorted by.
+        ranks = [
+            (BY_LIFECYCLE[0], (False, 0)),
+            *((c.title, (c.is_text, c.priority)) for c in columns),
+        ]
+        found = [index for index, (title, _) in enumerate(ranks) if title.lower()[0] == letter]
+        if not found:
+            return
+        found.sort(key=lambda index: ranks[index][1])
+        is_again = letter == self._letter and options.highlighted in found
+        after = found.index(options.highlighted or 0) + 1 if is_again else 0
+        options.highlighted, self._letter = found[after % len(found)], letter
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         key = "" if event.option_id == "lifecycle" else event.option_id or ""

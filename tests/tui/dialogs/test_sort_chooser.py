@@ -44,6 +44,23 @@ def test_a_column_that_was_hidden(app: SeqtopApp) -> None:
         assert "E2E" not in screen(app)
 
 
+def test_a_letter_finds_the_most_important_column_first_and_again_the_next_one(
+    app: SeqtopApp,
+) -> None:
+    with play(app) as pilot:
+        pilot.press("s")
+        found = []
+        for letter in "pppphpteell":
+            pilot.press(letter)
+            found.append(highlighted(app))
+        assert found[:5] == ["preempt", "prompt", "prio", "prompt_text", "harm"]
+        assert found[5:] == ["preempt", "ttft", "e2e", "e2e", "lifecycle", "lost"]
+        pilot.press("x")
+        assert highlighted(app) == "lost"
+        pilot.press("enter", "s", "l")
+        assert highlighted(app) == "lifecycle"
+
+
 def highlighted(app: SeqtopApp) -> str | None:
     options = app.screen.query_one(OptionList)
     assert options.highlighted is not None
