@@ -38,7 +38,7 @@ class DemoSession(Session):
             return connection
         state: ConnectionState = connection.state
         if failure := self._engine.failure():
-            detail = f"{failure}; q quits"
+            detail = f"{failure[:1].upper()}{failure[1:]}; q quits"
             if state is ConnectionState.CONNECTING:
                 state = ConnectionState.STOPPED
         elif state is ConnectionState.CONNECTING:

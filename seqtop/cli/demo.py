@@ -24,7 +24,12 @@ def add_command(commands: Commands) -> None:
         help="a Llama, Mistral, Qwen2 or Qwen3 checkpoint: a Hugging Face directory, or"
         " organisation/name on the Hugging Face Hub (default: the bundled one)",
     )
-    demo.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    demo.add_argument(
+        "--device",
+        choices=("cpu", "cuda", "auto"),
+        default="auto",
+        help="cpu, cuda, or auto for cuda if there is one (default: auto)",
+    )
     demo.add_argument(
         "--pace",
         type=not_negative,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from seqtop.history.condition_search import ConditionSearch
+from seqtop.live.connection import ConnectionState
 from seqtop.state.condition import parse_condition
 from seqtop.tui import seek
 from seqtop.tui.navigation import jump
@@ -134,6 +135,8 @@ class Tour:
         """The text of the stop, or the reason why its moment is not shown yet."""
         info = self._ui.newest.info
         if info is None:
+            if self._ui.source.connection.state is ConnectionState.STOPPED:
+                return "The engine did not start, so there is no tour."
             return "The tour begins as soon as the engine runs."
         if self.is_waiting:
             return "This has not happened yet, but it will: the tour waits for it."

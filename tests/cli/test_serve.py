@@ -20,6 +20,7 @@ pytest.importorskip("textual_serve", reason="textual-serve is not installed")
         (["--", "attach", "--bogus"], ("seqtop attach: ", "'--bogus'")),
         (["--", "attach", "foo"], ("'foo' is not an endpoint",)),
         (["--", "attach", "--server-key", "x"], ("belong together",)),
+        (["--", "demo", "--device", "abacus"], ("abacus", "cuda")),
         (["--", "attach", "--kv-events", "foo"], ("'foo' is not an endpoint",)),
     ],
 )

@@ -8,6 +8,8 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.ui_state import UiState
 
+_NO_ENGINE = {ConnectionState.STOPPED, ConnectionState.INCOMPATIBLE, ConnectionState.REFUSED}
+
 
 class EmptyHint(LineView):
     """The reason why a table has no rows, shown in their place.
@@ -53,6 +55,8 @@ def hint(ui: UiState, filter_keys: str) -> str:
             f"No message from {endpoint} yet.\n"
             "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
+    if info is None and connection.state in _NO_ENGINE:
+        return f"There is no engine to show.\n{safe_line(connection.detail)}"
     if ui.time_travel.has_position:
         return "No sequence had arrived yet at this moment."
     if connection.state is not ConnectionState.LIVE or info is None:

@@ -37,6 +37,21 @@ def test_an_engine_never_heard_of_has_an_address() -> None:
         assert len(app.screen_stack) == 1
 
 
+@pytest.mark.parametrize(
+    "state", [ConnectionState.STOPPED, ConnectionState.INCOMPATIBLE, ConnectionState.REFUSED]
+)
+def test_an_engine_that_never_was_there_has_a_reason(state: ConnectionState) -> None:
+    source = ScriptedSource()
+    source.connect(state, "The bundled engine ended: there is no model; q quits")
+    with play(SeqtopApp(source, has_tour=state is ConnectionState.STOPPED)) as pilot:
+        pilot.press("1")
+        (above, below) = (line for line in screen(pilot.app).split("\n") if "no model" in line)
+        assert above.startswith(" The bundled engine ended: ")
+        assert below.strip("│ ") == "The bundled engine ended: there is no model; q quits"
+        assert "There is no engine to show." in screen(pilot.app)
+        assert "begins as soon as" not in screen(pilot.app)
+
+
 def test_the_first_sequence_takes_the_hints_place() -> None:
     source = ScriptedSource()
     script = Script(source)
