@@ -74,7 +74,7 @@ def test_the_fall_of_throughput_and_the_choices_of_the_scheduler(run: SeqtopApp)
 def test_is_the_prefix_cache_working(run: SeqtopApp) -> None:
     with play(run, WIDE):
         assert "80%" in row(run, "twin")
-        assert "prefix hits" in words(run)
+        assert "prefix hit rate" in words(run)
 
 
 def test_the_request_that_is_stuck(run: SeqtopApp) -> None:

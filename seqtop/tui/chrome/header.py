@@ -214,7 +214,7 @@ def cache(ui: UiState, width: int) -> Line:
     parts = ((used or 0, "computed", "━"), (cached or 0, "cached", "═"))
     use = fmt.percent(kv_use(stats, info) if stats and info else None)
     query = (stats.prefix_cache_hits, stats.prefix_cache_queries) if stats else (None, None)
-    hits = (*figure("prefix hits", fmt.percent(*query)), (" tok", "dim"))
+    hits = figure("prefix hit rate", fmt.percent(*query))
     preempted = figure("preempted", fmt.count(stats.num_preemptions if stats else None))
     wide_bar = min(max(width // 5, _LEAST_BAR), 40)
     line: Line = ()

@@ -22,7 +22,7 @@ WORDS = (
     ("in/out", "prompt tokens computed, and tokens generated, in the last second"),
     ("block", "a part of the KV cache, for as many tokens as the block size"),
     ("free and cached", "free blocks are empty; cached ones hold a prefix until they are evicted"),
-    ("prefix hits", "share of the tokens looked up in the prefix cache that were found"),
+    ("prefix hit rate", "share of the tokens looked up in the prefix cache that were found"),
     ("seqs, max_num_seqs", "the most sequences that run at a time"),
     ("budget", "the most tokens of a step (max_num_batched_tokens)"),
     ("paced", "time in which the engine waits on purpose, as the demo does"),

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from seqtop.text import format as fmt
 
-SCALES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
-"""The scales per power of ten. They are few, so that a growing window is seldom redrawn."""
-LEVELS_PER_DOUBLE = 3
+SCALES = tuple(round(10 ** (index / 40), 2) for index in range(40))
+"""The scales per power of ten. They are so fine that a window that shows everything leaves 6 % of
+its cells blank at most, and so few that it is seldom drawn anew while it grows."""
+LEVELS_PER_DOUBLE = 12
 """The zoom levels that make a factor of two."""
-_MIN_LEVEL, _MAX_LEVEL = -40, 60
+_MIN_LEVEL, _MAX_LEVEL = -160, 240
 """The zoom levels of 100 microseconds and of 1,000,000 seconds per cell."""
 
 _TICKS = (
