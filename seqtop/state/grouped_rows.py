@@ -6,7 +6,7 @@ The figures of a group follow every change; the groups change places once a seco
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol
 
 from sortedcontainers import SortedList
@@ -132,6 +132,11 @@ class GroupedRows:
         if name is None or groups is None or state is None or name not in groups.names:
             return None
         return groups.figures(name, state.time)
+
+    def holders(self, row: int) -> Set[int]:
+        """Returns the ids of those sequences of the group with a row that hold blocks."""
+        name, groups = self._by_row.get(row), self._groups
+        return set() if name is None or groups is None else groups.holders(name)
 
     def is_unfolded(self, row: int) -> bool:
         """Returns whether the sequences of a group are shown."""

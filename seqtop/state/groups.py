@@ -163,6 +163,8 @@ class _Sums(msgspec.Struct):
     group: Group
     requests: dict[str, _CountedRequest] = {}
     seq_ids: dict[int, None] = {}
+    holders: set[int] = set()
+    """Those of its sequences that have blocks in their tables."""
     blocks: Counter[Block] = msgspec.field(default_factory=Counter)
     """The number of entries in tables."""
     ttfts: SortedList = msgspec.field(default_factory=SortedList)
@@ -205,6 +207,11 @@ class Groups:
         sums = self._sums.get(name)
         return () if sums is None else sums.seq_ids
 
+    def holders(self, name: str) -> Set[int]:
+        """Returns the ids of those sequences of a group that hold blocks."""
+        sums = self._sums.get(name)
+        return set() if sums is None else sums.holders
+
     def figures(self, name: str, now: float) -> Group:
         """Returns the figures of a group at the engine's time, epoch seconds."""
         sums = self._sums[name]
@@ -233,6 +240,7 @@ class Groups:
                 counted = self._add(name, seq_id, request)
             sums = self._sums[name]
             _count(sums, counted, sequence)
+            (sums.holders.add if any(counted.tables) else sums.holders.discard)(seq_id)
             _count_request(sums, sums.requests[request.request_id], request)
 
     def discard(self, seq_id: int) -> None:
@@ -243,6 +251,7 @@ class Groups:
         sums = self._sums[counted.name]
         _count(sums, counted, None)
         del sums.seq_ids[seq_id]
+        sums.holders.discard(seq_id)
         request = sums.requests[counted.request_id]
         request.num_sequences -= 1
         if not request.num_sequences:

@@ -126,6 +126,9 @@ def _check(state: EngineState, view: SequenceView, rows: list[int]) -> None:
             msgspec.structs.asdict(expected[name]), abs=1e-6
         )
         own = [seq_id for seq_id in order if _group_of(state, seq_id, grouped.by) == name]
+        row = next(row for row in rows if (mine := grouped.group(row)) and mine.name == name)
+        held = (seq_id for seq_id in own if state.sequences[seq_id].block_table)
+        assert grouped.holders(row) == set(held)
         assert members[name] in ([], own)
 
 
