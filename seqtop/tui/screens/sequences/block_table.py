@@ -8,7 +8,7 @@ from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrapped
-from seqtop.tui.screens.sequences.pane import DetailPane
+from seqtop.tui.screens.sequences.pane import FittingPane
 from seqtop.tui.ui_state import UiState
 
 CACHED_MARK = "°"
@@ -16,19 +16,12 @@ COMPUTED_MARK = "+"
 SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
-_GROWTH, _MAX_BLANK = 4, 6
-"""The pane grows by so many lines, and keeps so many blank ones before it shrinks.
 
-Each change of its height moves the text below it, and doubles the time of a frame."""
-
-
-class BlockTablePane(DetailPane):
+class BlockTablePane(FittingPane):
     """The block table of the selected sequence."""
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui, id="blocks", title="Blocks")
-        self._partly_filled: int | None = None
-        """The sequence whose last block was seen partly filled."""
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
@@ -39,9 +32,6 @@ class BlockTablePane(DetailPane):
         info = self._ui.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
-        if 0 < unfilled < block_size:
-            self._partly_filled = sequence.seq_id
         lines = block_lines(
             request,
             sequence,
@@ -50,14 +40,8 @@ class BlockTablePane(DetailPane):
             block_size,
             last_id,
             self.text_width,
-            steady=sequence.seq_id == self._partly_filled,
         )
-        if self.styles.auto_dimensions:
-            height = self.virtual_size.height
-            if not 0 <= height - len(lines) <= _MAX_BLANK:
-                height = len(lines) + -len(lines) % _GROWTH
-            lines = [*lines, *[()] * (height - len(lines))]
-        self.set_lines(lines)
+        self.fit_lines(sequence.seq_id, lines)
 
 
 def shared_owners(ui: UiState, sequence: SequenceState) -> dict[int, str]:
@@ -93,8 +77,6 @@ def block_lines(
     block_size: int,
     last_id: int,
     width: int,
-    *,
-    steady: bool = False,
 ) -> list[Line]:
     """Returns the summary, the grid and the legend of a block table.
 
@@ -109,8 +91,6 @@ def block_lines(
         block_size: Tokens per block.
         last_id: The largest block number of the pool.
         width: The cells of a line.
-        steady: Whether the line about the last block stays while that block is full, so that the
-            lines below do not move when the next token begins a new block.
     """
     table = sequence.block_table
     if not table:
@@ -154,7 +134,6 @@ def block_lines(
             block_size,
             width,
             has_computed=bool(computed),
-            steady=steady,
         ),
     ]
 
@@ -235,7 +214,6 @@ def _legend(
     width: int,
     *,
     has_computed: bool,
-    steady: bool,
 ) -> list[Line]:
     parts: list[tuple[str, str]] = []
     names = sorted(set(owners))
@@ -249,8 +227,6 @@ def _legend(
     if 0 < slots - filled < block_size:
         last = filled - slots + block_size
         parts.append((f"{_fill(last, block_size)} last block: {last} of {block_size} slots", "dim"))
-    elif steady and filled == slots:
-        parts.append(("", "dim"))
     lines: list[Line] = []
     for text, style in parts:
         lines += wrapped(safe_line(text), style, width)

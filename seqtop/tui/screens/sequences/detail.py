@@ -5,26 +5,18 @@ from collections.abc import Sequence
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
+from textual.geometry import Size
 from textual.message import Message
 
-from seqtop.state import RequestState, SequenceState
-from seqtop.state.fields import sequence_name, stage, status_word
-from seqtop.state.groups import Group
-from seqtop.state.status_sentence import status_sentence
-from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_line
-from seqtop.tui.checks import sequence_sentence
-from seqtop.tui.navigation import findings_about
-from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
-from seqtop.tui.rendering.sequence_label import glyph
 from seqtop.tui.rendering.style import PLAIN, Line
-from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
+from seqtop.tui.screens.sequences.group_holders import GroupHolders
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.selected_explanation import SelectedExplanation
+from seqtop.tui.screens.sequences.summary import Summary
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 from seqtop.tui.screens.sequences.wait_tree import WaitTree
@@ -33,18 +25,34 @@ from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 TABS = ("Text", "Blocks", "Timeline", "Tokens", "Latency", "Waits for", "Raw")
 LEAST_PARTS = 4
 """The lines of the pane that the sentence leaves: the headline, tabs and two lines below."""
-_TEXT, _TOKENS, LATENCY, WAITS, _RAW = 0, 3, 4, 5, 6
+LEAST_STACKED = 35
+"""The lines of a pane in which all parts are shown one above the other."""
+_TEXT, _BLOCKS, _TIMELINE, _TOKENS, LATENCY, WAITS, _RAW = range(7)
 _ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, WAITS, _RAW)
 """The parts that are shown one at a time, even where all others are shown."""
 
 
-def arrangement(width: int, height: int) -> str:
-    """Returns the layout of a pane: `stacked`, two `columns`, or one part at a time in `tabs`."""
-    if height >= 31:
+def arrangement(size: Size) -> str:
+    """Returns the layout of a pane: `stacked`, two `columns`, or one part at a time in `tabs`.
+
+    Args:
+        size: The cells of the pane, with its frame: a layout has a frame or has none.
+    """
+    if size.height >= LEAST_STACKED:
         return "stacked"
-    if width >= 110 and height >= 14:  # 15 in a terminal of 40 lines, less one for a notice
+    if size.width >= 114 and size.height >= 16:  # 17 in a terminal of 40 lines, less a notice
         return "columns"
     return "tabs"
+
+
+class Parts(Container):
+    """The parts of the pane."""
+
+    class Resized(Message):
+        """The size has changed."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
 
 
 class Detail(Vertical):
@@ -53,10 +61,11 @@ class Detail(Vertical):
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="detail")
         self._ui = ui
-        self._summary = LineView(id="summary")
+        self._summary = Summary(ui)
         self._tabs = DetailTabs()
+        self._holders = GroupHolders(ui)
+        self._body = Parts(id="parts")
         self._facts = Container(id="facts")
-        self._summary_height = 0
         self._sequence_shown: int | None = None
         """The sequence that the parts are about."""
         self.explanation = SelectedExplanation(ui)
@@ -73,8 +82,9 @@ class Detail(Vertical):
 
     def compose(self) -> ComposeResult:
         yield self._summary
+        yield self._holders
         yield self._tabs
-        with Container(id="parts"):
+        with self._body:
             text, blocks, timeline, tokens, latency, waits, raw = self._parts
             with self._facts:
                 yield timeline
@@ -90,7 +100,14 @@ class Detail(Vertical):
         if not self.display:
             return
         before, self._sequence_shown = self._sequence_shown, self._ui.cursor.seq_id
-        self._update_summary()  # the reason for waiting changes without a change of the sequence
+        row_id = self._sequence_shown
+        is_group = row_id is not None and self._ui.view.grouped.group(row_id) is not None
+        self.set_class(is_group, "-group")
+        # Drawn always: the reason for waiting changes without a change of the sequence. The answer
+        # stands in the sentence, so the parts below it leave it all but their tabs and a line.
+        self._summary.update(most=max(self.size.height - LEAST_PARTS, 2))
+        if is_group:
+            self._holders.update()
         is_another = self._sequence_shown != before
         if (
             changes.touched is None
@@ -102,6 +119,16 @@ class Detail(Vertical):
             for part in self._parts:
                 if part.display:
                     part.update()
+            self._share_height()
+
+    def _share_height(self) -> None:
+        """Limits the blocks to half of the lines below the timeline; the text has the others."""
+        timeline, blocks = self._parts[_TIMELINE], self._parts[_BLOCKS]
+        most = None
+        if self.has_class("-stacked"):
+            height = timeline.virtual_size.height + timeline.gutter.height
+            most = max((self._body.size.height - height) // 2, 1)
+        blocks.styles.max_height = most
 
     def is_shown(self, tab: int) -> bool:
         """Returns whether a part, by its index in `TABS`, is visible."""
@@ -132,50 +159,22 @@ class Detail(Vertical):
             self.show(EVERYTHING)
 
     def on_mount(self) -> None:
-        self._summary.border_title = "Sequence"
         self.turn_to(0)
 
     def on_resize(self) -> None:
-        now = arrangement(self.size.width, self.size.height)
+        now = arrangement(self.outer_size)
         for name in ("stacked", "columns", "tabs"):
             self.set_class(name == now, f"-{name}")
         self._arrange()
 
+    def on_parts_resized(self) -> None:
+        self._share_height()
+
+    def on_fitting_pane_fitted(self) -> None:
+        self._share_height()
+
     def on_detail_tabs_clicked(self, message: "DetailTabs.Clicked") -> None:
         self.turn_to(message.tab)
-
-    def _update_summary(self) -> None:
-        if not self.size:
-            return
-        width = max(self._summary.size.width - 2, 1)
-        row_id, selection = self._ui.cursor.seq_id, self._ui.selection
-        group = None if row_id is None else self._ui.view.grouped.group(row_id)
-        self.set_class(group is not None, "-group")
-        if group is not None:
-            stats = self._ui.state.stats
-            head = group_headline(group, None if stats is None else stats.num_used_blocks, width)
-            sentence = group_sentence(group)
-        elif selection is not None:
-            head, sequence = headline(*selection, width), selection[1]
-            findings = findings_about(self._ui, sequence)
-            status = status_sentence(self._ui.state, self._ui.view, sequence)
-            sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
-        else:
-            self._summary.set_lines([(("No sequence is selected.", "dim"),)])
-            return
-        breaks = wrap(sentence, width)
-        # The answer stands in the sentence, so the parts below it leave it all but their tabs and
-        # a line.
-        height = 1 + min(len(breaks), max(self.size.height - LEAST_PARTS, 2))
-        outer = height + self._summary.gutter.height
-        if self._summary_height != outer:
-            self._summary.styles.height = self._summary_height = outer
-        lines = [head]
-        lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
-        if len(breaks) >= height:  # the end of the sentence is cut off
-            start, end = wrap(sentence, width - 2, breaks[height - 2][0])[0]
-            lines[-1] = ((f"{sentence[start:end].rstrip()} …", PLAIN),)
-        self._summary.set_lines(lines)
 
 
 class DetailTabs(LineView):
@@ -204,78 +203,3 @@ class DetailTabs(LineView):
             if event.x < right:
                 self.post_message(self.Clicked(index))
                 return
-
-
-def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
-    """Returns the name, the status and the request's parameters in one line."""
-    sign, style = glyph(request, sequence)
-    at = stage(sequence)
-    params = request.sampling_params
-    parameters = []
-    if params is not None:
-        parameters.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
-        parameters.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
-    elif request.pooling_params is not None:
-        parameters.append((3, (("pooling", "dim"),)))
-    return row(
-        [
-            (0, ((safe_line(sequence_name(request, sequence)), "title"),)),
-            (1, ((f"{sign} {status_word(request, sequence)}", style),)),
-            (2, ((at.name.lower(), style),) if at else ()),
-            (5, ((f"seq {sequence.seq_id}", "dim"),)),
-            (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
-            (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
-            (5, _drafts(sequence)),
-            *parameters,
-            (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
-        ],
-        width,
-    )
-
-
-def group_headline(group: Group, num_used_blocks: int | None, width: int) -> Line:
-    """Returns the name and the present figures of a group in one line.
-
-    Args:
-        group: The figures of the group.
-        num_used_blocks: The blocks in any table, of which the group has a share; `None` if unknown.
-        width: The cells of the line.
-    """
-    blocks = fmt.plural(group.num_blocks, "block")
-    if num_used_blocks:
-        blocks += f", {fmt.percent(group.num_blocks, num_used_blocks)} of those in use"
-    return row(
-        [
-            (0, ((safe_line(group.name) or "(none)", "title"),)),
-            (0, ((fmt.plural(group.num_requests, "request"), "strong"),)),
-            (1, ((f"● {fmt.count(group.num_running)} running", "running"),)),
-            (1, ((f"○ {fmt.count(group.num_waiting)} waiting", "waiting"),)),
-            (2, ((blocks, "computed"),)),
-        ],
-        width,
-    )
-
-
-def group_sentence(group: Group) -> str:
-    """Returns the sums of a group in one sentence."""
-    parts = [
-        f"{group.num_prompt_tokens:,} prompt and {group.num_output_tokens:,} output tokens",
-        fmt.plural(group.num_preemptions, "preemption"),
-        f"{fmt.seconds(group.waited)} in the queue",
-    ]
-    if group.ttft is not None:
-        parts.append(f"median TTFT {fmt.seconds(group.ttft)}")
-    if group.harm is not None:
-        parts.append(f"delayed others, or each other, for {fmt.seconds(group.harm)}")
-    return f"All its requests together: {'; '.join(parts)}."
-
-
-def _drafts(sequence: SequenceState) -> Line:
-    """Returns the number of accepted draft tokens, if any were drafted."""
-    if not sequence.num_draft_tokens:
-        return ()
-    accepted, drafted = (
-        fmt.count(sequence.num_accepted_tokens or 0),
-        fmt.count(sequence.num_draft_tokens),
-    )
-    return ((f"{accepted} of {drafted} drafted", "dim"),)

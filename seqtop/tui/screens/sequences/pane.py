@@ -1,8 +1,12 @@
 """The base classes of the parts of the detail pane."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
+
+from textual.message import Message
 
 from seqtop.tui.rendering.line_view import SCROLL_BINDINGS, LineView
+from seqtop.tui.rendering.style import Line
 from seqtop.tui.ui_state import UiState
 
 
@@ -25,6 +29,32 @@ class DetailPane(LineView):
 
     def on_resize(self) -> None:
         self.update_locked()
+
+
+class FittingPane(DetailPane):
+    """A pane as high as its content, where the style sheet leaves its height open.
+
+    While it is about one sequence it does not shrink: each change of its height moves the parts
+    below it.
+    """
+
+    class Fitted(Message):
+        """The number of its lines has changed."""
+
+    _fitted: tuple[int, int] | None = None
+    """The sequence and the width that its height is fitted to."""
+
+    def fit_lines(self, seq_id: int, lines: Sequence[Line]) -> None:
+        """Replaces the lines of the pane by those about a sequence."""
+        fitted = None
+        if self.styles.auto_dimensions:
+            fitted = seq_id, self.text_width
+            if fitted == self._fitted:
+                lines = [*lines, *[()] * (self.virtual_size.height - len(lines))]
+        self._fitted = fitted
+        if len(lines) != self.virtual_size.height:
+            self.post_message(self.Fitted())
+        self.set_lines(lines)
 
 
 class ScrollablePane(DetailPane, can_focus=True, inherit_bindings=False):

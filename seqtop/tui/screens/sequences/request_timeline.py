@@ -11,14 +11,14 @@ from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import figure, row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
-from seqtop.tui.screens.sequences.pane import DetailPane
+from seqtop.tui.screens.sequences.pane import FittingPane
 from seqtop.tui.ui_state import UiState
 
 _ROOMY = 10
 """From this height on, each kind of span has its own line in the legend."""
 
 
-class RequestTimeline(DetailPane):
+class RequestTimeline(FittingPane):
     """The timeline of the selected sequence's request."""
 
     def __init__(self, ui: UiState) -> None:
@@ -29,20 +29,23 @@ class RequestTimeline(DetailPane):
         if (selection := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        self.set_lines(
-            timeline_lines(*selection, self._ui.state.time, self.text_width, self.size.height)
+        request, sequence = selection
+        is_roomy = self.styles.auto_dimensions or self.size.height >= _ROOMY
+        lines = timeline_lines(
+            request, sequence, self._ui.state.time, self.text_width, is_roomy=is_roomy
         )
+        self.fit_lines(sequence.seq_id, lines)
 
 
 def timeline_lines(
-    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
+    request: RequestState, sequence: SequenceState, now: float, width: int, *, is_roomy: bool
 ) -> list[Line]:
-    """Returns the bar, the axis, the legend and the figures; a short legend if lines are few."""
+    """Returns the bar, the axis, the legend and the figures; if not roomy, a short legend."""
     start = request.metrics.arrival_time
     end = request.metrics.finished_time or max(now, request.metrics.last_token_time)
     sums = _sums(request.spans, end)
-    legend = _legend(sums, end - start, width) if height >= _ROOMY else [_short_legend(sums, width)]
-    gap: list[Line] = [()] if height >= _ROOMY else []
+    legend = _legend(sums, end - start, width) if is_roomy else [_short_legend(sums, width)]
+    gap: list[Line] = [()] if is_roomy else []
     return [
         scale(request.spans, start, end, width),
         axis(end - start, width),

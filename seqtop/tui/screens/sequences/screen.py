@@ -25,6 +25,7 @@ from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, WAITS, Detail
 from seqtop.tui.screens.sequences.folding import fold, fold_all, group_by, toggle_tree
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
+from seqtop.tui.screens.sequences.summary import Summary
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
 from seqtop.tui.settings import SettingsChanged, sort_text
@@ -442,6 +443,18 @@ class SequencesScreen(EngineScreen):
     def on_latency_parts_chosen(self, message: LatencyParts.Chosen) -> None:
         self._keep_selected()
         self.go_to(seek.to_position(message.position), "This is the moment on display.")
+
+    def on_summary_step_chosen(self, message: Summary.StepChosen) -> None:
+        self._keep_selected()
+        self.go_to(seek.to_step(message.step), "This is the moment on display.")
+
+    def on_summary_request_chosen(self, message: Summary.RequestChosen) -> None:
+        with self.ui.lock:
+            request = self.ui.state.requests.get(message.request_id)
+            if request is not None and request.seq_ids:
+                self.ui.select(request.seq_ids[0])
+                self.ui.update(redraw=True)
+        self.show_all()
 
     def action_follow(self) -> None:
         self.ui.cursor.is_followed = not self.ui.cursor.is_followed

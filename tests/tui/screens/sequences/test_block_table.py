@@ -8,7 +8,6 @@ from seqtop.state import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences.block_table import BlockTablePane, block_lines, shared_owners
-from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.ui_state import UiState
 from tests.support.piloting import play, until
 from tests.support.scripted import Script, ScriptedSource
@@ -41,22 +40,6 @@ def test_a_paused_display_names_shared_blocks() -> None:
         pilot.press("space")
         blocks = app.screen.query_one(BlockTablePane)
         until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
-
-
-def test_a_block_table_that_is_a_little_shorter_leaves_the_text_in_its_place() -> None:
-    script = Script(ScriptedSource(), num_gpu_blocks=1_000)
-    for name, num_prompt in (("short", 160), ("shorter", 64), ("long", 4_800)):
-        script.arrive(name, num_prompt=num_prompt)
-        script.step(prefill={name: num_prompt})
-    app = SeqtopApp(script.source, clock=lambda: 0.0)
-    with play(app, (160, 44)) as pilot:
-        text = app.screen.query_one(TextPane)
-        places = [text.region]
-        for _ in range(2):
-            pilot.press("down")
-            places.append(text.region)
-        assert places[0] == places[1]
-        assert places[2].y > places[1].y
 
 
 @given(

@@ -10,13 +10,14 @@ from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.sequences.detail import Detail, headline
+from seqtop.tui.screens.sequences.detail import Detail
+from seqtop.tui.screens.sequences.summary import headline
 from seqtop.tui.screens.sequences.table import Rows
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.settings import SavedState
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen, words
-from tests.support.scripted import ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
 
 FOX = {7: Logprob(math.log(0.25), 2, " fox"), 8: Logprob(math.log(0.5), 1, " owl")}
 
@@ -98,6 +99,70 @@ def test_the_detail_pane_has_the_size_one_likes(
         assert memory.settings.detail_share == 20
         pilot.press("d", "plus")
         assert memory.settings.detail_share == 20
+
+
+@pytest.mark.parametrize("size", [(160, 40), (160, 50), (200, 60)])
+def test_parts_are_as_high_as_their_content_and_shrink_with_another_sequence(
+    size: tuple[int, int],
+) -> None:
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=400)
+    script.arrive("long", num_prompt=4_000)
+    script.arrive("short", num_prompt=20)
+    script.step(prefill={"long": 4_000})
+    script.step(prefill={"short": 20})
+    app = SeqtopApp(source)
+    with play(app, size) as pilot:
+        pane = app.screen.query_one(Detail)
+        parts = {part.id: part for part in pane.query(LineView) if part.display and part.id}
+        blocks, timeline, text = (parts[name] for name in ("blocks", "timeline", "text"))
+
+        def full() -> bool:
+            return blocks.size.height == blocks.virtual_size.height
+
+        app.ui.select(app.ui.state.requests["long"].seq_ids[0])
+        pilot.draw()
+        assert not full()  # 250 blocks
+        assert 0 <= text.outer_size.height - blocks.outer_size.height <= 1
+        assert all(pane.region.contains_region(part.region) for part in parts.values())
+        assert timeline.size.height == timeline.virtual_size.height
+        for name in ("short", "long", "short"):
+            pilot.press("down" if name == "short" else "up")
+            assert app.ui.selection
+            assert app.ui.selection[0].request_id == name
+            assert full() == (name == "short")
+        height = blocks.size.height
+        script.step(preempt={"short": "long"})
+        pilot.draw()
+        assert "It holds no blocks" in screen(app)
+        assert blocks.size.height == height > 1
+        pilot.press("up", "down")
+        assert blocks.size.height == 1
+
+
+@pytest.mark.parametrize("size", [(100, 40), (160, 50)])
+def test_a_group_shows_who_holds_its_blocks(size: tuple[int, int]) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for number, num_prompt in enumerate((16, 160, 1_600)):
+        script.arrive(f"chat-{number}", num_prompt=num_prompt)
+        script.step(prefill={f"chat-{number}": num_prompt})
+    script.arrive("late-1")
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, size) as pilot:
+        assert "Most blocks" not in screen(app)
+        pilot.press("G", "enter")
+        assert "Most blocks" in screen(app)
+        first = words(app).split("Most blocks")[1].split()
+        names = [word for word in first if word.startswith("chat-")]
+        assert names == ["chat-2", "chat-1", "chat-0"]
+        assert first[first.index("chat-2") :][:4] == ["chat-2", "●", "running", "100"]
+        pilot.press("down")
+        assert "None of its sequences holds blocks." in screen(app)
+        assert "Timeline" not in screen(app).split("Most blocks")[1]
+        pilot.press("escape")
+        assert "Most blocks" not in screen(app)
+        assert "Tell me a story about a fox." in screen(app)
 
 
 def test_a_selection_that_is_on_show_is_not_drawn_again(lines: Counter[LineView]) -> None:

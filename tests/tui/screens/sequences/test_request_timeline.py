@@ -11,11 +11,11 @@ from seqtop.tui.screens.sequences.request_timeline import scale, timeline_lines
 from tests.support.strategies import REQUESTS, SEQUENCES
 
 
-@given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.integers(1, 20))
+@given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.booleans())
 def test_any_life_is_drawn_in_its_width(
-    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
+    request: RequestState, sequence: SequenceState, now: float, width: int, is_roomy: bool
 ) -> None:
-    lines = timeline_lines(request, sequence, now, width, height)
+    lines = timeline_lines(request, sequence, now, width, is_roomy=is_roomy)
     assert all(plain(line).isprintable() for line in lines)
     assert line_width(lines[0]) == width
 
