@@ -348,7 +348,10 @@ def describe(graph: WaitGraph) -> str:
             return f"The next step advances {name}."
         case "holders":
             moving = [own for own in root.holders if own.source in ("step", "outside", "budget")]
-            return f"It advances when {_names(moving)} free{'s' * (len(moving) == 1)} some."
+            names, s = _names(moving), "s" * (len(moving) == 1)
+            if root.unit == "block":
+                return f"It advances when enough blocks are free; {names} hold{s} some."
+            return f"It advances when enough sequences stop running; {names} run{s}."
         case "budget":
             return "Each step has a new token budget."
         case "outside":
@@ -404,8 +407,8 @@ def _names(holders: list[Holder]) -> str:
     names = [holder.request_id for holder in holders[:_MAX_NAMED]]
     more = len(holders) - len(names)
     if more > 0:
-        return f"{', '.join(names)} or one of {more:,} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+        return f"{', '.join(names)} and {more:,} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def tree(graph: WaitGraph, most: int = 12) -> list[str]:

@@ -36,9 +36,9 @@ def graph_after(reasons: list[WaitReason], name: str) -> WaitGraph:
         ([wait_reason("head", "token_budget")], "head", "budget", "budget", "a new token budget"),
         (
             [wait_reason("head", "no_blocks", 2)],
-            "behind", "queue", "holders", "It advances when runs frees some.",
+            "behind", "queue", "holders", "enough blocks are free; runs holds some.",
         ),
-        ([wait_reason("head", "seq_limit", 1)], "head", "holders", "holders", "runs frees"),
+        ([wait_reason("head", "seq_limit", 1)], "head", "holders", "holders", "; runs runs."),
         ([wait_reason("behind", "seq_limit", 1)], "head", "none", "none", "no reason is given"),
         ([wait_reason("gone", "no_blocks", 1)], "head", "none", "none", "gone, which has ended"),
     ],

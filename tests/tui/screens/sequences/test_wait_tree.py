@@ -24,7 +24,7 @@ def test_the_key_shows_whom_a_request_waits_for_and_how_long() -> None:
         pilot.press("Q")
         until(pilot, lambda: "It advances when" in screen(app))
         text = words(app)
-        assert "It advances when early-0, early-1, early-2 or one of 3 more free some." in text
+        assert "enough blocks are free; early-0, early-1, early-2 and 3 more hold some." in text
         assert "1 sequence ahead; remaining wait ~" in text
         assert "6 admissions in the last minute." in text
         assert "└ head waits: too few blocks are free; 2 more blocks needed" in text
