@@ -97,7 +97,8 @@ def _restart_text(ui: UiState, step_keys: str) -> str:
 
 def _paused_text(ui: UiState, step_keys: str) -> str:
     """Describes the moment of a paused display, the history, and the keys to go on."""
-    text = f"{_position_text(ui)}; {_history_text(ui.source.history)}."
+    history = _history_text(ui.source.history)
+    text = f"{_position_text(ui)}; {history}." if history else f"{_position_text(ui)}."
     keys = f"{step_keys} step, space resumes."
     return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
 
@@ -125,9 +126,12 @@ def _position_text(ui: UiState) -> str:
 
 
 def _history_text(timeline: Timeline) -> str:
+    """Describes the beginning of the history; empty if it is that of the engine."""
     with timeline.lock:
         oldest = timeline.index[timeline.first]
         restarted = timeline.index.next(EventKind.RESTART, timeline.first) is not None
+    if oldest.step <= 0 and not restarted:
+        return ""
     text = f"history from step {max(oldest.step, 0):,}"
     return f"{text} of an earlier start" if restarted else text
 

@@ -18,11 +18,13 @@ def paused(source: ScriptedSource) -> UiState:
     return ui
 
 
-def test_a_history_has_an_extent() -> None:
-    source = ScriptedSource()
+def test_a_history_that_lacks_its_beginning_says_so() -> None:
+    source, late = ScriptedSource(), ScriptedSource()
     scene(source, hostile="?")
-    sentence = notice_text(paused(source), "←/→")
-    assert sentence == "Step 40, the newest; history from step 0. ←/→ step, space resumes."
+    late.replace(source.state)
+    assert notice_text(paused(source), "←/→") == "Step 40, the newest. ←/→ step, space resumes."
+    sentence = notice_text(paused(late), "←/→")
+    assert sentence == "Step 40, the newest; history from step 40. ←/→ step, space resumes."
 
 
 def test_a_recording_has_a_length_and_a_speed() -> None:
