@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ from seqtop.text import format as fmt
 MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""
 _NUMBER = 10
-_LINE = 72
+_LINE = 68
 """The characters of a line of ids."""
 _LEAST_WIDTH = 22
 """The least width of the column of the figures' names."""
@@ -28,6 +29,15 @@ class FigureChange(msgspec.Struct, frozen=True):
     name: str
     before: int | None
     after: int | None
+
+
+class Rate(NamedTuple):
+    """A rate or a time at one moment."""
+
+    value: float | None
+    """`None` if it is unknown."""
+    format: Callable[[float | None], str]
+    """Returns it as text, with its unit."""
 
 
 class SequenceDifference(msgspec.Struct, frozen=True):
@@ -99,12 +109,14 @@ def compare(one: EngineData, other: EngineData) -> StateComparison:
     )
 
 
-def describe(comparison: StateComparison, rates: Sequence[tuple[str, str, str]] = ()) -> list[str]:
+def describe(
+    comparison: StateComparison, rates: Sequence[tuple[str, Rate, Rate]] = ()
+) -> list[str]:
     """Returns a comparison as lines of plain text, of which titles end with a colon.
 
     Args:
         comparison: The comparison.
-        rates: Further figures that stand before the others: names, and the texts at A and at B.
+        rates: Further figures that stand before the others: names, and the values at A and at B.
     """
     steps, times = comparison.steps, comparison.times
     later = fmt.seconds(times[1] - times[0])
@@ -115,12 +127,15 @@ def describe(comparison: StateComparison, rates: Sequence[tuple[str, str, str]] 
         "",
         f"{'Figures:':<{width}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
     ]
-    for name, before, after in rates:
-        lines.append(f"  {name:<{width - 2}}{before:>{_NUMBER}}{after:>{_NUMBER}}")
-    for figure in comparison.figures:
-        numbers = (fmt.count(figure.before), fmt.count(figure.after), _change(figure))
-        texts = "".join(f"{number:>{_NUMBER}}" for number in numbers)
-        lines.append(f"  {figure.name:<{width - 2}}{texts}")
+    rows = [
+        (name, a.format(a.value), b.format(b.value), _rate_change(a, b)) for name, a, b in rates
+    ]
+    rows += [
+        (figure.name, fmt.count(figure.before), fmt.count(figure.after), _change(figure))
+        for figure in comparison.figures
+    ]
+    for name, *texts in rows:
+        lines.append(f"  {name:<{width - 2}}{''.join(f'{text:>{_NUMBER}}' for text in texts)}")
     lines.append("")
     if not comparison.same_incarnation:
         return [*lines, "The engine was restarted in between: its requests are others."]
@@ -182,6 +197,13 @@ def _change(figure: FigureChange) -> str:
         return fmt.UNKNOWN
     change = figure.after - figure.before
     return f"+{fmt.count(change)}" if change > 0 else fmt.count(change)
+
+
+def _rate_change(before: Rate, after: Rate) -> str:
+    if before.value is None or after.value is None:
+        return fmt.UNKNOWN
+    change = after.value - before.value
+    return f"{'-' if change < 0 else '+'}{after.format(abs(change))}" if change else "0"
 
 
 def _ended(a: EngineData, b: EngineData) -> Iterator[Ended]:

@@ -32,7 +32,6 @@ from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import APP_KEYS, GROUPS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
-from seqtop.tui.rates import rates_at
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
 from seqtop.tui.screens.base import TabbedScreen
@@ -51,6 +50,7 @@ from seqtop.tui.ui_state import Engines, UiState
 if TYPE_CHECKING:
     from seqtop.checks.background import BackgroundChecker
     from seqtop.history.timeline_reader import ReaderThread, TimelineReader
+    from seqtop.state.compare import Rate
     from seqtop.tui.dialogs.seek_prompt import SeekTarget
     from seqtop.tui.dialogs.submit import Submission
     from seqtop.tui.screens.checks.screen import ChecksScreen
@@ -169,7 +169,7 @@ class SeqtopApp(BaseApp):
         self.shared: list[str] = []
         """Commands that open the shared moments."""
         self._readers: list[ReaderThread] = []
-        self._marked_moments: dict[int, tuple[EngineState, dict[str, str]]] = {}
+        self._marked_moments: dict[int, tuple[EngineState, dict[str, Rate]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
         self._refresher = Refresher(lambda: self.call_next(self.draw), lambda: self.ui)
         for ui in self.engines.all:
@@ -492,6 +492,8 @@ class SeqtopApp(BaseApp):
         self.draw()
 
     def action_mark_moment(self) -> None:
+        from seqtop.tui.rates import rates_at
+
         with self.ui.lock:
             state = freeze(self.ui.state)
             self._marked_moments[self.engines.shown_index] = state, rates_at(self.ui, state)
@@ -502,6 +504,7 @@ class SeqtopApp(BaseApp):
     def action_compare(self) -> None:
         from seqtop.state.compare import compare, describe
         from seqtop.tui.dialogs.prompts import ComparisonDialog
+        from seqtop.tui.rates import rates_at
 
         ui = self.ui
         with ui.lock:
@@ -512,7 +515,7 @@ class SeqtopApp(BaseApp):
             if other is not None:
                 here = ui.state, rates_at(ui, ui.state)
                 a, b = sorted((here, other), key=lambda moment: moment[0].time)
-                rates = [(name, text, b[1][name]) for name, text in a[1].items()]
+                rates = [(name, rate, b[1][name]) for name, rate in a[1].items()]
                 lines = describe(compare(a[0], b[0]), rates)
         if not lines:
             self._show_notice("Go to a past moment, and B compares it with now; A marks another.")

@@ -1,8 +1,10 @@
 """Two moments of a run, and what differs between them."""
 
+import pytest
+
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.compare import compare, describe
+from seqtop.state.compare import Rate, compare, describe
 from seqtop.state.freeze import freeze
 from seqtop.text import format as fmt
 from seqtop.wire.messages import MissCause, PrefixMiss
@@ -185,6 +187,19 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
     assert " ".join("".join(ids).split()).endswith("crowd-54, crowd-55 and 44 more")
     gone = compare(first, source.state).ended[0]
     assert (gone.request_id, gone.reason) == ("dropped", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [(10.0, 7.5, "-2.5"), (7.5, 10.0, "+2.5"), (7.5, 7.5, "0"), (None, 7.5, fmt.UNKNOWN)],
+)
+def test_rates_have_a_change(before: float | None, after: float, change: str) -> None:
+    source, _ = two_moments()
+    rates = [("tok/s", Rate(before, fmt.rate), Rate(after, fmt.rate))]
+    (line,) = (
+        line for line in describe(compare(source.state, source.state), rates) if "tok/s" in line
+    )
+    assert line.split()[1:] == [fmt.rate(before), fmt.rate(after), change]
 
 
 def test_prefix_misses_are_compared_by_cause() -> None:
