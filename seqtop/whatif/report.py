@@ -151,7 +151,7 @@ def _table(answer: Prediction) -> list[str]:
 
 def _chart(answer: Sweep) -> list[str]:
     """Returns a line for each value of a sweep, with a bar for its E2E p90."""
-    width = max(len(answer.name), *(len(_value(point.value)) for point in answer.points))
+    width = max(len(answer.name), *(len(setting_text(point.value)) for point in answer.points))
     titles = ["tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]
     if answer.slo:
         titles.append("within SLO")
@@ -160,7 +160,7 @@ def _chart(answer: Sweep) -> list[str]:
     most = max((point.figures.e2e.p90 or 0.0 for point in answer.points), default=0.0)
     for point in answer.points:
         if point.error is not None:
-            lines.append(f"{_value(point.value):>{width}}  refused: {point.error}")
+            lines.append(f"{setting_text(point.value):>{width}}  refused: {point.error}")
             continue
         run = point.figures
         cells = [
@@ -172,7 +172,7 @@ def _chart(answer: Sweep) -> list[str]:
             cells.append(fmt.percent(run.share_within_slo))
         row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
         bar = _bar((run.e2e.p90 or 0.0) / most if most > 0 else 0.0)
-        lines.append(f"{_value(point.value):>{width}}{row}  {bar}{_doubts(point)}".rstrip())
+        lines.append(f"{setting_text(point.value):>{width}}{row}  {bar}{_doubts(point)}".rstrip())
     return [*lines, *_marks(answer.points)]
 
 
@@ -233,7 +233,8 @@ def _marks(points: Sequence[Point]) -> list[str]:
     return ["", "?: most of the time is in steps larger than any recorded one, so it is a guess"]
 
 
-def _value(value: Setting) -> str:
+def setting_text(value: Setting) -> str:
+    """Returns the value of a setting as text."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -15,9 +15,10 @@ from seqtop.state import EngineState
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.prompts import Dialog
 from seqtop.whatif import report
-from seqtop.whatif.driver import ShowProgress
+from seqtop.whatif.driver import DriverError, ShowProgress
 from seqtop.whatif.moment import side_by_side
 from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict, scratch_folder
+from seqtop.whatif.settings import recorded_settings
 
 _EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
 
@@ -43,17 +44,21 @@ class WhatIfDialog(Dialog[None]):
         self._history = history
         self._moment = moment
         self._worker: Worker[str] | None = None
+        self._is_closed = False
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("What if the settings had been others?", classes="dialog-title")
             yield Input(placeholder=_EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
             with VerticalScroll(id="whatif-scroll", can_focus=False):
-                yield Static("", id="whatif-answer", markup=False)
+                yield Static(_settings(self._moment), id="whatif-answer", markup=False)
             yield Label("Enter predicts, ↑ ↓ scroll, Esc closes", classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
+
+    def on_unmount(self) -> None:
+        self._is_closed = True
 
     def action_scroll(self, by: int) -> None:
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
@@ -70,6 +75,9 @@ class WhatIfDialog(Dialog[None]):
         )
 
     def _show_progress(self, num_complete: float, total: int) -> None:
+        if self._is_closed:  # ends the processes of the scheduler
+            raise DriverError("the dialog was closed")
+
         def show() -> None:
             if self._worker is not None and self._worker.is_running:
                 self._show(f"The engine's scheduler runs again: {num_complete:.1f} of {total} runs")
@@ -84,6 +92,20 @@ class WhatIfDialog(Dialog[None]):
 
     def _show(self, text: str) -> None:
         self.query_one("#whatif-answer", Static).update("\n".join(map(safe_line, text.split("\n"))))
+
+
+def _settings(moment: EngineState) -> str:
+    """Returns the settings that can be changed, with their values, a line each."""
+    if moment.info is None:
+        return ""
+    settings = {
+        name: "unknown" if value is None else report.setting_text(value)
+        for name, value in sorted(recorded_settings(moment.info).items())
+    }
+    width = max(map(len, settings)) + 2
+    lines = (f"  {name:<{width}}{value}" for name, value in settings.items())
+    title = "The settings of this run, of which any can be changed:"
+    return "\n".join(map(safe_line, (title, *lines)))
 
 
 def _answer(

@@ -9,6 +9,9 @@ from seqtop.history import FileStore
 from seqtop.history.playback import Playback
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.dialogs import whatif
+from seqtop.whatif.driver import DriverError, ShowProgress
+from seqtop.whatif.predict import Prediction, Question, predict
 from tests.support.greedy_runs import record_run
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
@@ -25,7 +28,8 @@ def test_other_settings_are_predicted(recording: Path) -> None:
     with FileStore(recording) as store:
         app = SeqtopApp(Playback(store, str(recording), paused=True), clock=lambda: 0.0)
         with play(app, (120, 40)) as pilot:
-            pilot.press("I")
+            pilot.press("right", "I")
+            assert "num_gpu_blocks 40" in words(app)
             pilot.press(*"blocks=3", "enter")
             until(pilot, lambda: "No prediction: no setting 'blocks'" in screen(app))
             pilot.press(*["backspace"] * 8)
@@ -38,6 +42,26 @@ def test_other_settings_are_predicted(recording: Path) -> None:
             assert "requests finished" in words(app)
             pilot.press("escape")
             assert "What if" not in screen(app)
+
+
+def test_a_prediction_ends_with_its_dialog(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+
+    def observed(question: Question, progress: ShowProgress) -> Prediction:
+        try:
+            return predict(question, progress)
+        except DriverError as error:
+            reasons.append(str(error))
+            raise
+
+    monkeypatch.setattr(whatif, "predict", observed)
+    with FileStore(recording) as store:
+        app = SeqtopApp(Playback(store, str(recording), paused=True), clock=lambda: 0.0)
+        with play(app, (120, 40)) as pilot:
+            pilot.press("I", *"num_gpu_blocks=64", "enter", "escape")
+            until(pilot, lambda: reasons == ["the dialog was closed"])
 
 
 def test_the_history_of_a_running_engine_is_used_from_its_start(recording: Path) -> None:
