@@ -76,6 +76,10 @@ class SequenceRows(ListView):
             if self._ui.cursor.set_by_user and (row := self.cursor_row) is not None:
                 self.reveal(row)
 
+    def on_resize(self) -> None:
+        if not self._height:  # before the first layout, there was nothing to scroll
+            self.reveal_selected()
+
     def action_move(self, by: int) -> None:
         with self._ui.lock:
             row = self.cursor_row
@@ -116,3 +120,5 @@ class SequenceRows(ListView):
         moved, self._cursor = row != self._cursor, row
         if (ui.is_scroll_target_selected() and moved) or ui.cursor.is_followed:
             self.reveal(row, around=not ui.cursor.is_followed)
+        elif moved and ui.paused:  # the user has moved through time
+            self.reveal(row)

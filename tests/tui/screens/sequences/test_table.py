@@ -104,6 +104,27 @@ def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
         assert app.screen.query_one(Rows).scroll_offset.y == 0
 
 
+def test_a_row_chosen_before_the_first_frame_is_in_sight(app: SeqtopApp) -> None:
+    app.ui.cursor.pending = "req-7"
+    app.ui.sort_by(Sort("request"))
+    with play(app, (100, 12)):
+        assert "▌req-7" in screen(app)
+        assert app.screen.query_one(Rows).scroll_offset.y > 0
+
+
+def test_a_move_through_time_keeps_the_selected_row_in_sight(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    with play(app, (100, 14)) as pilot:
+        pilot.press("down", "up")
+        name = selected(app)
+        source.apply(finish(source, name))
+        pilot.draw()
+        assert f"▌{name}" not in screen(app)
+        pilot.press("left", "right")
+        assert f"▌{name}" in screen(app)
+
+
 def test_until_somebody_chooses_the_first_row_is_selected(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
