@@ -132,6 +132,8 @@ class BlockMap(CellMap[int]):
         """Lays out the grid for the sizes of the pools and of the widget."""
         num_device, num_host = self.index.num_device, self.index.num_host
         width, height = max(self.text_width - 1, 1), self.size.height
+        if not height:  # before the first layout; nothing would fit, after a long search
+            return
         single = self._ui.blocks.single_blocks
         self.block_grid = grid(num_device, num_host, width, height, single=single)
         self.set_height(self.block_grid.height)
