@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop.history.event_index import EventKind
+from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state import EngineState
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.5
 """Seconds between two updates of times in whole seconds, and of the engines not on display."""
+_SAVING_SECONDS = 3_600.0
+"""Seconds after which the notice of a history that is being saved goes away by itself."""
 
 
 NOT_HERE = {
@@ -554,7 +557,8 @@ class SeqtopApp(BaseApp):
 
         def chosen(what: str | None) -> None:
             if what == "past":
-                self._record(lambda: ui.recording.save_past(ui.source.history))
+                history = ui.source.history
+                self._record(lambda: ui.recording.save_past(history), saved=history)
             elif what == "future":
                 self._record(ui.recording.toggle)
 
@@ -563,14 +567,25 @@ class SeqtopApp(BaseApp):
         else:
             self.push_screen(RecordDialog(ui.source.history.index.num_steps), chosen)
 
-    def _record(self, record: Callable[[], str]) -> None:
-        """Calls `record` on a thread, since it waits for the disk, and shows its sentence."""
+    def _record(self, record: Callable[[], str], *, saved: Timeline | None = None) -> None:
+        """Calls `record` on a thread, since it waits for the disk, and shows its sentence.
+
+        Args:
+            record: Writes files, and returns a sentence.
+            saved: The history that it writes, which may take long.
+        """
+        if saved is not None and not isinstance(saved, FileStore):
+            steps = fmt.plural(saved.index.num_steps, "step")
+            self.notify(f"Saving the past, {steps} …", timeout=_SAVING_SECONDS, markup=False)
 
         def work() -> None:
+            severity: SeverityLevel = "information"
             try:
-                self._show_notice(record())
+                sentence = record()
             except RecordingError as error:
-                self._show_notice(f"Not recorded: {error}.", severity="error")
+                sentence, severity = f"Not recorded: {error}.", "error"
+            self.call_later(self.clear_notifications)  # the one above
+            self._show_notice(sentence, severity=severity)
             self._refresher.wake()
 
         self.run_worker(work, thread=True)
@@ -586,7 +601,7 @@ class SeqtopApp(BaseApp):
             self.call_later(self.copy_to_clipboard, shared.command)
             return f"Shared as {shared.card.stem}.txt and .svg. Copied: {shared.command}"
 
-        self._record(record)
+        self._record(record, saved=ui.source.history)
 
     def on_unmount(self) -> None:
         """Ends the threads that read the history, and completes the recordings."""

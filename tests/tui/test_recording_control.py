@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_the_past_is_saved_and_shared(folder: Path) -> None:
         pilot.press("R")
         assert "save the past: 41 steps" in screen(app)
         pilot.press("escape", "R", "s")
-        until(pilot, lambda: bool(notices(app)))
+        until(pilot, lambda: "Saved the past" in "".join(notices(app)))
         path = written(folder)
         assert notices(app)[0].startswith(f"Saved the past, 41 steps, to {path} (")
         with FileStore(path) as recording:
@@ -154,6 +155,23 @@ def test_the_past_is_saved_and_shared(folder: Path) -> None:
         assert chosen in path.with_suffix(".svg").read_text()
         pilot.press("q")
     assert app.exit_message == f"Shared: {command}"
+
+
+def test_a_save_that_takes_long_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, write = threading.Event(), os.write
+
+    def write_late(file: int, data: bytes) -> int:
+        disk.wait()
+        return write(file, data)
+
+    monkeypatch.setattr("seqtop.history.file_writer.os.write", write_late)
+    _, _, app = make()
+    with play(app, (120, 30)) as pilot:
+        pilot.press("S")
+        until(pilot, lambda: "Saving the past, 41 steps …" in screen(app))
+        disk.set()
+        until(pilot, lambda: "Shared as" in screen(app))
+        assert len(notices(app)) == 1
 
 
 def test_a_shared_moment_of_a_recording_names_its_file(
