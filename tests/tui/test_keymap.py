@@ -88,7 +88,7 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
             for binding in bindings
         ]
         assert {binding.key: description for binding, description in entries} == bound
-        text = str(help_screen.query_one("#help-content").render())
+        text = " ".join(str(help_screen.query_one("#help-content").render()).split())
         for binding, description in entries:
             assert description, binding
             assert description in text

@@ -3,12 +3,15 @@
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS, arrange
-from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.tui.dialogs.prompts import Dialog, entry
+
+COLUMN = 16
+"""The cells before the meaning of a column."""
+NO_ROOM = "on, but no room:"
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):
@@ -92,14 +95,15 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
             self._option(key, has_room=key in shown) for key in (*self._chosen, *others)
         )
         options.highlighted = highlighted
+        self.fit_to_list()
 
     def _option(self, key: str, *, has_room: bool) -> Option:
         column = FIELDS[key]
         is_chosen = key in self._chosen
         mark = "[x]" if is_chosen else "[ ]"
-        text = Content.assemble(
-            (f"{mark} {column.title:<12}", "bold" if is_chosen else ""),
-            ("on, but no room: " if is_chosen and not has_room else "", "$warning"),
-            (column.help, "dim"),
-        )
+        about = f"{NO_ROOM} {column.help}" if is_chosen and not has_room else column.help
+        style = "bold" if is_chosen else ""
+        text = entry(f"{mark} {column.title}", about, COLUMN, self.list_width, style=style)
+        if about != column.help:
+            text = text.stylize("$warning", COLUMN, COLUMN + len(NO_ROOM))
         return Option(text, id=key)

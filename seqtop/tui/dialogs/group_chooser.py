@@ -4,13 +4,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.groups import HELP, GroupKeyError, name_by
 from seqtop.text.sanitize import safe_line
-from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.tui.dialogs.prompts import Dialog, entry
 
 NOT_GROUPED = ("none", "a row for each sequence")
 
@@ -40,6 +39,7 @@ class GroupChooser(Dialog[str | None]):
             yield Input(
                 self._by if self._by.startswith("re:") else "",
                 placeholder=r"re:/user-(\d+)/  what an expression finds in the id",
+                compact=True,
             )
             yield Label("Enter applies, / types an expression, Esc cancels", classes="dialog-hint")
 
@@ -82,7 +82,7 @@ class GroupChooser(Dialog[str | None]):
 
     def _option(self, key: str, name: str, about: str) -> Option:
         mark = "▸" if key == self._by else " "
-        return Option(Content.assemble((f"{mark} {name:<8}", "bold"), (about, "dim")))
+        return Option(entry(f"{mark} {name}", about, 10, self.list_width))
 
 
 def _words(key: str) -> tuple[str, str]:

@@ -12,9 +12,8 @@ from seqtop.state import not_available
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS, Field
 from seqtop.state.filter import UNITS
 from seqtop.text import format as fmt
-from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.tui.dialogs.prompts import Dialog, entry
 from seqtop.tui.keymap import GROUPS, Notes, group_of
-from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.wire.messages import EngineInfo
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
@@ -93,7 +92,7 @@ class HelpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label("Keys", classes="dialog-title")
+            yield Label("Keys and words", classes="dialog-title")
             search = Input(placeholder="search keys and notes", compact=True, id="help-search")
             search.display = False
             yield search
@@ -162,11 +161,11 @@ class HelpScreen(Dialog[None]):
             ]
             for group, entries in self.entries.items()
         }
-        self.query_one("#help-content", Static).update(self._content(keys))
-        notes = self.query_one("#help-notes", Static)
-        notes.update(self._content(self._notes, notes.content_size.width or _UNWRAPPED))
+        for name, sections in (("#help-content", keys), ("#help-notes", self._notes)):
+            part = self.query_one(name, Static)
+            part.update(self._content(sections, part.content_size.width or _UNWRAPPED))
 
-    def _content(self, sections: Mapping[str, Notes], width: int = _UNWRAPPED) -> Content:
+    def _content(self, sections: Mapping[str, Notes], width: int) -> Content:
         """Returns the entries that contain the wanted text, below the title of their section."""
         column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
         lines: list[Content] = []
@@ -175,12 +174,7 @@ class HelpScreen(Dialog[None]):
             if not matching:
                 continue
             lines.append(Content.styled(title, "bold $primary"))
-            for left, right in matching:
-                first, *others = wrap(right, width - column - 3)
-                lines.append(
-                    Content.assemble((f"  {left:<{column - 1}} ", "bold"), right[slice(*first)])
-                )
-                lines += [Content(" " * (column + 2) + right[slice(*span)]) for span in others]
+            lines += [entry(f"  {left}", right, column + 2, width - 1) for left, right in matching]
             lines.append(Content(""))
         return Content("\n").join(lines)
 

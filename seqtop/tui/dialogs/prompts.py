@@ -8,13 +8,15 @@ from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, Static
+from textual.widgets import Input, Label, OptionList, Static
 
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import FIELDS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line, without_controls
+from seqtop.tui.rendering.wrapped_text import wrap
 
 Answer = TypeVar("Answer")
 
@@ -26,6 +28,45 @@ class Dialog(ModalScreen[Answer]):
         if not self.is_active:
             return AwaitComplete()
         return super().dismiss(result)
+
+    @property
+    def list_width(self) -> int:
+        """The cells of a line of a list in the dialog, beside its scroll bar."""
+        return max(min(_WIDTH, self.app.size.width) - 7, 1)
+
+    def fit_to_list(self) -> None:
+        """Makes the dialog as high as its list, as far as the terminal is."""
+        options = self.query_one(OptionList).options
+        num_lines = sum(str(option.prompt).count("\n") + 1 for option in options)
+        self.query_one(".dialog").styles.max_height = num_lines + _OTHER_LINES
+
+
+_WIDTH = 76
+"""The width of a dialog, unless its styles say otherwise."""
+_OTHER_LINES = 6
+"""The border, the title and the hint, with the margins between."""
+
+
+def entry(term: str, about: str, column: int, width: int, *, style: str = "bold") -> Content:
+    """Returns a term and its meaning, of which each line begins in the same column.
+
+    Args:
+        term: The term.
+        about: Its meaning.
+        column: The cells before the meaning.
+        width: The cells of a line.
+        style: The style of the term.
+    """
+    first, *others = wrap(about, width - column)
+    lines = [Content.assemble((f"{term:<{column}}", style), about[slice(*first)])]
+    lines += [Content(" " * column + about[slice(*span)]) for span in others]
+    return Content("\n").join(lines)
+
+
+def choices(*keys: tuple[str, str]) -> Content:
+    """Returns keys and what they do, a line each."""
+    styled = "bold $footer-key-foreground"
+    return Content("\n").join(Content.assemble((key, styled), f"  {what}") for key, what in keys)
 
 
 class Confirm(Dialog[bool]):
@@ -43,7 +84,7 @@ class Confirm(Dialog[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label(self._question, classes="dialog-title", markup=False)
-            yield Label("y  yes      n  no", classes="dialog-hint")
+            yield Label(choices(("y", "yes"), ("n", "no")))
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
@@ -79,10 +120,6 @@ class BlockPrompt(Dialog[int | None]):
             self.dismiss(int(event.value))
         except ValueError:
             self.query_one("#number-error", Static).update("Type the number of a block.")
-
-
-_OTHER_LINES = 6
-"""The border, the title and the hint, with the margins between."""
 
 
 class ComparisonDialog(Dialog[None]):
@@ -125,7 +162,7 @@ class CopyDialog(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("Copy", classes="dialog-title")
-            yield Label("t  text\nr  request id\nj  row, as JSON")
+            yield Label(choices(("t", "text"), ("r", "request id"), ("j", "row, as JSON")))
             yield Label("Esc cancels", classes="dialog-hint")
 
     def action_take(self, what: str) -> None:
@@ -147,12 +184,12 @@ class RecordDialog(Dialog[str | None]):
 
     def __init__(self, num_steps: int) -> None:
         super().__init__()
-        self._past = f"s  save the past: {fmt.plural(num_steps, 'step')}"
+        self._past = f"save the past: {fmt.plural(num_steps, 'step')}"
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("Record", classes="dialog-title")
-            yield Label(f"{self._past}\nr  record from now on, until R again")
+            yield Label(choices(("s", self._past), ("r", "record from now on, until R again")))
             yield Label("Esc cancels", classes="dialog-hint")
 
     def action_take(self, what: str) -> None:

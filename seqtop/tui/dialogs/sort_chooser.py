@@ -4,13 +4,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import Sort
-from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.tui.dialogs.prompts import Dialog, entry
 
 BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 
@@ -43,13 +42,14 @@ class SortChooser(Dialog[Sort | None]):
                 id="sort-options",
             )
             yield Label(
-                "A letter jumps to a column, Enter applies, Esc cancels; r in the table reverses",
+                "A letter jumps, Enter applies, Esc cancels; r in the table reverses",
                 classes="dialog-hint",
             )
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)
         options.highlighted = options.get_option_index(self._sort.key or "lifecycle")
+        self.fit_to_list()
 
     def on_key(self, event: events.Key) -> None:
         letter = (event.character or "").lower()
@@ -76,5 +76,4 @@ class SortChooser(Dialog[Sort | None]):
 
     def _option(self, key: str, title: str, about: str) -> Option:
         mark = ("▼" if self._sort.descending else "▲") if key == self._sort.key else " "
-        prompt = Content.assemble((f"{mark} {title:<12}", "bold"), (about, "dim"))
-        return Option(prompt, id=key or "lifecycle")
+        return Option(entry(f"{mark} {title}", about, 14, self.list_width), id=key or "lifecycle")

@@ -11,7 +11,14 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.text.sanitize import without_controls
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.dialogs.prompts import BlockPrompt, ComparisonDialog, Confirm, Dialog, copies
+from seqtop.tui.dialogs.prompts import (
+    BlockPrompt,
+    ComparisonDialog,
+    Confirm,
+    Dialog,
+    copies,
+    entry,
+)
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.block_screen import pool
 from tests.support.events import arrival, engine_info, step, update
@@ -30,6 +37,19 @@ def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> Non
         until(pilot, lambda: not isinstance(app.screen, Dialog))
         pilot.pause()
         assert app.is_running
+
+
+@pytest.mark.parametrize("key", ["s", "c", "G", "D", "I", "b", "colon", "semicolon", "n", "x", "R"])
+def test_a_dialog_is_in_the_middle(app: SeqtopApp, key: str) -> None:
+    with play(app) as pilot:
+        pilot.press(key)
+        region = app.screen.query_one(".dialog").region
+        assert abs(region.x - (app.size.width - region.right)) <= 1
+        assert abs(region.y - (app.size.height - region.bottom)) <= 1
+
+
+def test_all_lines_of_a_meaning_begin_in_its_column() -> None:
+    assert entry("Queue", "in the queue", 7, 13).plain == "Queue  in the\n       queue"
 
 
 def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
