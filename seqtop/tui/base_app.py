@@ -47,9 +47,9 @@ class BaseApp(OrderedKeysApp):
         self._problems = problems
         self.animation_level = "none"
         # Textual draws on standard error; a page or a picture has all colours.
-        has_16_colours = self.console.color_system == "standard" and sys.stderr.isatty()
+        color_system = self.console.color_system if sys.stderr.isatty() else None
         for each in (theme.DARK, theme.LIGHT):
-            self.register_theme(theme.of_16_colours(each) if has_16_colours else each)
+            self.register_theme(theme.for_terminal(each, color_system))
         theme.begin_with(self, theme_name or theme.DARK.name)
 
     @property

@@ -11,7 +11,7 @@ from textual.app import App
 from textual.theme import Theme
 
 _DARK_STYLES = {
-    "style-dim": "#8792a0",
+    "style-dim": "#909ba9",
     "style-track": "#3d4855",
     "style-strong": "#f2f5f8",
     "style-title": "#ffffff",
@@ -28,7 +28,7 @@ _DARK_STYLES = {
     "style-prefill-mid": "#4390bf",
     "style-waiting-low": "#a5761a",
     "style-swapped": "#d78fb8",
-    "style-finished": "#8792a0",
+    "style-finished": "#909ba9",
     "style-unheld": "#1f2832",
     "style-unheld-cached": "#2b232d",
     "style-owner-0-fill": "#1d4e45",
@@ -41,7 +41,7 @@ _DARK_STYLES = {
     "style-owner-6-fill": "#3e4161",
     "style-owner-7": "#b9c4cf",
     "style-owner-7-fill": "#474e55",
-    "style-cursor": "#24374a",
+    "style-cursor": "#213446",
     "style-header": "#1a222c",
     "badge-text": "#0b0f14",
     "footer-key-foreground": "#56b4e9",
@@ -63,12 +63,12 @@ _LIGHT_STYLES = {
     "style-strong": "#0e141a",
     "style-title": "#000000",
     "style-delta": "#0a55c4",
-    "style-computed": "#0072b2",
+    "style-computed": "#0067a2",
     "style-cached": "#9c3f74",
     "style-running": "#00735a",
     "style-prefill": "#0069a8",
     "style-waiting": "#8a5a00",
-    "style-preempted": "#b24700",
+    "style-preempted": "#ad4400",
     "style-running-low": "#4fa58f",
     "style-running-mid": "#2a8a72",
     "style-prefill-low": "#5d9fc9",
@@ -88,7 +88,7 @@ _LIGHT_STYLES = {
     "style-owner-6-fill": "#d2d2eb",
     "style-owner-7": "#4a5560",
     "style-owner-7-fill": "#d1d4d7",
-    "style-cursor": "#cfe3f3",
+    "style-cursor": "#d5e6f4",
     "style-header": "#e4e9ee",
     "badge-text": "#ffffff",
     "footer-key-foreground": "#0069a8",
@@ -105,6 +105,7 @@ _LIGHT_STYLES = {
     "scrollbar-corner-color": "#f7f8f9",
 }
 _DARK_STYLES_OF_16 = _DARK_STYLES | {
+    "style-cursor": "#0000aa",
     "style-dim": "#aaaaaa",
     "style-finished": "#aaaaaa",
     "style-delta": "#ffff55",
@@ -154,6 +155,51 @@ _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "style-owner-6-fill": "#5555ff",
     "style-owner-7-fill": "#aaaaaa",
 }
+_DARK_STYLES_OF_256 = _DARK_STYLES | {
+    "style-dim": "#a3a3a3",
+    "style-finished": "#a3a3a3",
+    "style-unheld": "#1c1c1c",
+    "style-unheld-cached": "#303030",
+    "style-owner-0-fill": "#005f00",
+    "style-owner-1-fill": "#005f87",
+    "style-owner-2-fill": "#875f00",
+    "style-owner-3-fill": "#5f005f",
+    "style-owner-4-fill": "#870000",
+    "style-owner-5-fill": "#5f5f00",
+    "style-owner-6-fill": "#5f5faf",
+    "style-owner-7-fill": "#4e4e4e",
+    "style-cursor": "#303030",
+    "style-header": "#1c1c1c",
+    "footer-background": "#1c1c1c",
+    "border-blurred": "#303030",
+    "scrollbar": "#444444",
+    "scrollbar-hover": "#626262",
+}
+_LIGHT_STYLES_OF_256 = _LIGHT_STYLES | {
+    "style-dim": "#585858",
+    "style-finished": "#585858",
+    "style-delta": "#0000af",
+    "style-computed": "#005faf",
+    "style-cached": "#87005f",
+    "style-running": "#005f00",
+    "style-prefill": "#005faf",
+    "style-waiting": "#5f5f00",
+    "style-preempted": "#af0000",
+    "style-swapped": "#87005f",
+    "style-unheld": "#e9e9e9",
+    "style-unheld-cached": "#ffd7ff",
+    "style-owner-0-fill": "#afd7af",
+    "style-owner-1-fill": "#afd7ff",
+    "style-owner-2-fill": "#ffd787",
+    "style-owner-3-fill": "#ffafd7",
+    "style-owner-4-fill": "#ffaf87",
+    "style-owner-5-fill": "#afafff",
+    "style-owner-6-fill": "#d7afff",
+    "style-owner-7-fill": "#c6c6c6",
+    "style-cursor": "#d7d7ff",
+    "style-header": "#e9e9e9",
+    "footer-background": "#e9e9e9",
+}
 
 DARK = Theme(
     name="seqtop-dark",
@@ -177,7 +223,7 @@ LIGHT = Theme(
     accent="#8a5a00",
     success="#00735a",
     warning="#8a5a00",
-    error="#b24700",
+    error="#ad4400",
     foreground="#222b35",
     background="#f7f8f9",
     surface="#eef1f4",
@@ -187,14 +233,23 @@ LIGHT = Theme(
 )
 
 
-def of_16_colours(theme: Theme) -> Theme:
-    """Returns one of the two themes for a terminal with 16 colours, all of them its own.
+def for_terminal(theme: Theme, color_system: str | None) -> Theme:
+    """Returns one of the two themes for a terminal, in colours that it has, if these are few.
 
-    A terminal shows the nearest of its colours, and those that are nearest to the dim fills of the
-    owners of blocks are greys. These are the 16 that rich converts to no others.
+    A terminal shows the nearest of its colours, of which several owners of blocks had one, and the
+    row of the cursor one on which texts are illegible. These are converted as meant.
+
+    Args:
+        theme: The theme.
+        color_system: The colours of the terminal, as rich names them.
     """
-    colours = _DARK_STYLES_OF_16 if theme.dark else _LIGHT_STYLES_OF_16
-    return replace(theme, variables=colours)
+    if color_system == "standard":
+        return replace(theme, variables=_DARK_STYLES_OF_16 if theme.dark else _LIGHT_STYLES_OF_16)
+    if color_system != "256":
+        return theme
+    if theme.dark:
+        return replace(theme, variables=_DARK_STYLES_OF_256)
+    return replace(theme, variables=_LIGHT_STYLES_OF_256, foreground="#262626")
 
 
 def begin_with(app: App[Any], name: str) -> None:

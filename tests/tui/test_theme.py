@@ -18,10 +18,45 @@ def test_other_themes_work(app: SeqtopApp, name: str) -> None:
         assert "req-1" in screen(app)
 
 
-@pytest.mark.parametrize("full", [theme.DARK, theme.LIGHT])
-def test_a_terminal_with_16_colours_tells_the_owners_of_blocks_apart(full: Theme) -> None:
-    variables = theme.of_16_colours(full).variables
+THEMES = [theme.DARK, theme.LIGHT]
+TEXTS = "dim strong title delta computed cached running prefill waiting preempted swapped finished"
+GROUNDS = "header cursor unheld unheld-cached"
+
+
+def luminance(colour: Color) -> float:
+    """The relative luminance of a colour, as WCAG 2.1 defines it."""
+    shares = [part / 255 for part in colour.get_truecolor()]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colours", ["truecolor", "256"])
+@pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
+def test_texts_are_legible_on_all_grounds(full: Theme, colours: str) -> None:
+    """By the contrast that WCAG 2.1 asks for, 4.5 to 1."""
+    shown = theme.for_terminal(full, colours)
+    system = ColorSystem.EIGHT_BIT if colours == "256" else ColorSystem.TRUECOLOR
+
+    def seen(name: str) -> Color:
+        return Color.parse(shown.variables[f"style-{name}"]).downgrade(system)
+
+    grounds = [Color.parse(shown.background or "").downgrade(system), *map(seen, GROUNDS.split())]
+    for name in TEXTS.split():
+        for ground in grounds:
+            darker, lighter = sorted([luminance(seen(name)), luminance(ground)])
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (name, ground)
+
+
+@pytest.mark.parametrize("colours", ["standard", "256"])
+@pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
+def test_terminals_with_few_colours_tell_the_owners_of_blocks_apart(
+    full: Theme, colours: str
+) -> None:
+    system = ColorSystem.EIGHT_BIT if colours == "256" else ColorSystem.STANDARD
+    variables = theme.for_terminal(full, colours).variables
     fills = [Color.parse(variables[f"style-{name}-fill"]) for name in OWNER_STYLES]
-    shown = {fill.downgrade(ColorSystem.STANDARD).number for fill in fills}
-    ground = Color.parse(full.background or "").downgrade(ColorSystem.STANDARD).number
+    shown = {fill.downgrade(system).number for fill in fills}
+    ground = Color.parse(full.background or "").downgrade(system).number
     assert len(shown - {ground}) == len(OWNER_STYLES)
