@@ -17,6 +17,8 @@ from seqtop.tui.ui_state import UiState
 
 _LEAST_BAR = 8
 """The cells of the bar of the KV cache at least."""
+_LEAST_SPARK = 8
+"""The cells of a sparkline at least."""
 _WIDE = 110
 """From this width on, there is room for larger figures, and larger gaps between them."""
 TIME_SECONDS = 5.0
@@ -157,9 +159,15 @@ def throughput(ui: UiState, width: int) -> Line:
         (6, 0, _time(ui)),
     ]
     line = grid(items, width, gap(width))
-    num_seconds = min(max(width - line_width(line) - len("tok/s "), 0), 60)
+    num_seconds = _spark_width(width - line_width(line) - len("tok/s "))
     spark = sparkline(series.sums_by_second("generated", state.time, num_seconds), num_seconds)
-    return (*line, ("tok/s ", "dim"), (spark, "running")) if spark else line
+    # In the colour of the figure: that of what runs is the colour of the badge in the line above.
+    return (*line, ("tok/s ", "dim"), (spark, "delta")) if spark else line
+
+
+def _spark_width(room: int) -> int:
+    """Returns the seconds that a sparkline in `room` cells shows, 0 if these are too few."""
+    return min(room, 60) if room >= _LEAST_SPARK else 0
 
 
 def _rate(figures: Interval | None, name: str) -> str:
@@ -236,7 +244,7 @@ def cache(ui: UiState, width: int) -> Line:
         num_shown = (figures[0] in drawn) + (preempted[-1] in drawn)
         if num_shown > most:
             line, most = drawn, num_shown
-    num_seconds = min(max(width - line_width(line) - len("KV use "), 0), 60)
+    num_seconds = _spark_width(width - line_width(line) - len("KV use "))
     blocks = ui.step_series.gauge_by_second("used", state.time, num_seconds)
     spark = sparkline(blocks, num_seconds, ceiling=float(total))
     return (*line, ("KV use ", "dim"), (spark, "computed")) if spark else line

@@ -8,7 +8,8 @@ from rich.cells import get_character_cell_size
 from seqtop.text.sanitize import is_narrow
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, text_width
 
-SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS = "▁▂▃▄▅▆▇"
+"""Heights of bars. Without `█`, which would touch what is in the line above."""
 ELLIPSIS = "…"
 
 
