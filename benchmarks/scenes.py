@@ -104,10 +104,10 @@ class Crowd:
             updates.append(
                 events.update(
                     number,
-                    new_token_ids=[token],
-                    text_delta=WORDS[token % len(WORDS)],
-                    new_blocks=blocks.get(number, []),
-                    new_logprobs=[-token / 1_024],
+                    tokens=[token],
+                    text=WORDS[token % len(WORDS)],
+                    blocks=blocks.get(number, []),
+                    logprobs=[-token / 1_024],
                 )
             )
         return self._step(groups, updates, len(chosen))
@@ -125,11 +125,11 @@ class Crowd:
                 events.update(
                     number,
                     status=SequenceStatus.FINISHED_STOPPED,
-                    num_computed_tokens=PROMPT_TOKENS + num_tokens,
-                    new_token_ids=[(number + index) % 1_000 for index in range(num_tokens)],
-                    new_logprobs=[-index / 128 for index in range(num_tokens)],
-                    text_delta=" once" * num_tokens,
-                    block_table=[],
+                    computed=PROMPT_TOKENS + num_tokens,
+                    tokens=[(number + index) % 1_000 for index in range(num_tokens)],
+                    logprobs=[-index / 128 for index in range(num_tokens)],
+                    text=" once" * num_tokens,
+                    table=[],
                 )
                 for number in numbers
             ]
@@ -154,11 +154,11 @@ class Crowd:
                 events.update(
                     number,
                     status=SequenceStatus.RUNNING,
-                    num_computed_tokens=PROMPT_TOKENS,
-                    new_token_ids=[number % 1_000],
-                    new_logprobs=[-0.5],
-                    text_delta=" once",
-                    block_table=[number % 8_000] * (PROMPT_TOKENS // 16 + 1),
+                    computed=PROMPT_TOKENS,
+                    tokens=[number % 1_000],
+                    logprobs=[-0.5],
+                    text=" once",
+                    table=[number % 8_000] * (PROMPT_TOKENS // 16 + 1),
                 )
             )
         return self._step(groups, updates, self.size)

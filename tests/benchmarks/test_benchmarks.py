@@ -13,6 +13,8 @@ from benchmarks.figure import Figure, Findings, Growth, Limit, amount
 from benchmarks.machine import Machine
 from benchmarks.report import Row
 from benchmarks.running import ROWS, in_turn
+from benchmarks.scenes import Crowd
+from seqtop.state import EngineState
 
 OF_ANOTHER_SCRIPT = "generation"
 """`engine.py` measures for minutes even in a hurry."""
@@ -33,6 +35,21 @@ def test_a_row_yields_figures_with_a_target_and_a_peer(name: str) -> None:
         assert math.isfinite(figure.value)
         assert figure.value >= 0
         assert figure.measured
+
+
+def test_a_crowd_runs_from_its_arrivals_to_its_ends() -> None:
+    long, short = Crowd(3), Crowd(3)
+    steps = (long.step(range(3)) for _ in range(20))
+    for events, num_tokens in (
+        ((*long.arrivals(), *steps, *long.ends()), 21),
+        ((short.info, *short.short_lives(5)), 5),
+    ):
+        state = EngineState()
+        for event in events:
+            state.apply(event)
+        sequences = state.sequences.values()
+        assert (state.num_finished, state.num_anomalies) == (3, 0)
+        assert [len(sequence.output_token_ids) for sequence in sequences] == [num_tokens] * 3
 
 
 @pytest.mark.release("measures for seconds")
