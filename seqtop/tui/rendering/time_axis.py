@@ -7,7 +7,7 @@ from seqtop.text import format as fmt
 
 SCALES = tuple(round(10 ** (index / 40), 2) for index in range(40))
 """The scales per power of ten. They are so fine that a window that shows everything leaves 6 % of
-its cells blank at most, and so few that it is seldom drawn anew while it grows."""
+its cells blank at most."""
 LEVELS_PER_DOUBLE = 12
 """The zoom levels that make a factor of two."""
 _MIN_LEVEL, _MAX_LEVEL = -160, 240

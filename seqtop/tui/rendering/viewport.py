@@ -19,6 +19,10 @@ _MARGIN = 2
 """Free cells at the right: for the sign of an end, and for the alignment to whole cells."""
 
 
+_LEVELS_PER_GROWTH = 2
+"""The zoom levels by which the scale of a growing window changes: all of it is drawn anew then."""
+
+
 class Extent(NamedTuple):
     """The recorded time, in epoch seconds."""
 
@@ -68,7 +72,10 @@ class Viewport:
             case Mode.RECENT if length > RECENT and not extent.ends:
                 zoom_level = zoom_level_for(RECENT, room)
                 return window_until(extent.last + _MARGIN * scale(zoom_level), zoom_level, width)
-        return window_from(extent.first, zoom_level_for(length, room), width)
+        zoom_level = zoom_level_for(length, room)
+        if not extent.ends:
+            zoom_level += -zoom_level % _LEVELS_PER_GROWTH
+        return window_from(extent.first, zoom_level, width)
 
     def zoom(self, extent: Extent, width: int, by: int) -> None:
         """Halves the visible time `by` times, or doubles it if negative.
