@@ -161,9 +161,13 @@ class HelpScreen(Dialog[None]):
             ]
             for group, entries in self.entries.items()
         }
+        contents = []
         for name, sections in (("#help-content", keys), ("#help-notes", self._notes)):
             part = self.query_one(name, Static)
-            part.update(self._content(sections, part.content_size.width or _UNWRAPPED))
+            contents.append(self._content(sections, part.content_size.width or _UNWRAPPED))
+            part.update(contents[-1])
+        if not any(contents):
+            part.update("Nothing here contains that text; Esc ends the search.")
 
     def _content(self, sections: Mapping[str, Notes], width: int) -> Content:
         """Returns the entries that contain the wanted text, below the title of their section."""

@@ -95,6 +95,8 @@ def test_help_is_searched(app: SeqtopApp) -> None:
         assert "Back to the last preemption" in text
         assert "tokens lost to preemption" in text, "a note"
         assert "Choose and order the columns" not in text
+        pilot.press(*"zz")
+        assert "Nothing here contains that text" in screen(app)
         pilot.press("escape", "slash", *"GO")
         assert "Go to the next pane" in screen(app)
         pilot.press("escape")
