@@ -1,8 +1,9 @@
 """The tour of the demo, on an engine that has not yet done what a stop shows."""
 
 from seqtop.tui.app import SeqtopApp
+from tests.support.block_screen import pool
 from tests.support.piloting import play, selected, until, words
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_a_stop_waits_for_its_moment() -> None:
@@ -28,3 +29,12 @@ def test_a_stop_waits_for_its_moment() -> None:
         pilot.press("N")
         assert "Tour" not in words(app)
         assert "Next stop" not in words(app)
+
+
+def test_the_map_of_a_stop_is_in_sight_in_a_small_terminal() -> None:
+    source = ScriptedSource()
+    scene(source)
+    app = SeqtopApp(source, clock=lambda: 0.0, has_tour=True)
+    with play(app, (80, 24)) as pilot:
+        until(pilot, lambda: "Tour, 1 of 8: A block" in words(app))
+        assert pool(app).size.height >= 3

@@ -290,7 +290,10 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         figure = chart.figure(here, self._ui)
         notes: list[Line] = [((chart.title, "strong"),), (figure,)]
         if height == 1:
-            notes = [((chart.title, "strong"), (" ", PLAIN), figure)]
+            text, style = figure
+            while " " in text and len(f"{chart.title} {text}") >= gutter:  # without its unit
+                text = text.rpartition(" ")[0]
+            notes = [((chart.title, "strong"), (" ", PLAIN), (text, style))]
         elif height > 2 and (top := chart.top(values, self._ui)):
             notes.append(((f"to {top}", "dim"),))
         for number, line in enumerate(chart.draw(values, height, self._ui)):

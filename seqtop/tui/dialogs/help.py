@@ -26,7 +26,7 @@ WORDS = (
     ("budget", "the most tokens of a step (max_num_batched_tokens)"),
     ("paced", "time in which the engine waits on purpose, as the demo does"),
     ("Cached > Prompt", "recomputed: output was in the cache, too"),
-    ("!", "over its objective (--slo)"),
+    ("!", "over its objective (D, or --slo)"),
 )
 FILTER = (
     ("story", "in request id, prompt or output"),

@@ -55,7 +55,7 @@ class BlocksScreen(EngineScreen):
         """The misses were opened, so the history has to be read."""
 
     TAB = TAB
-    STEP_KEYS = ", ."
+    STEP_KEYS = "',' '.'"
     WORDS = (
         ("used", "blocks in the block table of a sequence"),
         ("shared", "blocks in several tables (≡)"),

@@ -16,7 +16,6 @@ _MAX_LINES = 2
 """The lines of one sentence."""
 _TALL = 30
 """The height of the terminal from which on there are both sentences."""
-_KEYS = "  [ ] drop or spike"
 
 
 class Headlines(LineView):
@@ -63,7 +62,7 @@ class Headlines(LineView):
         if before:
             change = before[-1]
             sign = ("▼ ", "alert") if change.direction == "fell" else ("▲ ", "running")
-            lines += _lines(self._sentence(change) + _KEYS, width, (sign,))
+            lines += _lines(self._sentence(change), width, (sign,))
         if not lines or self.app.size.height >= _TALL:
             lines += _lines(compare(ui.step_series, now), width, ())
         self.display = bool(lines)

@@ -21,6 +21,7 @@ class OverviewScreen(ViewportScreen):
     """Charts of throughput, sequences, KV cache, preemptions and time on one time axis."""
 
     TAB = TAB
+    STEP_KEYS = "',' '.'"
     WORDS = (
         ("Decode, Prefill", "tokens generated, and prompt tokens computed, per second"),
         ("KV blocks", "⣿ in block tables, ⡪ only in the prefix cache, blank: free"),

@@ -73,7 +73,7 @@ def test_the_past_shows_the_blocks_of_then() -> None:
         assert "The engine has published no blocks yet." in screen(app)
         pilot.press(*["full_stop"] * 3)
         assert len(pool(app).index.blocks(1)) == 3
-        assert ", . step, space resumes." in words(app)
+        assert "',' '.' step, space resumes." in words(app)
         pilot.press("L")
         pilot.draw()
         assert len(pool(app).index.blocks(1)) == 4

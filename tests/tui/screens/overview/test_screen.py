@@ -135,7 +135,7 @@ def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
     app = an_app()
     with play(app, (120, 30)) as pilot:
         pilot.press(KEY)
-        until(pilot, lambda: "drop or spike" in screen(app))
+        until(pilot, lambda: "Output" in screen(app))
         pilot.press("left_square_bracket", "left_square_bracket")
         assert app.ui.paused
         text = words(app)
