@@ -85,9 +85,12 @@ class Headlines(LineView):
 def _lines(sentence: str, width: int, first: Line) -> list[Line]:
     text = safe_line(sentence)
     room = width - sum(len(part) for part, _ in first)
-    breaks = wrap(text, room)[:_MAX_LINES] if text else []
-    lines: list[Line] = []
-    for start, end in breaks:
-        sign = first if not lines else ((" " * (width - room), PLAIN),)
-        lines.append(((" ", PLAIN), *sign, (text[start:end], PLAIN)))
-    return lines
+    parts = [text[start:end] for start, end in wrap(text, room)] if text else []
+    if len(parts) > _MAX_LINES:
+        last = parts[_MAX_LINES - 1].rstrip()
+        parts[_MAX_LINES - 1 :] = [f"{last if len(last) < room - 1 else last.rpartition(' ')[0]} …"]
+    indent = (" " * (width - room), PLAIN)
+    return [
+        ((" ", PLAIN), *((indent,) if index else first), (part, PLAIN))
+        for index, part in enumerate(parts)
+    ]

@@ -140,6 +140,9 @@ def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
         assert app.ui.paused
         text = words(app)
         assert "step 60: Output fell from 40.0 to 20.0 tok/s: 1.0 tokens a step, 2.0 before" in text
+        pilot.resize_terminal(60, 30)
+        until(pilot, lambda: any(end in screen(app) for end in ("waited (no …", "waited …")))
+        pilot.resize_terminal(120, 30)
         pilot.press("right_square_bracket")
         assert app.ui.state.step > 60
         pilot.press(*["left_square_bracket"] * 9)
