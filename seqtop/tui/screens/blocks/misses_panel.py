@@ -183,7 +183,7 @@ def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
         again = fmt.count(totals.num_again)
         items.append((1, ((again, "strong"), (" missed after preemptions", "dim"))))
     if is_behind:
-        items.append((1, (("reading …", "dim"),)))
+        items.append((0, (("reading …", "dim"),)))  # without it, the figures would be wrong
     return row(items, width, gap=3)
 
 

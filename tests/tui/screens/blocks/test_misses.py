@@ -1,6 +1,9 @@
 """The misses of the prefix cache on the blocks screen, in replay and while they are read."""
 
 import random
+import threading
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import parsing
 from tests.support.cache_runs import CacheRequest, misses_of, run
-from tests.support.piloting import Pilot, play, screen, until, words
+from tests.support.piloting import Pilot, play, rows, screen, until, words
 
 _BEGINNINGS = (
     "Once upon a time there was a little girl who had a red ball and a big dog. ",
@@ -117,3 +120,23 @@ def test_a_fault_of_the_reader_is_shown(app: SeqtopApp, monkeypatch: pytest.Monk
         opened(app, pilot)
         until(pilot, lambda: "stopped by a fault: KeyError: 'a table'" in words(app))
         assert "reading …" not in words(app)
+
+
+def test_totals_of_a_history_that_is_still_read_say_so_in_any_width(
+    app: SeqtopApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, apply, num_steps = threading.Event(), BackgroundMisses.apply, count()
+
+    def slowly(misses: BackgroundMisses, *arguments: Any) -> None:
+        if next(num_steps) == len(PAYLOADS) // 2:
+            goes_on.wait()
+        apply(misses, *arguments)
+
+    monkeypatch.setattr(BackgroundMisses, "apply", slowly)
+    with play(app, (80, 24)) as pilot:
+        pilot.press(":", *"9999", "enter", "2", "m")
+        until(pilot, lambda: "of blocks found" in screen(app))
+        (totals,) = (line for line in rows(app) if "of blocks found" in line)
+        assert "reading …" in totals
+        goes_on.set()
+        until(pilot, lambda: "reading …" not in screen(app))
