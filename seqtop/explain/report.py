@@ -184,9 +184,9 @@ def outliers_as_text(outliers: Outliers) -> str:
     for title, is_cause in (("possible cause", True), ("result", False)):
         fields = [field for field in outliers.differences if field.is_cause is is_cause]
         if fields:
-            lines.append(f"{title:<22} {'differ':>6}  {'slow':<24} others")
-        lines += [
-            f"{field.title:<22} {fmt.percent(field.distance):>6}  {field.slow:<24} {field.others}"
+            lines.append(f"{'differ':>6}  {'slow':<24} {'others':<24} {title}")
+        lines += [  # names come last, as some are sentences
+            f"{fmt.percent(field.distance):>6}  {field.slow:<24} {field.others:<24} {field.title}"
             for field in fields
         ]
     return "\n".join(map(safe_line, lines))

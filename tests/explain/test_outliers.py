@@ -51,7 +51,7 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
     lines = text.splitlines()
     assert len(lines) == 1 + 5 + 2 + len(outliers.differences)
-    assert lines[6].split() == ["possible", "cause", "differ", "slow", "others"]
+    assert lines[6].split() == ["differ", "slow", "others", "possible", "cause"]
 
 
 def test_objectives_mark_slow_requests() -> None:
