@@ -5,6 +5,7 @@ This module uses the engine's command line only, so that the inspector never imp
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,7 +80,11 @@ class DemoEngine:
         with self._log.open("wb") as log:
             # The engine ends when its standard input closes, however this process ends.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # its address, which is no reason for its end
+                stderr=log,
+                start_new_session=True,
             )
         self._started = time.monotonic()
         return self
@@ -100,9 +105,15 @@ class DemoEngine:
         return time.monotonic() - self._started
 
     def failure(self) -> str | None:
-        """Returns the last line of the engine's log if the engine has ended, else `None`."""
-        if self._process.poll() is None:
+        """Returns the reason if the engine has ended, else `None`.
+
+        It is the signal that killed the engine, or else the last line of its errors.
+        """
+        status = self._process.poll()
+        if status is None:
             return None
+        if status < 0:
+            return f"the bundled engine was ended by signal {-status} ({signal.strsignal(-status)})"
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else f"exit status {self._process.returncode}"
+        last = lines[-1] if lines else f"exit status {status}"
         return f"the bundled engine ended: {last.removeprefix('engine-stub: ')}"

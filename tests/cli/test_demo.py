@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from seqtop.demo import DemoEngine
 from seqtop.process import paths
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.terminal import Terminal
@@ -69,6 +70,15 @@ def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_s
     last = demo.output.decode().splitlines()[-1].rpartition("\x1b[?1006l")[2]
     assert last == ("seqtop: the bundled engine ended: there is no model directory /nonexistent")
     assert b"Traceback" not in demo.output
+
+
+def test_an_engine_that_is_killed_has_the_signal_for_a_reason() -> None:
+    with DemoEngine(model=None, device="cpu", pace=1.0) as engine:
+        assert engine.failure() is None
+        (child,) = (own for own in psutil.Process().children() if engine.endpoint in own.cmdline())
+        child.kill()
+        wait_until(lambda: engine.failure() is not None)
+        assert engine.failure() == "the bundled engine was ended by signal 9 (Killed)"
 
 
 def test_demo_without_a_terminal_starts_no_engine() -> None:
