@@ -65,6 +65,7 @@ _SAVING_SECONDS = 3_600.0
 NOT_HERE = {
     "filter": "Nothing to filter here: press 1, then / filters the sequences and the timeline.",
     "sort": "This screen has one order: press 1, then s sorts the sequences.",
+    "table": "That is about the table of sequences: press 1, then this key again.",
 }
 """Sentences on the keys of the table of sequences, pressed on another screen."""
 
@@ -145,6 +146,9 @@ class SeqtopApp(BaseApp):
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
         unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
+        unlisted(
+            "c,f2,t,f5,Q,i,y", "not_here('table')", "Keys of the sequences", "find.table-there"
+        ),
         Binding("N", "next_stop", "Next stop", id="screen.tour", tooltip="Next stop of the tour"),
         Binding("R", "record", "Record, or save the past", show=False, id="engine.record"),
         Binding(
