@@ -2,8 +2,10 @@
 
 The series has a row for the start and the end of each step. Its columns are sums from the first
 row on, so the amount in any interval is the difference of two values. Between two rows a sum grows
-linearly: the tokens of a long step are spread over its duration. When there are too many rows, the
-older half loses every second one: its sums stay exact, and only its resolution falls.
+linearly: the tokens of a step are spread over its duration and over the time since the step before,
+unless nothing ran then. So the rates of a steady engine are steady, whatever interval one asks for.
+When there are too many rows, the older half loses every second one: its sums stay exact, and only
+its resolution falls.
 """
 
 from __future__ import annotations
@@ -218,14 +220,6 @@ class StepSeries:
         begin = min(step.start_time, end) if math.isfinite(step.start_time) else end
         begin = max(begin, before) if self._times else begin
         follows = self._last_step is not None and step.step == self._last_step + 1
-        if follows:
-            if begin > before:
-                was_idle = not self._had_work
-                self._append(begin, gap_parts(begin - before, step.stats, was_idle=was_idle))
-        else:
-            if self._times:
-                self._append(before, {}, _UNKNOWN)
-            self._append(begin, {}, _UNKNOWN)
         stats = step.stats
         sums: dict[str, float] = {
             "steps": 1.0,
@@ -233,6 +227,19 @@ class StepSeries:
             "prefill": _amount(stats.num_prefill_tokens),
             "decode": _amount(stats.num_decode_tokens),
         }
+        if follows:
+            if begin > before:
+                was_idle = not self._had_work
+                gap: dict[str, float] = gap_parts(begin - before, stats, was_idle=was_idle)
+                if not was_idle:  # its tokens took the time since the step before
+                    share = (begin - before) / (end - before)
+                    gap.update({name: amount * share for name, amount in sums.items()})
+                    sums = {name: amount * (1.0 - share) for name, amount in sums.items()}
+                self._append(begin, gap)
+        else:
+            if self._times:
+                self._append(before, {}, _UNKNOWN)
+            self._append(begin, {}, _UNKNOWN)
         duration = step.time - step.start_time
         parts = time_parts(stats, duration if math.isfinite(duration) else 0.0)
         # Steps may overlap: then each has the time in which it was the last one.

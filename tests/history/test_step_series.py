@@ -71,6 +71,17 @@ def test_a_long_step_spreads_its_tokens() -> None:
     assert series.before(START + 99.0, 4.0).rate("prefill") == pytest.approx(100.0)
 
 
+def test_a_step_spreads_its_tokens_from_the_step_before_unless_nothing_ran() -> None:
+    paced = [a_step(n, n, n + 0.2, num_decode_tokens=8) for n in range(9)]
+    ended = a_step(9, 9.0, 9.2, num_running=0, num_decode_tokens=8)
+    series = read(stored(*paced, ended, a_step(10, 12.0, 12.2, num_decode_tokens=8)))
+    for start in (0.2, 0.5, 1.13, 7.9):
+        rate = series.between(START + start, START + start + 0.6).rate("decode")
+        assert rate == pytest.approx(8.0), start
+    assert series.between(START + 9.2, START + 12.0).rate("decode") == 0.0
+    assert series.between(START, START + 12.2).sums["decode"] == pytest.approx(88.0)
+
+
 def test_any_division_of_the_time_has_the_same_totals() -> None:
     store = MemoryStore()
     script = encoded(4, 60, num_blocks=24)
@@ -175,8 +186,8 @@ def test_figures_by_second() -> None:
     series = read(stored(*(a_step(n, n, n + 0.5, num_used_blocks=n) for n in range(6))))
     assert series.sums_by_second("decode", START + 4.2, 3) == [1.0, 1.0, 1.0]
     assert series.gauge_by_second("used", START + 4.2, 3) == [1.0, 2.0, 3.0]
-    assert series.sums_by_second("steps", START + 2.0, 60) == [1.0, 1.0]
-    assert series.sums_by_second("steps", START + 8.0, 3) == [1.0, 0.0, 0.0], "it is idle"
+    assert series.sums_by_second("steps", START + 2.0, 60) == [1.5, 1.0]
+    assert series.sums_by_second("steps", START + 8.0, 3) == [0.5, 0.0, 0.0], "it is idle"
     assert series.sums_by_second("steps", math.nan, 3) == []
     assert StepSeries(MemoryStore()).gauge_by_second("used", START, 3) == []
 
@@ -188,13 +199,13 @@ def test_last_second() -> None:
     assert not series.update()
     assert series.last_second(START + 799.0) is None, "it has not been read"
     assert series.update()
-    for time, num_steps in ((2.0, 1.0), (2.25, 1.0), (800.0, 1.0), (801.0, 0.0)):
+    for time, num_steps in ((2.0, 1.0), (2.25, 1.0), (800.0, 0.5), (801.0, 0.0)):
         figures = series.last_second(START + time)
         assert figures is not None
         assert figures.rate("steps") == pytest.approx(num_steps), time
     begun = series.last_second(START + 0.9)
     assert begun is not None
-    assert begun.rate("steps") == pytest.approx(1 / 0.9), "of the time so far"
+    assert begun.rate("steps") == pytest.approx(1.4 / 0.9), "of the time so far"
     assert series.last_second(START + 0.2) is None
     assert series.last_second(math.nan) is None
 

@@ -79,18 +79,10 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
         assert rows.window == whole
 
 
-@pytest.mark.parametrize("replayed", [False, True], ids=["live", "replayed"])
-def test_opened_while_held_it_has_the_scale_it_has_when_live(
-    app: SeqtopApp, replayed: bool
-) -> None:
-    history = app.ui.source.history
+def test_opened_while_held_it_has_the_scale_it_has_when_live(app: SeqtopApp) -> None:
     scales: list[float] = []
-
     for keys in ("", "p", "0 right right"):
-        if replayed and keys:
-            app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
-            keys = f"L {keys}"
-        elif keys:
+        if keys:
             app = SeqtopApp(scene(ScriptedSource(), hostile="?").source, clock=lambda: 0.0)
         with play(app, (100, 40)) as pilot:
             pilot.press(*keys.split())
