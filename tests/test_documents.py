@@ -26,6 +26,7 @@ from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
 from seqtop.state.wait_causes import BEHIND, CAUSES, OUTSIDE_STEPS
 from seqtop.tui.rendering import cell_map, owner_marks
+from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
@@ -93,7 +94,9 @@ def test_the_cells_of_the_block_map() -> None:
 
 def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     page = read("docs/kv-events.md")
-    for _, glyph, words in re.findall(r"((\S) (.+?))(?:  |$)", text_of(cells.legend(200)).strip()):
+    for _, glyph, words in re.findall(
+        r"((\S) (.+?))(?:  |$)", text_of(cells.legend(200, BlockGrid((), 10))).strip()
+    ):
         assert words in page or words == "prefix tree", words
         assert glyph == "A" or f"| `{glyph}` |" in page
     assert "| `■` |" in page

@@ -24,14 +24,19 @@ class KvBlockMap(CellMap[int]):
     def __init__(self, ui: KvUiState) -> None:
         super().__init__(ui.lock)
         self._ui = ui
-        self._grid = BlockGrid((), 10)
+        self.block_grid = BlockGrid((), 10)
+        """The grid of the last frame."""
         self._path: set[Key] = set()
 
     @property
     def cursor(self) -> int | None:
         """The number of the cell under the cursor; `None` if it is not in the last frame."""
         cursor = self._ui.cursor
-        return None if cursor is None else self._grid.block(*cursor)
+        return None if cursor is None else self.block_grid.block(*cursor)
+
+    @property
+    def cell_size(self) -> tuple[int, int]:
+        return self.block_grid.width, self.block_grid.lines
 
     def show(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
@@ -42,16 +47,18 @@ class KvBlockMap(CellMap[int]):
             set() if block is None else {cached.key for cached in self._ui.cache.path(block)}
         )
         width, height = max(self.text_width - 1, 1), self.size.height
-        self._grid = cells.grid(self._ui.cache.tiers, width, height)
-        self.set_height(self._grid.height)
+        self.block_grid = cells.grid(self._ui.cache.tiers, width, height)
+        self.set_height(self.block_grid.height)
         top = self.scroll_offset.y
         visible = range(top, top + height)
-        self._ui.marks.arrange(cells.trees(self._grid, self._ui.cache, y) for y in visible)
+        self._ui.marks.arrange(cells.trees(self.block_grid, self._ui.cache, y) for y in visible)
         self.refresh_changed()
 
     def go_to(self, key: int) -> None:
         with self._ui.lock:
-            pool, self._ui.cell = self._grid.pool_of(max(0, min(key, self._grid.num_blocks - 1)))
+            pool, self._ui.cell = self.block_grid.pool_of(
+                max(0, min(key, self.block_grid.num_blocks - 1))
+            )
             self._ui.medium = pool.name
             self.show()
             self.reveal()
@@ -67,18 +74,18 @@ class KvBlockMap(CellMap[int]):
             self.go_to(cursor + by)
 
     def action_end(self, direction: int) -> None:
-        if self._grid.num_blocks:
-            self.go_to(0 if direction < 0 else self._grid.num_blocks - 1)
+        if self.block_grid.num_blocks:
+            self.go_to(0 if direction < 0 else self.block_grid.num_blocks - 1)
 
     def _position(self, key: int) -> tuple[int, int]:
-        return self._grid.line(key), self._grid.column(key)
+        return self.block_grid.line(key), self.block_grid.column(key)
 
     def _key_at(self, x: int, y: int) -> int | None:
-        cell = self._grid.cell_at(x, y)
+        cell = self.block_grid.cell_at(x, y)
         return None if cell is None else cell.start
 
     def _rows_away(self, key: int, lines: int) -> int:
-        return self._grid.moved(key, lines)
+        return self.block_grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
-        return cells.line(self._grid, self._ui.cache, y, self._path, self._ui.marks)
+        return cells.line(self.block_grid, self._ui.cache, y, self._path, self._ui.marks)

@@ -7,25 +7,41 @@ from collections.abc import Sequence
 from seqtop.kv.cache import CachedKvBlock, Key, KvCache, Tier, merged_tree
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
-from seqtop.tui.rendering.cell_map import GROUP, cell_row
-from seqtop.tui.rendering.owner_marks import SELECTED, OwnerMarks
+from seqtop.tui.rendering.block_grid import (
+    BlockGrid,
+    Pool,
+    cell,
+    label_width,
+    with_largest_cells,
+)
+from seqtop.tui.rendering.cell_map import (
+    GROUP,
+    OUTLINED,
+    cell_row,
+    has_room_for_outline,
+)
+from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, OwnerMarks
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 FORK = ("≡", "shared")
 EMPTIED = ("·", "track")
 PATH = SELECTED
 UNNAMED = "unknown tier"
+MAX_PITCH = 32
+"""The most columns of a cell, with the gap after it."""
+LEAST_ROOM = 6
+"""The columns in a cell from which on it shows the block's token ids."""
 
 
 def grid(tiers: dict[str, Tier], width: int, height: int) -> BlockGrid:
-    """Returns the grid of all tiers in `width` columns, with gaps if that fits into `height`."""
+    """Returns the grid of all tiers in `width` columns, with the largest cells that fit.
+
+    If not all cells fit into `height` lines, they have one column.
+    """
     pools = tuple(Pool(medium, len(tier.cells)) for medium, tier in tiers.items())
-    room = width - label_width(pools) + 1
-    wide, narrow = (
-        BlockGrid(pools, max(room // (GROUP * pitch + 1), 1) * GROUP, pitch) for pitch in (2, 1)
-    )
-    return wide if wide.height <= height else narrow
+    room = max(width - label_width(pools) + 1, GROUP + 1)
+    narrow = BlockGrid(pools, room // (GROUP + 1) * GROUP)
+    return with_largest_cells(pools, width, height, MAX_PITCH) or narrow
 
 
 def mark(
@@ -73,10 +89,51 @@ def line(grid: BlockGrid, cache: KvCache, y: int, path: set[Key], marks: OwnerMa
     pool, first = grid.pool_of(cells.start)
     if pool.name not in cache.tiers:
         return ()
-    space = " " * (grid.pitch - 1)
-    signs = (mark(cache, block, path, marks) for block in _blocks(grid, cache, y))
-    label = f"{first:>{grid.label - 1}} "
-    return cell_row(label, (((sign + space, style),) for sign, style in signs))
+    sub_line = y - grid.line(cells.start)
+    label = f"{first if sub_line == 0 else '':>{grid.label - 1}} "
+    if grid.width == 1:
+        return cell_row(
+            label, [(mark(cache, block, path, marks),) for block in _blocks(grid, cache, y)]
+        )
+    return cell_row(
+        label,
+        [
+            _cell(grid, cache, block, number, sub_line, path, marks)
+            for number, block in enumerate(_blocks(grid, cache, y), first)
+        ],
+    )
+
+
+def _cell(
+    grid: BlockGrid,
+    cache: KvCache,
+    block: CachedKvBlock | None,
+    number: int,
+    sub_line: int,
+    path: set[Key],
+    marks: OwnerMarks,
+) -> Line:
+    """Returns a line of the cell of a block, with the gap after it."""
+    if block is None:
+        return cell((EMPTIED[0], "unheld"), 1.0, number, grid, sub_line)
+    letter, style = marks.mark(merged_tree(block.tree).serial)
+    has_outlines = has_room_for_outline(grid.width, grid.lines)
+    is_chosen = block.key in path
+    sign = (FORK[0] if cache.num_children(block.key) > 1 else letter, style)
+    room, text = grid.width - 2, ""
+    if room >= LEAST_ROOM and 0 < sub_line < grid.lines - 1:
+        ids = " ".join(map(str, block.token_ids or ()))
+        text = f" {ids[(sub_line - 1) * room : sub_line * room]}"
+    return cell(
+        PATH if is_chosen and not has_outlines else sign,
+        1.0,
+        number,
+        grid,
+        sub_line,
+        text=text,
+        own=style,
+        is_outlined=is_chosen and has_outlines,
+    )
 
 
 def title(medium: str, tier: Tier) -> Line:
@@ -88,12 +145,13 @@ def title(medium: str, tier: Tier) -> Line:
     )
 
 
-def legend(width: int) -> Line:
-    """Returns the meanings of the signs."""
+def legend(width: int, grid: BlockGrid) -> Line:
+    """Returns the meanings of the signs in the cells of a grid."""
+    is_outlined = has_room_for_outline(grid.width, grid.lines)
     signs: Sequence[tuple[int, StyledText, str]] = (
-        (0, ("A", "running"), "prefix tree"),
-        (0, PATH, "chosen prefix"),
-        (1, FORK, "continued in several ways"),
+        (0, ("A", OWNER_STYLES[0]), "prefix tree"),
+        (0, OUTLINED if is_outlined else PATH, "chosen prefix"),
+        (1, (FORK[0], OWNER_STYLES[0]), "continued in several ways"),
         (2, EMPTIED, "emptied"),
     )
     return row(

@@ -107,7 +107,7 @@ class KvBlocksScreen(KvScreen):
     def update(self) -> None:
         self._map.show()
         width = max(self._legend.size.width - 2, 1)
-        self._legend.set_lines([((" ", ""), *cells.legend(width))])
+        self._legend.set_lines([((" ", ""), *cells.legend(width, self._map.block_grid))])
         if self._facts.size:
             size = self._facts.text_width, self._facts.size.height
             self._facts.set_lines(facts(self.ui, *size))

@@ -21,11 +21,14 @@ def test_neighbours_of_different_trees_differ_in_colour() -> None:
                 assert marks.mark(one)[1] != marks.mark(other)[1]
 
 
-@pytest.mark.parametrize(("size", "pitch"), [((160, 50), 2), ((80, 24), 2), ((80, 8), 1)])
-def test_cells_have_gaps_if_all_are_visible(size: tuple[int, int], pitch: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "pitch", "lines"),
+    [((400, 90), 19, 8), ((160, 50), 15, 2), ((80, 24), 7, 1), ((80, 4), 1, 1)],
+)
+def test_cells_are_as_large_as_fits(size: tuple[int, int], pitch: int, lines: int) -> None:
     source = ScriptedKvSource()
     scene(source)
     drawn = grid(source.cache.tiers, *size)
     assert [(pool.name, pool.size) for pool in drawn.pools] == [("GPU", 126), ("CPU", 55)]
-    assert drawn.pitch == pitch
+    assert (drawn.pitch, drawn.lines) == (pitch, lines)
     assert drawn.column(drawn.blocks(1)[-1]) < size[0]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from seqtop.tui.rendering.cell_map import GROUP
+from seqtop.tui.rendering.cell_map import EDGE, GROUP, OUTLINE, outlined
+from seqtop.tui.rendering.owner_marks import OWNER_STYLES
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+
+PATTERN = "▚"
+"""The last line of a large cell whose owner has the style of a neighbour, in place of `EDGE`."""
 
 
 class Pool(NamedTuple):
@@ -151,3 +156,79 @@ class BlockGrid(NamedTuple):
 def label_width(pools: tuple[Pool, ...]) -> int:
     """Returns the columns before the cells: for the largest number in a pool, and a gap."""
     return len(str(max([1, *(pool.size for pool in pools)]) - 1)) + 2
+
+
+def with_largest_cells(
+    pools: tuple[Pool, ...], width: int, height: int, max_pitch: int
+) -> BlockGrid | None:
+    """Returns the grid of `pools` with the largest cells with which it fits.
+
+    Args:
+        pools: The pools.
+        width: The columns for the grid.
+        height: Its lines.
+        max_pitch: The most columns of a cell, with the gap after it.
+
+    Returns:
+        The grid; `None` if the pools do not fit.
+    """
+    room = max(width - label_width(pools) + 1, GROUP + 1)
+    num_titles = sum(pool.has_title and pool.size > 0 for pool in pools)
+    best: BlockGrid | None = None
+    for groups in range(1, room // (GROUP + 1) + 1):
+        pitch = min((room // groups - 1) // GROUP, max_pitch)
+        flat = BlockGrid(pools, groups * GROUP, pitch)
+        rows = max(flat.height - num_titles, 1)
+        # The characters of a terminal are about twice as high as wide: no cell is upright.
+        lines = min((height - num_titles) // rows, max(pitch * 2 // 3, 1))
+        if lines > 0 and (best is None or pitch * lines > best.pitch * best.lines):
+            best = flat._replace(lines=lines)
+    return best
+
+
+def cell(
+    sign: StyledText,
+    fill: float,
+    number: int,
+    grid: BlockGrid,
+    sub_line: int,
+    *,
+    text: str = "",
+    own: str = "",
+    is_outlined: bool = False,
+    has_pattern: bool = False,
+) -> Line:
+    """Returns a line of a block's cell, with the gap after it.
+
+    Args:
+        sign: The sign and the style of the block.
+        fill: The share of its slots that are filled; that share of the cell has its colour.
+        number: The number of the block, which wide cells show.
+        grid: The grid, with the size of a cell.
+        sub_line: The number of the line in the cell.
+        text: The text of the line, if it is not the first or the last one.
+        own: The style of the selected sequence, whose blocks stand out from the others.
+        is_outlined: Whether the outermost columns and lines of the cell are an outline.
+        has_pattern: Whether its last line tells it apart from a neighbour of the same style.
+    """
+    glyph, style = sign
+    body = f"{style}-fill" if style in OWNER_STYLES else style
+    if style.startswith("selected"):
+        body = own or style
+    width, gap = grid.width, " " * (grid.pitch - grid.width)
+    filled = width if fill >= 1 else max(round(width * fill), 1)
+    if grid.lines > 1 and sub_line == grid.lines - 1:
+        edge = PATTERN if has_pattern else EDGE
+        parts = [(edge * filled, f"{body}-edge"), (EDGE * (width - filled), "unheld-edge")]
+    elif sub_line > 0:
+        text = f"{text:<{width}}"
+        parts = [(text[:filled], body), (text[filled:], "unheld")]
+    else:
+        digits = grid.label - 2
+        text = f" {number}" if width >= digits + 3 else ""
+        text = f"{text:<{width - 1}}"
+        parts = [(glyph, style), (text[: filled - 1], body), (text[filled - 1 :], "unheld")]
+    line = tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
+    if is_outlined:
+        return outlined(line, 0, width, sub_line, grid.lines, *OUTLINE)
+    return line

@@ -28,6 +28,8 @@ _REVERSED = {"█": "■", "▓": "≡", EDGE: "▄"}
 
 OUTLINE = (("─", "╮", "│", "╰", "╯"), "selected-edge")
 """The sides and corners of an outline, and its style. The upper left corner has the cell's sign."""
+OUTLINED = ("□", "selected-edge")
+"""The sign in a legend for cells with an outline."""
 CURSOR_OUTLINE = (("━", "┓", "┃", "┗", "┛"), "accent")
 
 CellKey = TypeVar("CellKey")

@@ -13,14 +13,18 @@ from seqtop.state.block_index import BlockIndex, has_positions
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import is_narrow, safe_text
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.block_grid import BlockGrid, Pool, label_width
+from seqtop.tui.rendering.block_grid import (
+    BlockGrid,
+    Pool,
+    cell,
+    label_width,
+    with_largest_cells,
+)
 from seqtop.tui.rendering.cell_map import (
-    EDGE,
     GROUP,
-    OUTLINE,
+    OUTLINED,
     cell_row,
     has_room_for_outline,
-    outlined,
 )
 from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, OwnerMarks
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
@@ -45,10 +49,6 @@ LEAST_ROOM = 6
 """The columns in a cell from which on it shows the block's text."""
 MAX_TEXTS = 4_000
 """The texts of blocks that are kept."""
-PATTERN = "▚"
-"""The last line of a large cell whose owner has the style of a neighbour, in place of `EDGE`."""
-OUTLINED = ("□", "selected-edge")
-"""The sign in the legend for cells with an outline."""
 SHADES = "░▒▓█"
 """Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
 
@@ -68,16 +68,7 @@ def grid(
     """
     pools = pools_of(num_device, num_host)
     room = max(width - label_width(pools) + 1, GROUP + 1)
-    best = None
-    for groups in range(1, room // (GROUP + 1) + 1):
-        pitch = min((room // groups - 1) // GROUP, MAX_PITCH)
-        flat = BlockGrid(pools, groups * GROUP, pitch)
-        has_host = num_host > 0
-        rows = max(flat.height - has_host, 1)
-        # The characters of a terminal are about twice as high as wide: no cell is upright.
-        lines = min((height - has_host) // rows, max(pitch * 2 // 3, 1))
-        if lines > 0 and (best is None or pitch * lines > best.pitch * best.lines):
-            best = flat._replace(lines=lines)
+    best = with_largest_cells(pools, width, height, MAX_PITCH)
     if best is not None:
         return best
     condensed = BlockGrid(pools, room // (GROUP + 1) * GROUP)
@@ -248,54 +239,6 @@ def _part(text: str, grid: BlockGrid, sub_line: int) -> str:
         return ""
     part = text[(sub_line - 1) * room : sub_line * room]
     return f" {part}" if is_narrow(part) else ""  # a wide character could be cut by the cursor
-
-
-def cell(
-    sign: StyledText,
-    fill: float,
-    number: int,
-    grid: BlockGrid,
-    sub_line: int,
-    *,
-    text: str = "",
-    own: str = "",
-    is_outlined: bool = False,
-    has_pattern: bool = False,
-) -> Line:
-    """Returns a line of a block's cell, with the gap after it.
-
-    Args:
-        sign: The sign and the style of the block.
-        fill: The share of its slots that are filled; that share of the cell has its colour.
-        number: The number of the block, which wide cells show.
-        grid: The grid, with the size of a cell.
-        sub_line: The number of the line in the cell.
-        text: The text of the line, if it is not the first or the last one.
-        own: The style of the selected sequence, whose blocks stand out from the others.
-        is_outlined: Whether the outermost columns and lines of the cell are an outline.
-        has_pattern: Whether its last line tells it apart from a neighbour of the same style.
-    """
-    glyph, style = sign
-    body = f"{style}-fill" if style in OWNER_STYLES else style
-    if style.startswith("selected"):
-        body = own or style
-    width, gap = grid.width, " " * (grid.pitch - grid.width)
-    filled = width if fill >= 1 else max(round(width * fill), 1)
-    if grid.lines > 1 and sub_line == grid.lines - 1:
-        edge = PATTERN if has_pattern else EDGE
-        parts = [(edge * filled, f"{body}-edge"), (EDGE * (width - filled), "unheld-edge")]
-    elif sub_line > 0:
-        text = f"{text:<{width}}"
-        parts = [(text[:filled], body), (text[filled:], "unheld")]
-    else:
-        digits = grid.label - 2
-        text = f" {number}" if width >= digits + 3 else ""
-        text = f"{text:<{width - 1}}"
-        parts = [(glyph, style), (text[: filled - 1], body), (text[filled - 1 :], "unheld")]
-    line = tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
-    if is_outlined:
-        return outlined(line, 0, width, sub_line, grid.lines, *OUTLINE)
-    return line
 
 
 def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:

@@ -5,9 +5,10 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.block_grid import cell
 from seqtop.tui.rendering.owner_marks import OwnerMarks, owner_mark
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.blocks.cells import FREE, BlockTexts, cell, condensed_mark, grid
+from seqtop.tui.screens.blocks.cells import FREE, BlockTexts, condensed_mark, grid
 from tests.support.block_screen import pool, sequence
 from tests.support.piloting import play, screen, words
 from tests.support.scripted import Script, ScriptedSource, scene
