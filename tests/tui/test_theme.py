@@ -32,6 +32,12 @@ def luminance(colour: Color) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def contrast(one: Color, other: Color) -> float:
+    """The ratio of their luminances, as WCAG 2.1 defines it."""
+    darker, lighter = sorted([luminance(one), luminance(other)])
+    return (lighter + 0.05) / (darker + 0.05)
+
+
 @pytest.mark.parametrize("colours", ["truecolor", "256"])
 @pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
 def test_texts_are_legible_on_all_grounds(full: Theme, colours: str) -> None:
@@ -45,8 +51,7 @@ def test_texts_are_legible_on_all_grounds(full: Theme, colours: str) -> None:
     grounds = [Color.parse(shown.background or "").downgrade(system), *map(seen, GROUNDS.split())]
     for name in TEXTS.split():
         for ground in grounds:
-            darker, lighter = sorted([luminance(seen(name)), luminance(ground)])
-            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (name, ground)
+            assert contrast(seen(name), ground) >= 4.5, (name, ground)
 
 
 @pytest.mark.parametrize("colours", ["standard", "256"])
@@ -60,3 +65,6 @@ def test_terminals_with_few_colours_tell_the_owners_of_blocks_apart(
     shown = {fill.downgrade(system).number for fill in fills}
     ground = Color.parse(full.background or "").downgrade(system).number
     assert len(shown - {ground}) == len(OWNER_STYLES)
+    for name, fill in zip(OWNER_STYLES, fills, strict=True):
+        text = variables.get(f"style-{name}-text", variables["style-strong"])
+        assert contrast(Color.parse(text), fill) >= 3.5
