@@ -333,6 +333,8 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             group_by(self.ui, key)
             self.ui.cursor.set_by_user = False  # to the first row
+        if key:
+            self.notify("Enter unfolds a group, Esc ends the groups.", timeout=4, markup=False)
         self._table.titles.refresh_changed()
         self.show_all()
 

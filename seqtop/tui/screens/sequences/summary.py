@@ -89,9 +89,9 @@ class Summary(LineView):
         breaks = wrap(sentence, width)
         ends = [""] * len(breaks)
         if len(breaks) > most:  # the end of the sentence is cut off
-            start, end = wrap(sentence, width - 2, breaks[most - 1][0])[0]
-            breaks[most - 1 :] = [(start, start + len(sentence[start:end].rstrip()))]
+            breaks[most - 1 :] = wrap(sentence, width - 2, breaks[most - 1][0])[:1]
             ends[most - 1 :] = [" …"]
+        breaks = [(start, start + len(sentence[start:end].rstrip())) for start, end in breaks]
         height = 1 + len(breaks) + self.gutter.height
         if self._height != height:
             self.styles.height = self._height = height

@@ -152,6 +152,7 @@ def test_a_group_shows_who_holds_its_blocks(size: tuple[int, int]) -> None:
     with play(app, size) as pilot:
         assert "Most blocks" not in screen(app)
         pilot.press("G", "enter")
+        assert "Enter unfolds a group, Esc ends the groups." in screen(app)
         assert "Most blocks" in screen(app)
         first = words(app).split("Most blocks")[1].split()
         names = [word for word in first if word.startswith("chat-")]
