@@ -31,8 +31,6 @@ _DARK_STYLES = {
     "style-finished": "#909ba9",
     "style-unheld": "#1f2832",
     "style-unheld-cached": "#2b232d",
-    "style-owner-0-text": "#f2f5f8",
-    "style-owner-1-text": "#f2f5f8",
     "style-owner-0-fill": "#1d4e45",
     "style-owner-1-fill": "#27495e",
     "style-owner-2-fill": "#554213",
@@ -58,6 +56,8 @@ _DARK_STYLES = {
     "scrollbar-background-hover": "#11161c",
     "scrollbar-background-active": "#11161c",
     "scrollbar-corner-color": "#11161c",
+    "style-owner-0-text": "#f2f5f8",
+    "style-owner-1-text": "#f2f5f8",
 }
 _LIGHT_STYLES = {
     "style-dim": "#5b6672",
