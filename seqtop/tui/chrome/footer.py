@@ -50,7 +50,7 @@ class KeyFooter(Footer):
         """Shows a text at the right."""
         if text != self._text:
             self._text = text
-            for static in self.query("#footer-text").results(Static):
+            for static in self.query(".footer-text").results(Static):
                 static.update(self._shown_text, layout=False)
 
     @property
@@ -75,7 +75,9 @@ class KeyFooter(Footer):
         yield from keys
         self._room = self._width - sum(map(_cells, keys))
         if keys:
-            static = Static(self._shown_text, id="footer-text", markup=False)
+            # No id: a former one may still be there, since Textual does not wait for a widget whose
+            # task has not begun, and two of one id end the app.
+            static = Static(self._shown_text, classes="footer-text", markup=False)
             static.styles.width = max(self._room, 0)  # fixed, so that no text changes the layout
             yield static
 
