@@ -75,7 +75,8 @@ def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_s
 def test_an_engine_that_is_killed_has_the_signal_for_a_reason() -> None:
     with DemoEngine(model=None, device="cpu", pace=1.0) as engine:
         assert engine.failure() is None
-        (child,) = (own for own in psutil.Process().children() if engine.endpoint in own.cmdline())
+        running = psutil.process_iter(["cmdline"])
+        (child,) = (one for one in running if engine.endpoint in (one.info["cmdline"] or ()))
         child.kill()
         wait_until(lambda: engine.failure() is not None)
         assert engine.failure() == "the bundled engine was ended by signal 9 (Killed)"
