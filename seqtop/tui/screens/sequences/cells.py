@@ -279,7 +279,7 @@ def _heat(
     value = column.value(r, s, now)
     if not isinstance(value, float) or value <= limits[0]:
         return ""
-    return "preempted" if value > limits[1] else "waiting"
+    return "very-high" if value > limits[1] else "high"
 
 
 def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:

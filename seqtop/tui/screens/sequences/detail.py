@@ -154,7 +154,9 @@ class Detail(Vertical):
             part.display = index == (
                 active if tabbed else shared if index in _ALTERNATIVES else index
             )
-        self._facts.display = not tabbed or active not in _ALTERNATIVES
+        # In columns there are facts beside the text; the lines of the others need the whole width.
+        has_facts = shared == _TEXT or not self.has_class("-columns")
+        self._facts.display = active not in _ALTERNATIVES if tabbed else has_facts
         with self._ui.lock:
             self.show(EVERYTHING)
 
