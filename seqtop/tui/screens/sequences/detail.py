@@ -96,7 +96,7 @@ class Detail(Vertical):
             yield raw
 
     def show(self, changes: Changes) -> None:
-        """Draws the changes of a changes. Called under the lock of `ui`."""
+        """Draws what has changed. Called under the lock of `ui`."""
         if not self.display:
             return
         before, self._sequence_shown = self._sequence_shown, self._ui.cursor.seq_id

@@ -24,7 +24,8 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText, text_width
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.ui_state import UiState
 
-_WORD = re.compile(r"\bstep (?P<step>[\d,]+\d|\d)|[^\s,;()]+")
+_WORD = re.compile(r"\bstep (?P<step>\d(?:[\d,]{0,18}\d)?)(?![\d,]*\d)|[^\s,;()]+")
+"""A step, or a word. An id of a client may look like a step whose number is too long to be one."""
 
 
 class Link(NamedTuple):

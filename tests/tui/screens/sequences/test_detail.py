@@ -164,6 +164,7 @@ def test_a_group_shows_who_holds_its_blocks(size: tuple[int, int]) -> None:
         pilot.press("escape")
         assert "Most blocks" not in screen(app)
         assert "Tell me a story about a fox." in screen(app)
+        assert ("slots filled" in screen(app)) == (size == (160, 50))  # in a part of its own
 
 
 def test_a_selection_that_is_on_show_is_not_drawn_again(lines: Counter[LineView]) -> None:

@@ -24,6 +24,7 @@ def _click(pilot: Pilot, text: str) -> None:
         ("at step 1,069 to make room for a-3; 50 lost", [(3, 13, 1069, ""), (31, 34, None, "a-3")]),
         ("behind a-3, a.b: and (a-3). step", [(7, 10, None, "a-3"), (12, 15, None, "a.b"),
                                               (22, 25, None, "a-3")]),
+        ("for step 9,999,999,999 and step " + "9" * 5_000, [(4, 22, 9_999_999_999, "")]),
         ("20 steps for xa-3 in footstep 4", []),
     ],
 )  # fmt: skip
