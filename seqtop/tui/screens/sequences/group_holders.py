@@ -1,8 +1,9 @@
 """The sequences of the selected group that hold the most blocks."""
 
 import heapq
+from collections.abc import Sequence, Set
 
-from seqtop.state import SequenceState
+from seqtop.state import EngineState, SequenceState
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -19,54 +20,62 @@ _STATUS, _BLOCKS, _MOST_NAME, _MOST_BAR = 11, 7, 32, 40
 class GroupHolders(DetailPane):
     """A line for each sequence of the selected group that holds blocks, the largest first.
 
-    The sequences change places once a second at most.
+    They are chosen and ordered once a second; their figures follow every change.
     """
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui, id="holders", title="Most blocks")
-        self._shown: tuple[object, ...] = ()
+        self._chosen_for: tuple[object, ...] = ()
+        self._largest: list[int] = []
 
     def update(self) -> None:
         """Draws the lines that look different. Called under the lock of `ui`."""
-        row_id = self._ui.cursor.seq_id
-        position = self._ui.time_travel.position if self._ui.paused else None
-        grouped = self._ui.view.grouped
-        shown = (grouped.by, row_id, self._ui.second, position, self.size)
-        if row_id is not None and self.size and shown != self._shown:
-            self._shown = shown
-            self.set_lines(holder_lines(self._ui, row_id, self.text_width, self.size.height))
+        ui, row_id, height = self._ui, self._ui.cursor.seq_id, self.size.height
+        if row_id is None or not height:
+            return
+        holders = ui.view.grouped.holders(row_id)
+        position = ui.time_travel.position if ui.paused else None
+        chosen_for = (ui.view.grouped.by, row_id, ui.second, position, height)
+        if chosen_for != self._chosen_for:
+            self._chosen_for = chosen_for
+            self._largest = _largest(ui.state, holders, height)
+        shown = [seq_id for seq_id in self._largest if seq_id in holders]
+        lines = holder_lines(ui.state, shown, self.text_width)
+        if not holders:
+            lines = [(("None of its sequences holds blocks.", "dim"),)]
+        elif (more := len(holders) - len(shown)) > 0:
+            lines.append(((f"and {more:,} more", "dim"),))
+        self.set_lines(lines)
 
 
-def holder_lines(ui: UiState, row_id: int, width: int, height: int) -> list[Line]:
-    """Returns a line for each of the largest holders of blocks of the group with a row."""
-    held = {
-        seq_id: _num_blocks(ui.state.sequences[seq_id])
-        for seq_id in ui.view.grouped.holders(row_id)
-    }
-    largest = heapq.nsmallest(height, held, key=lambda seq_id: (-held[seq_id], seq_id))
-    if not largest:
-        return [(("None of its sequences holds blocks.", "dim"),)]
-    if len(held) > height:
-        del largest[max(height - 1, 0) :]
+def _largest(state: EngineState, holders: Set[int], height: int) -> list[int]:
+    """Returns those with the most blocks, as many as there is room for in `height` lines."""
+    most = height if len(holders) <= height else height - 1
+    return heapq.nsmallest(
+        most, holders, key=lambda seq_id: (-_num_blocks(state.sequences[seq_id]), seq_id)
+    )
+
+
+def holder_lines(state: EngineState, seq_ids: Sequence[int], width: int) -> list[Line]:
+    """Returns a line for each sequence: name, status, blocks, and a bar for their number."""
     room = max(width - _STATUS - _BLOCKS - 2, 2)
     name_width = min((room + 1) // 2, _MOST_NAME)
     bar_width = min(room - name_width, _MOST_BAR)
+    held = [_num_blocks(state.sequences[seq_id]) for seq_id in seq_ids]
     lines: list[Line] = []
-    for seq_id in largest:
-        sequence = ui.state.sequences[seq_id]
-        request = ui.state.requests[sequence.request_id]
+    for seq_id, num_blocks in zip(seq_ids, held, strict=True):
+        sequence = state.sequences[seq_id]
+        request = state.requests[sequence.request_id]
         sign, style = glyph(request, sequence)
         name = safe_line(sequence_name(request, sequence))
         lines.append(
             (
                 *fitted(((name, PLAIN),), name_width),
                 *fitted(((f" {sign} {status_word(request, sequence)}", style),), _STATUS),
-                (f"{fmt.count(held[seq_id]):>{_BLOCKS}} ", "strong"),
-                *bar(bar_width, held[largest[0]], [(held[seq_id], "computed", "━")]),
+                (f"{fmt.count(num_blocks):>{_BLOCKS}} ", "strong"),
+                *bar(bar_width, max(held), [(num_blocks, "computed", "━")]),
             )
         )
-    if len(held) > height:
-        lines.append(((f"and {len(held) - len(largest):,} more", "dim"),))
     return lines
 
 

@@ -158,6 +158,11 @@ def test_a_group_shows_who_holds_its_blocks(size: tuple[int, int]) -> None:
         names = [word for word in first if word.startswith("chat-")]
         assert names == ["chat-2", "chat-1", "chat-0"]
         assert first[first.index("chat-2") :][:4] == ["chat-2", "●", "running", "100"]
+        assert "chat-2 ● running 100 " in words(app)
+        script.step(preempt={"chat-2": "chat-1"})
+        pilot.draw()
+        assert "chat-2 ● running" not in words(app)
+        assert "chat-1 ● running" in words(app)
         pilot.press("down")
         assert "None of its sequences holds blocks." in screen(app)
         assert "Timeline" not in screen(app).split("Most blocks")[1]
