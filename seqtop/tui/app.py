@@ -178,7 +178,7 @@ class SeqtopApp(BaseApp):
         self._readers: list[ReaderThread] = []
         self._marked_moments: dict[int, tuple[EngineState, dict[str, Rate]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
-        self._refresher = Refresher(lambda: self.call_next(self.draw), lambda: self.ui)
+        self._refresher = Refresher(self.draw, self.call_next, lambda: self.ui)
         for ui in self.engines.all:
             ui.request_frame = partial(self._refresher.wake, ui)
         self._saved_state = saved_state

@@ -1,4 +1,8 @@
-"""Limits the frame rate: the display is drawn after a change, at most 30 times a second."""
+"""Limits the frame rate: the display is drawn after a change, at most 30 times a second.
+
+At most half of the time is for drawing. A key has its effect after several rounds of messages; with
+a slow frame in each of them it would take seconds, and so would the first painting of a screen.
+"""
 
 import asyncio
 import contextlib
@@ -15,13 +19,18 @@ class Refresher:
 
     Args:
         draw: Draws a frame.
+        call_next: Calls a function on the event loop, soon.
         shown: Returns the source on display; the changes of others need no frame.
     """
 
     def __init__(
-        self, draw: Callable[[], object], shown: Callable[[], object] = lambda: None
+        self,
+        draw: Callable[[], object],
+        call_next: Callable[[Callable[[], None]], object],
+        shown: Callable[[], object] = lambda: None,
     ) -> None:
         self._draw = draw
+        self._call_next = call_next
         self._shown = shown
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
@@ -53,7 +62,7 @@ class Refresher:
             loop.call_soon_threadsafe(self._show_frame)
 
     def _show_frame(self) -> None:
-        """Draws, as soon as the frame rate allows it."""
+        """Has a frame drawn, as soon as the frame rate allows it."""
         if self._loop is None:
             return
         if (delay := self._earliest - self._loop.time()) > 0:
@@ -61,4 +70,12 @@ class Refresher:
             return
         self._is_due = False  # before drawing: later changes need another frame
         self._earliest = self._loop.time() + 1 / FRAMES_PER_SECOND
+        self._call_next(self._draw_frame)
+
+    def _draw_frame(self) -> None:
+        if (loop := self._loop) is None:
+            return
+        started = loop.time()
         self._draw()
+        drawn = loop.time()
+        self._earliest = max(self._earliest, drawn + (drawn - started))

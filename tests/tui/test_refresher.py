@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -48,6 +49,9 @@ class Loop:
         self.num_wakings += 1
         self.timers.append((self.now, call))
 
+    def call_next(self, call: Callable[[], object]) -> None:
+        self.timers.append((self.now, call))
+
     def run(self, seconds: float) -> None:
         """Lets time pass."""
         end = self.now + seconds
@@ -56,9 +60,9 @@ class Loop:
             if timer[0] > end + 1e-9:
                 break
             self.timers.remove(timer)
-            self.now = timer[0]
+            self.now = max(self.now, timer[0])
             timer[1]()
-        self.now = end
+        self.now = max(self.now, end)
 
 
 class Viewer:
@@ -69,7 +73,8 @@ class Viewer:
         self.ui = UiState(self.script.source)
         self.drawn: list[float] = []
         self.loop = Loop()
-        self.refresher = Refresher(self.draw)
+        self.frame_takes = 0.0
+        self.refresher = Refresher(self.draw, self.loop.call_next)
         self.ui.request_frame = self.refresher.wake
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self.loop)
         self.refresher.start()
@@ -79,6 +84,7 @@ class Viewer:
     def draw(self) -> None:
         self.drawn.append(self.loop.now)
         self.ui.update()
+        self.loop.now += self.frame_takes
 
     @property
     def num_wakings(self) -> int:
@@ -122,8 +128,21 @@ def test_of_much_that_comes_no_more_is_drawn_than_frames(viewer: Viewer) -> None
     num_frames = len(viewer.drawn) - before
     assert abs(num_frames - FRAMES_PER_SECOND) <= 1
     assert viewer.num_wakings <= num_frames + 1
-    gaps = [later - earlier for earlier, later in zip(viewer.drawn, viewer.drawn[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(viewer.drawn)]
     assert min(gaps) >= FRAME - 1e-9
+
+
+def test_slow_frames_leave_half_of_the_time_to_keys_and_painting(viewer: Viewer) -> None:
+    viewer.frame_takes = 3 * FRAME
+    before = len(viewer.drawn)
+    for _ in range(1_000):
+        viewer.script.source.changed()
+        viewer.loop.run(0.001)
+    drawn = viewer.drawn[before:]
+    gaps = [later - earlier for earlier, later in pairwise(drawn)]
+    assert len(gaps) > 3
+    assert min(gaps) >= 6 * FRAME - 1e-9
+    assert max(gaps) < 6 * FRAME + 0.002
 
 
 def test_a_change_while_a_frame_is_drawn_is_drawn_next(
