@@ -6,8 +6,8 @@ screen that is about to be left: several arrive in one read, all before the firs
 
 Moving the focus earlier, or sending a key on to the screen that is open when it arrives, does not
 suffice: an input inserts a letter at once, but Enter, Tab and all bindings first bubble to the app.
-A letter would overtake an Enter before it. Of the 14 bursts in `tests/tui/test_ordered_keys.py`, 10 fail
-with Textual's own handling, and 11 if keys are sent on.
+A letter would overtake an Enter before it. Of the 14 bursts in `tests/tui/test_ordered_keys.py`, 10
+fail with Textual's own handling, and 11 if keys are sent on.
 """
 
 import asyncio
