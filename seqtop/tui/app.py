@@ -147,7 +147,7 @@ class SeqtopApp(BaseApp):
         unlisted("slash,f4", "not_here('filter')", "Filter: on the sequences", "find.filter-there"),
         unlisted("s,f6", "not_here('sort')", "Sort: on the sequences", "find.sort-there"),
         unlisted(
-            "c,f2,t,f5,Q,i,y", "not_here('table')", "Keys of the sequences", "find.table-there"
+            "c,f2,t,f5,Q,i,y,r", "not_here('table')", "Keys of the sequences", "find.table-there"
         ),
         Binding("N", "next_stop", "Next stop", id="screen.tour", tooltip="Next stop of the tour"),
         Binding("R", "record", "Record, or save the past", show=False, id="engine.record"),

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from textual.message import Message
@@ -19,8 +20,16 @@ from seqtop.tui.ui_state import UiState
 
 _RULE_WIDTH = max(len(rule) for rule in RULES)
 _STYLES = {"error": "alert", "warning": "waiting"}
-_COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
-"""The titles and the widths of the columns before the message."""
+_STEP_WIDTH = 6
+_WHERE_WIDTH = 12
+
+
+@dataclass(frozen=True)
+class Widths:
+    """The widths of two columns; 0 of one that is empty in every row."""
+
+    rule: int
+    where: int
 
 
 class Findings(ListView):
@@ -34,6 +43,7 @@ class Findings(ListView):
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui)
         self._findings: list[LocatedFinding] = []
+        self._widths = Widths(0, 0)
 
     @property
     def num_rows(self) -> int:
@@ -56,6 +66,10 @@ class Findings(ListView):
     def show(self, checker: BackgroundChecker) -> None:
         """Shows the findings so far. Called under the lock of `ui`."""
         self._findings = checker.findings()
+        self._widths = Widths(
+            max((len(rule) for rule in checker.counts()), default=0),
+            _WHERE_WIDTH * any(_where(located.finding) for located in self._findings),
+        )
         self.set_height(len(self._findings))
         if self._findings:  # the cursor stays on its finding, or moves to the next one
             self._ui.checks.selected = self._findings[self.cursor_row or 0].number
@@ -67,7 +81,15 @@ class Findings(ListView):
     def line(self, key: int) -> Line:
         located = self._findings[bisect_left(self._findings, key, key=attrgetter("number"))]
         is_later = located.position > self._ui.time_travel.position
-        return finding_line(located.finding, self.text_width - 1, is_later=is_later)
+        return finding_line(located.finding, self._widths, self.text_width - 1, is_later=is_later)
+
+    @property
+    def titles(self) -> Line:
+        """The titles of the columns."""
+        texts = [f"{'step':>{_STEP_WIDTH}}", f"{'rule':<{self._widths.rule}}"]
+        if self._widths.where:
+            texts.append(f"{'where':<{self._widths.where}}")
+        return ((f" {'  '.join(texts)}  finding", "dim"),)
 
     def is_selected(self, key: int) -> bool:
         return key == self._ui.checks.selected
@@ -81,26 +103,26 @@ class Findings(ListView):
         self.post_message(self.Moved())
 
 
-def titles(width: int) -> Line:
-    """Returns the titles of the columns."""
-    texts = [f"{title:>{size}}" if size < 10 else f"{title:<{size}}" for title, size in _COLUMNS]
-    return fitted(((f" {'  '.join(texts)}  finding", "dim"),), width)
-
-
-def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
+def finding_line(finding: Finding, widths: Widths, width: int, *, is_later: bool) -> Line:
     """Returns step, rule, request or block, and sentence in one line."""
-    where = "" if finding.block is None else f"block {finding.block}"
-    where = safe_text(finding.request_id) if finding.request_id is not None else where
+    step = fmt.count(finding.step) if finding.step >= 0 else fmt.UNKNOWN
     line: Line = (
-        (f"{fmt.count(finding.step) if finding.step >= 0 else fmt.UNKNOWN:>6}  ", "strong"),
-        (f"{finding.rule:<{_RULE_WIDTH}}  ", _STYLES[finding.severity]),
-        *fitted(((where, PLAIN),), _COLUMNS[2][1]),
-        ("  ", PLAIN),
-        (safe_text(finding.message), PLAIN),
+        (f"{step:>{_STEP_WIDTH}}  ", "strong"),
+        (f"{finding.rule:<{widths.rule}}  ", _STYLES[finding.severity]),
     )
+    if widths.where:
+        line = (*line, *fitted(((_where(finding), PLAIN),), widths.where), ("  ", PLAIN))
+    line = (*line, (safe_text(finding.message), PLAIN))
     if is_later:
         line = tuple((text, "dim") for text, _ in line)
     return fitted(line, width)
+
+
+def _where(finding: Finding) -> str:
+    """Returns the request or the block; empty if it is about the engine."""
+    if finding.request_id is not None:
+        return safe_text(finding.request_id)
+    return "" if finding.block is None else f"block {finding.block}"
 
 
 def summary(checker: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:

@@ -23,7 +23,6 @@ from seqtop.tui.screens.checks.findings import (
     rule_lines,
     summary,
     table_of_rules,
-    titles,
 )
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.ui_state import Changes, UiState
@@ -115,7 +114,7 @@ class ChecksScreen(EngineScreen):
             self._show_hint(outlook, table_of_rules(), names_of_rules(width))
             return
         self.findings.show(checker)
-        self._titles.set_lines([titles(width)])
+        self._titles.set_lines([self.findings.titles])
         self._describe()
 
     def on_findings_moved(self, _: Findings.Moved) -> None:

@@ -123,8 +123,10 @@ def test_keys_of_the_table_say_where_they_work(app: SeqtopApp) -> None:
         for key in ("slash", "f4"):
             pilot.press(key)
             assert "press 1, then / filters" in notices(app)[-1]
-        pilot.press("c")
-        assert "about the table of sequences" in notices(app)[-1]
+        for key in ("c", "r"):
+            app.clear_notifications()
+            pilot.press(key)
+            assert "about the table of sequences" in notices(app)[-1]
         with app.ui.lock:
             app.ui.filter_by(parse("nothing-has-this"))
         pilot.press("s", "f6")
