@@ -47,7 +47,8 @@ class TextPane(ScrollablePane):
             self._sequence_shown = sequence.seq_id
             self._follows = True
         if self._follows:
-            self.scroll_to(y=self.max_scroll_y, animate=False)
+            # By force: the scroll bar of a text that has just grown too long is not there yet.
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def _marks(self, sequence: SequenceState) -> TokenMarks | None:
         """Returns the marks of the tokens; `None` if the beginning of the text is cut off."""

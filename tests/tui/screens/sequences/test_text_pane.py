@@ -37,6 +37,23 @@ def test_the_text_keeps_to_its_end_until_one_scrolls_away() -> None:
         assert story.scroll_y == story.max_scroll_y
 
 
+def test_a_text_opens_at_its_end_after_one_that_fitted() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("short", "Hi.", pieces=["word "])
+    script.arrive("long", "A long prompt. " * 100, pieces=["word "])
+    script.step(prefill={"short": 4, "long": 40})
+    app = SeqtopApp(source)
+    with play(app, (80, 24)) as pilot:
+        pilot.press("enter")
+        story = app.screen.query_one(TextPane)
+        assert story.max_scroll_y == 0
+        pilot.press("down")
+        pilot.draw()
+        assert story.max_scroll_y > 0
+        assert story.scroll_y == story.max_scroll_y
+
+
 def test_redacted_text_is_said_to_be() -> None:
     source = ScriptedSource(engine_info(redacted=True))
     script = Script(source, redacted=True)
