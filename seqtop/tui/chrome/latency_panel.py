@@ -92,7 +92,7 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
             numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
         history = [*measured.medians[key]][-max(width - _HISTORY_START, 1) :]
-        spark = sparkline([0.0 if m != m else m for m in history], width)
+        spark = sparkline(history, width)
         lines.append(
             row(
                 [

@@ -46,13 +46,18 @@ def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Li
 
 
 def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:
-    """Returns the last `width` values as bars, scaled to `ceiling` or to the largest value."""
-    shown = [value if 0 < value < math.inf else 0.0 for value in values[-width:] if width > 0]
-    top = ceiling or max(shown, default=0.0)
-    if top <= 0:
-        return SPARKS[0] * len(shown)
-    last = len(SPARKS) - 1
-    return "".join(SPARKS[round(min(value / top, 1.0) * last)] for value in shown)
+    """Returns the last `width` values as bars, scaled to `ceiling` or to the largest value.
+
+    What is unknown (NaN) is blank.
+    """
+    shown = values[-width:] if width > 0 else ()
+    top = ceiling or max((value for value in shown if 0 < value < math.inf), default=0.0)
+    return "".join(" " if math.isnan(value) else _spark(value, top) for value in shown)
+
+
+def _spark(value: float, top: float) -> str:
+    share = min(value / top, 1.0) if 0 < value < math.inf and top > 0 else 0.0
+    return SPARKS[round(share * (len(SPARKS) - 1))]
 
 
 def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:

@@ -44,6 +44,7 @@ def test_a_sparkline_is_scaled_to_its_ceiling() -> None:
     assert sparkline([0, 0.5, 1], 3) == "▁▄▇"
     assert sparkline([0, 0.5, 1], 2, ceiling=2) == "▃▄"
     assert sparkline([1, 2, math.nan], 0) == ""
+    assert sparkline([0, math.nan, 1], 3) == "▁ ▇"
 
 
 @given(SAFE, WIDTHS)
