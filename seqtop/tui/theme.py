@@ -42,6 +42,8 @@ _DARK_STYLES = {
     "style-owner-7": "#b9c4cf",
     "style-owner-7-fill": "#474e55",
     "style-cursor": "#213446",
+    "style-field": "#d3dae2 8%",
+    "style-stale": "75%",
     "style-header": "#1a222c",
     "badge-text": "#0b0f14",
     "footer-key-foreground": "#56b4e9",
@@ -82,17 +84,19 @@ _LIGHT_STYLES = {
     "style-unheld-cached": "#f4e8f0",
     "style-owner-0-text": "#0e141a",
     "style-owner-1-text": "#0e141a",
-    "style-owner-0-fill": "#c1dbd6",
-    "style-owner-1-fill": "#c1dbe9",
-    "style-owner-2-fill": "#dfd5c2",
-    "style-owner-3-fill": "#e3cfdc",
-    "style-owner-4-fill": "#e8d1c2",
-    "style-owner-5-fill": "#c3d4ed",
-    "style-owner-6": "#4d49b8",
-    "style-owner-6-fill": "#d2d2eb",
+    "style-owner-0-fill": "#b5ddd2",
+    "style-owner-1-fill": "#b3d9f2",
+    "style-owner-2-fill": "#ecdca6",
+    "style-owner-3-fill": "#ecc8e0",
+    "style-owner-4-fill": "#f6c4ae",
+    "style-owner-5-fill": "#acc2f6",
+    "style-owner-6": "#6a35a8",
+    "style-owner-6-fill": "#d0c2f7",
     "style-owner-7": "#4a5560",
-    "style-owner-7-fill": "#d1d4d7",
+    "style-owner-7-fill": "#c6cbd1",
     "style-cursor": "#d5e6f4",
+    "style-field": "#222b35 8%",
+    "style-stale": "75%",
     "style-header": "#e4e9ee",
     "badge-text": "#ffffff",
     "footer-key-foreground": "#0069a8",
@@ -139,6 +143,9 @@ _DARK_STYLES_OF_16 = _DARK_STYLES | {
 }
 _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "style-cursor": "#ffff55",
+    "style-field": "#aaaaaa",
+    "style-stale": "100%",  # a mixed colour would be shown as another hue
+    "style-delta": "#5555ff",
     "style-computed": "#0000aa",
     "style-cached": "#aa00aa",
     "style-running": "#00aa00",
@@ -156,10 +163,15 @@ _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "style-owner-2-fill": "#aa5500",
     "style-owner-3-fill": "#ff55ff",
     "style-owner-4-fill": "#ff5555",
-    "style-owner-5-fill": "#ffff55",
-    "style-owner-6": "#5555ff",
-    "style-owner-6-fill": "#5555ff",
+    "style-owner-5-fill": "#5555ff",
+    "style-owner-6": "#00aaaa",
+    "style-owner-6-fill": "#00aaaa",
     "style-owner-7-fill": "#aaaaaa",
+    "footer-key-foreground": "#0000aa",
+    "block-cursor-background": "#ffff55",
+    "block-cursor-foreground": "#000000",
+    "block-cursor-blurred-background": "#ffff55",
+    "block-cursor-blurred-foreground": "#000000",
 }
 _DARK_STYLES_OF_256 = _DARK_STYLES | {
     "style-dim": "#a3a3a3",
@@ -250,7 +262,9 @@ def for_terminal(theme: Theme, color_system: str | None) -> Theme:
         color_system: The colours of the terminal, as rich names them.
     """
     if color_system == "standard":
-        return replace(theme, variables=_DARK_STYLES_OF_16 if theme.dark else _LIGHT_STYLES_OF_16)
+        if theme.dark:
+            return replace(theme, variables=_DARK_STYLES_OF_16)
+        return replace(theme, variables=_LIGHT_STYLES_OF_16, primary="#0000aa")
     if color_system != "256":
         return theme
     if theme.dark:

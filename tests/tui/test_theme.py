@@ -1,7 +1,12 @@
 """The app with other themes."""
 
+from itertools import combinations
+from math import dist
+
 import pytest
 from rich.color import Color, ColorSystem
+from textual.color import Color as TextualColor
+from textual.color import rgb_to_lab
 from textual.theme import Theme
 
 from seqtop.tui import theme
@@ -54,6 +59,22 @@ def test_texts_are_legible_on_all_grounds(full: Theme, colours: str) -> None:
             assert contrast(seen(name), ground) >= 4.5, (name, ground)
 
 
+def chips(variables: dict[str, str]) -> list[str]:
+    """The colours behind the letters of owners."""
+    names = "running computed waiting cached preempted delta owner-6 owner-7"
+    return [variables[f"style-{name}"] for name in names.split()]
+
+
+@pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
+def test_owners_of_blocks_have_colours_that_differ(full: Theme) -> None:
+    """By the distance of CIE 1976, of which 2.3 can just be noticed."""
+    fills = [full.variables[f"style-{name}-fill"] for name in OWNER_STYLES]
+    for least, colours in ((11.5, fills), (25, chips(full.variables))):
+        labs = [rgb_to_lab(TextualColor.parse(colour)) for colour in colours]
+        for one, other in combinations(labs, 2):
+            assert dist((one.L, one.a, one.b), (other.L, other.a, other.b)) >= least
+
+
 @pytest.mark.parametrize("colours", ["standard", "256"])
 @pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
 def test_terminals_with_few_colours_tell_the_owners_of_blocks_apart(
@@ -62,9 +83,10 @@ def test_terminals_with_few_colours_tell_the_owners_of_blocks_apart(
     system = ColorSystem.EIGHT_BIT if colours == "256" else ColorSystem.STANDARD
     variables = theme.for_terminal(full, colours).variables
     fills = [Color.parse(variables[f"style-{name}-fill"]) for name in OWNER_STYLES]
-    shown = {fill.downgrade(system).number for fill in fills}
     ground = Color.parse(full.background or "").downgrade(system).number
-    assert len(shown - {ground}) == len(OWNER_STYLES)
+    for colours_of_owners in (fills, [Color.parse(chip) for chip in chips(variables)]):
+        shown = {colour.downgrade(system).number for colour in colours_of_owners}
+        assert len(shown - {ground}) == len(OWNER_STYLES)
     for name, fill in zip(OWNER_STYLES, fills, strict=True):
         text = variables.get(f"style-{name}-text", variables["style-strong"])
         assert contrast(Color.parse(text), fill) >= 3.5
