@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from seqtop.diff.run import Run
+from seqtop.sequence import SequenceStatus
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
 
+_ABORTED = SequenceStatus.FINISHED_ABORTED.name
 _MAX_CHANGED = 5
 _NOTABLE_SECONDS = 1e-3
 """Changes of waits below this are not named."""
@@ -27,12 +29,17 @@ class ChangedRequest(msgspec.Struct):
 
 
 def changed_requests(unchanged: Run, predicted: Run) -> list[ChangedRequest]:
-    """Returns the requests whose latencies change most, the most changed one first."""
+    """Returns the requests whose latencies change most, the most changed one first.
+
+    Requests that were aborted, or cut off where their recorded tokens end, have no latency.
+    """
     pairs: list[tuple[float, ChangedRequest]] = []
     for before in unchanged.requests:
         number = predicted.number(before.request_id)
         after = predicted.requests[number] if number is not None else None
-        if after is None or before.e2e is None or after.e2e is None:
+        if after is None or _ABORTED in (before.end, after.end):
+            continue
+        if before.e2e is None or after.e2e is None:
             continue
         causes = before.seconds_waiting.keys() | after.seconds_waiting.keys()
         waits = {

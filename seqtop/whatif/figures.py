@@ -76,6 +76,8 @@ class FigureCounter:
         self._ttft, self._itl, self._e2e = array("d"), array("d"), array("d")
         self._sequences: dict[int, tuple[int, float]] = {}
         """The number of tokens and the time of the last one, by sequence."""
+        self._has_ttft: set[str] = set()
+        """Unfinished requests whose TTFT is counted."""
         self._seq_ids: dict[str, list[int]] = {}
         """The sequences with which a request arrived."""
 
@@ -112,6 +114,8 @@ class FigureCounter:
         for preemption in step.preemptions:
             run.num_preemptions += 1
             run.num_lost_tokens += preemption.num_lost_tokens
+        for request_id, metrics in step.metrics.items():
+            self._count_ttft(request_id, metrics)
         for update in step.sequences:
             if not (count := len(update.new_token_ids)):
                 continue
@@ -123,12 +127,17 @@ class FigureCounter:
             if update.is_removed:
                 del sequences[update.seq_id]
 
+    def _count_ttft(self, request_id: str, metrics: RequestMetrics) -> None:
+        if request_id not in self._has_ttft and (ttft := latency.ttft(metrics)) is not None:
+            self._has_ttft.add(request_id)
+            self._ttft.append(ttft)
+
     def _finish(self, event: RequestFinished) -> None:
         seq_ids = event.seq_ids or self._seq_ids.get(event.request_id, [])
         self._seq_ids.pop(event.request_id, None)
         ended = [self._sequences.pop(seq_id, (0, 0.0)) for seq_id in seq_ids]
-        if (ttft := latency.ttft(event.metrics)) is not None:
-            self._ttft.append(ttft)
+        self._count_ttft(event.request_id, event.metrics)
+        self._has_ttft.discard(event.request_id)
         if event.status is SequenceStatus.FINISHED_ABORTED:
             return
         self._run.num_requests += 1

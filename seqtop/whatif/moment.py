@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from itertools import islice
 
 from seqtop.state import EngineState
@@ -13,22 +14,28 @@ _NAME_WIDTH = 24
 _WIDTH = 14
 
 
-def side_by_side(recorded: EngineState, predicted: EngineState) -> list[str]:
+def side_by_side(
+    recorded: EngineState, predicted: EngineState, cut: Mapping[str, float] | None = None
+) -> list[str]:
     """Returns lines with what differs between the states of two runs of one workload.
 
     Args:
         recorded: The state of the recorded run.
         predicted: The state of the predicted run at the same time.
+        cut: Requests that were cut off in the predicted run, since the recording has no more tokens
+            of them, with the times (epoch seconds). They have not finished.
     """
+    ended = {name for name, time in (cut or {}).items() if _has_ended(predicted, name, time)}
+    figures = _figures(recorded, predicted, len(ended))
     lines = [
         f"at {fmt.clock(recorded.time)}, side by side:",
         _line("", "A: recorded", "B: PREDICTION"),
-        *(_line(name, fmt.count(a), fmt.count(b)) for name, a, b in _figures(recorded, predicted)),
+        *(_line(name, fmt.count(a), fmt.count(b)) for name, a, b in figures),
     ]
     others = [
         _line(request_id, a, b)
         for request_id in recorded.requests | predicted.requests
-        if (a := _status(recorded, request_id)) != (b := _status(predicted, request_id))
+        if (a := _status(recorded, request_id)) != (b := _status(predicted, request_id, ended))
     ]
     if not others:
         return [*lines, "  each request has the same status"]
@@ -38,14 +45,17 @@ def side_by_side(recorded: EngineState, predicted: EngineState) -> list[str]:
     return lines
 
 
-def _figures(a: EngineState, b: EngineState) -> list[tuple[str, int | None, int | None]]:
+def _figures(
+    a: EngineState, b: EngineState, num_cut: int
+) -> list[tuple[str, int | None, int | None]]:
 
     def stat(title: str, name: str) -> tuple[str, int | None, int | None]:
         return title, getattr(a.stats, name, None), getattr(b.stats, name, None)
 
     return [
         ("steps", a.num_steps_seen, b.num_steps_seen),
-        ("requests finished", a.num_finished, b.num_finished),
+        ("requests finished", a.num_finished, b.num_finished - num_cut),
+        *([("requests cut off", 0, num_cut)] if num_cut else []),
         ("output tokens", a.num_output_tokens, b.num_output_tokens),
         stat("running", "num_running"),
         stat("waiting", "num_waiting"),
@@ -54,7 +64,15 @@ def _figures(a: EngineState, b: EngineState) -> list[tuple[str, int | None, int 
     ]
 
 
-def _status(state: EngineState, request_id: str) -> str:
+def _has_ended(state: EngineState, request_id: str, time: float) -> bool:
+    """Returns whether a request that was cut off at a time counts as finished in a state."""
+    request = state.requests.get(request_id)  # old ones are dropped
+    return time <= state.time if request is None else request.finish_reason is not None
+
+
+def _status(state: EngineState, request_id: str, cut: Container[str] = ()) -> str:
+    if request_id in cut:
+        return "cut off"
     request = state.requests.get(request_id)
     if request is None or not request.seq_ids:
         return "not there"

@@ -110,6 +110,9 @@ class Basis(msgspec.Struct):
     num_free_lengths: int
     """Requests that end by themselves and sample without a seed: with other settings, a real run
     may sample other lengths."""
+    unfinished: list[str]
+    """Requests that had not ended in the recording: a replay runs on until their recorded tokens
+    are used up, and cuts them off."""
     recorded: RunFigures
     step_time: StepTime | None = None
     """`None` if only the proof was made."""
@@ -174,6 +177,7 @@ class Replays:
             Proof(len(self._run.steps), 0, None, "", starts_late),
             len(self.workload.requests),
             self.workload.num_free_lengths,
+            self.workload.unfinished,
             self.workload.figures,
             arrivals=question.arrivals,
         )

@@ -54,8 +54,9 @@ class ReplayResult(msgspec.Struct, kw_only=True):
     num_following: int = 0
     """Requests that arrived after the end of another one, in a closed loop."""
     figures: RunFigures = msgspec.field(default_factory=RunFigures)
-    cut: list[str] = []
-    """Requests that were aborted since the recording has no more tokens of them."""
+    cut: dict[str, float] = {}
+    """Requests that were cut off, since the recording has no more tokens of them, with the times
+    (epoch seconds)."""
     refused: dict[str, str] = {}
     """Requests that the engine refused with these settings, with the reasons."""
     error: str | None = None
@@ -398,7 +399,7 @@ class Replay:
     def _cut(self, scheduler: Scheduler, exhausted: list[str]) -> None:
         for request_id in exhausted:
             scheduler.abort(request_id)
-            self._result.cut.append(request_id)
+            self._result.cut[request_id] = self._clock.now
 
     def _show_progress(self) -> None:
         self._progress(self._num_ended / max(len(self._numbers), 1))

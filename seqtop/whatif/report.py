@@ -47,16 +47,19 @@ def as_text(answer: Answer) -> str:
                 "no prediction, since the recording cannot be repeated; --anyway makes one"
             )
         case Prediction():
-            lines += ["", "PREDICTION, of no real run:", *_changes(answer), "", *_table(answer)]
+            lines += ["", "PREDICTION, of no real run:", *_changes(answer)]
+            lines += [*_cut_off(answer), "", *_table(answer)]
             if answer.changed:
                 lines += ["", "requests that change most:"]
                 lines += [f"  {describe(changed)}" for changed in answer.changed]
             lines += ["", *_knowledge(answer.basis), *_caveats(answer)]
         case Sweep():
-            lines += ["", "PREDICTION, of no real runs:", *_changes(answer), "", *_chart(answer)]
+            lines += ["", "PREDICTION, of no real runs:", *_changes(answer)]
+            lines += [*_cut_off(answer), "", *_chart(answer)]
             lines += ["", *_knowledge(answer.basis)]
         case Capacity():
-            lines += ["", "PREDICTION, of no real runs:", *_changes(answer), "", *_loads(answer)]
+            lines += ["", "PREDICTION, of no real runs:", *_changes(answer)]
+            lines += [*_cut_off(answer), "", *_loads(answer)]
             lines += ["", *_knowledge(answer.basis)]
     return "\n".join(map(safe_line, lines))
 
@@ -100,6 +103,24 @@ def _changes(answer: Answer) -> list[str]:
         lines.append(f"arrivals: {question.scale_arrivals:g} times as fast")
     if question.without:
         lines.append(f"without {', '.join(question.without)}")
+    return lines
+
+
+def _cut_off(answer: Answer) -> list[str]:
+    """Returns lines on requests whose tokens in the recording are not all that they would have."""
+    unfinished, lines = answer.basis.unfinished, list[str]()
+    if unfinished:
+        lines.append(
+            f"{fmt.plural(len(unfinished), 'request')} had not ended at the end of the recording:"
+            " each runs on until its recorded tokens are used up, and is cut off there"
+        )
+    if isinstance(answer, Prediction) and answer.predicted is not None:
+        num_aborted = sum(name not in unfinished for name in answer.predicted.cut)
+        if num_aborted:
+            lines.append(
+                f"{fmt.plural(num_aborted, 'aborted request')} cut off before the time of the"
+                " abort, where the recorded tokens are used up"
+            )
     return lines
 
 
@@ -305,11 +326,6 @@ def _caveats(answer: Prediction) -> list[str]:
         lines.append(
             f"  {result.num_extrapolated:,} of {result.num_steps:,} steps, and"
             f" {result.share_extrapolated:.0%} of the time, are larger than any recorded one"
-        )
-    if result.cut:
-        lines.append(
-            f"  {fmt.plural(len(result.cut), 'request')} that had been aborted, or had not ended,"
-            " ended when the recorded tokens were used up"
         )
     if result.refused:
         name, reason = next(iter(result.refused.items()))

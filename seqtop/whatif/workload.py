@@ -309,6 +309,11 @@ class Workload:
             )
 
     @property
+    def unfinished(self) -> list[str]:
+        """The requests that had not ended when the recording ends."""
+        return [name for name, request in self.requests.items() if request.status is None]
+
+    @property
     def num_free_lengths(self) -> int:
         """The number of requests that might sample another length."""
         return sum(request.has_free_length for request in self.requests.values())

@@ -10,6 +10,7 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileStore, FileWriter
+from seqtop.sequence import latency
 from seqtop.wire import parsing
 from seqtop.wire.messages import EngineInfo, Event, RequestArrived, Step
 from seqtop.wire.redaction import redact
@@ -55,7 +56,7 @@ def test_more_blocks_are_predicted_and_written_as_a_recording(
     recorded, unchanged, predicted = figures_of(answer)
     assert recorded["num_preemptions"] > predicted["num_preemptions"]
     assert unchanged["e2e"]["p99"] > 0
-    assert answer["predicted"]["cut"] == []
+    assert answer["predicted"]["cut"] == {}
     with FileStore(output) as prediction:
         info = prediction.at(prediction.last).info
     assert info is not None
@@ -90,6 +91,36 @@ def test_without_a_request_and_at_twice_the_load(
     assert predicted["num_requests"] == NUM_REQUESTS - 1
     assert all(changed["request_id"] != "req-3" for changed in answer["changed"])
     assert predicted["ttft"]["p90"] > unchanged["ttft"]["p90"]
+
+
+def test_requests_without_an_end_in_the_recording_have_no_predicted_latency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    num_steps = 0
+
+    def until_a_step(event: Event) -> Event | None:
+        nonlocal num_steps
+        num_steps += isinstance(event, Step)
+        return event if num_steps < 150 else None
+
+    path = tmp_path / "part.seqtop"
+    record_run(path, until_a_step)
+    arguments = ["whatif", str(path), "--set", "num_gpu_blocks=+20%"]
+    assert main([*arguments, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    unfinished = answer["basis"]["unfinished"]
+    assert answer["predicted"]["cut"].keys() == {*unfinished}
+    assert answer["changed"]
+    assert not {changed["request_id"] for changed in answer["changed"]} & {*unfinished}
+    assert main(arguments) == 0
+    before_the_table, _ = capsys.readouterr().out.split("makespan")
+    assert f"{len(unfinished)} requests had not ended" in before_the_table
+    with FileStore(path) as store:
+        requests = store.at(store.last).requests.values()
+    known = [latency.ttft(request.metrics) for request in requests]
+    served = sorted(ttft for ttft in known if ttft is not None)
+    assert len(served) > len(requests) - len(unfinished)
+    assert answer["basis"]["recorded"]["ttft"]["p50"] == served[(len(served) + 1) // 2 - 1]
 
 
 def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) -> None:

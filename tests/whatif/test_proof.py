@@ -41,7 +41,7 @@ def test_random_runs_come_out_again(tmp_path: Path, models: list[Path]) -> None:
         comparison = compared(path, again)
         assert comparison.first is None, (seed, comparison.first)
         assert not comparison.settings
-        assert (result.num_steps, result.cut, result.refused) == (run.num_steps, [], {})
+        assert (result.num_steps, result.cut, result.refused) == (run.num_steps, {}, {})
         num_steps += run.num_steps
         num_aborts += run.num_aborts
         with FileStore(again) as recording:

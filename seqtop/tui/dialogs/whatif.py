@@ -125,7 +125,7 @@ def _answer(
             if answer.predicted is not None:
                 with FileStore(output) as prediction:
                     then = prediction.at(prediction.index.at_time(moment.time))
-                lines += ["", *side_by_side(moment, then)]
+                lines += ["", *side_by_side(moment, then, answer.predicted.cut)]
     except WHATIF_ERRORS as error:
         return f"No prediction: {error}."
     return "\n".join(lines)
