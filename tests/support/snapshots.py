@@ -37,7 +37,9 @@ _BASE_ROLES = (
     "background", "foreground", "surface", "panel", "primary", "secondary", "accent", "success",
     "warning", "error",
 )  # fmt: skip
-_ROLES = (*_BASE_ROLES, *theme.DARK.variables)
+_OPACITIES = ("style-stale",)
+"""The variables of a theme that are no colours."""
+_ROLES = (*_BASE_ROLES, *(name for name in theme.DARK.variables if name not in _OPACITIES))
 
 T = TypeVar("T")
 Act = Callable[[Pilot], None]
@@ -57,6 +59,7 @@ def _coloured_by_role() -> Theme:
     colours = {"background": "#000000"}
     for level, name in zip(itertools.count(85, 3), _ROLES[1:], strict=False):
         colours[name] = Color(level, level, min(level + 20, 255)).hex
+    colours |= {name: theme.DARK.variables[name] for name in _OPACITIES}
     base = {name: colours.pop(name) for name in _BASE_ROLES}
     return dataclasses.replace(theme.DARK, variables=colours, **base)  # type: ignore[arg-type]
 
@@ -171,6 +174,7 @@ def _roles(app: App[Any]) -> dict[str, str]:
     colours |= {
         name.removeprefix("style-"): Color.parse(colour)
         for name, colour in app.current_theme.variables.items()
+        if name not in _OPACITIES and "%" not in colour
     }
     if app.no_color:
         colours = {name: colour.monochrome for name, colour in colours.items()}
