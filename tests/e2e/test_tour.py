@@ -143,7 +143,7 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
 
         # When did throughput fall?
         app.press("6A")
-        app.wait_until(lambda: "Decode" in app.text and "tok/s" in app.text)
+        app.wait_until(lambda: "Output" in app.text and "tok/s" in app.text)
         app.press("\x1b[D")
         app.wait_until(lambda: -1 < _step(app) < moment)
         earlier = _step(app)

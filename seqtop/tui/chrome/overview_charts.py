@@ -204,7 +204,9 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             for kind in {chart.columns for chart in self._charts}
         }
         cursor = window.column(min(extent.now, window.end - window.cell / 2)) if held else None
-        here = series.before(extent.now, max(window.cell, _RECENT))
+        # Up to a second, the same second as in the header.
+        here = series.last_second(extent.now) if window.cell <= _RECENT else None
+        here = here or series.before(extent.now, max(window.cell, _RECENT))
         lines: list[Line] = []
         room = height - (_AXIS_LINES + 1 if self._has_axis else 0)
         for chart, lines_of_chart in zip(self._charts, self._heights(room), strict=True):
@@ -487,12 +489,12 @@ _PREEMPTIONS = Chart(
     "Preempted", 0, _draw_preemptions, _preemption_figure, lambda _, __: "", Columns.EXACT
 )
 _KV = Chart("KV blocks", 3, _draw_kv, _kv_figure, lambda _, ui: fmt.count(_num_blocks(ui)))
-_DECODE = _rate_chart("Decode", "decode", "running", 3)
+_OUTPUT = _rate_chart("Output", "generated", "running", 3)
 _PREFILL = _rate_chart("Prefill", "prefill", "prefill", 2)
 _WAITING = _gauge_chart("Waiting", "waiting", "waiting", 2)
 
 ALL_CHARTS = (
-    _DECODE,
+    _OUTPUT,
     _PREFILL,
     _gauge_chart("Running", "running", "running", 2),
     _WAITING,
@@ -501,7 +503,7 @@ ALL_CHARTS = (
     Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%", Columns.WHOLE),
 )
 """The charts of the overview screen."""
-RATE_CHARTS = (_DECODE, _PREFILL)
+RATE_CHARTS = (_OUTPUT, _PREFILL)
 """The charts above the bars of the timeline."""
-STRIP_CHARTS = (_DECODE, _PREFILL, _WAITING, _KV, _PREEMPTIONS)
+STRIP_CHARTS = (_OUTPUT, _PREFILL, _WAITING, _KV, _PREEMPTIONS)
 """The charts above the sequence table."""

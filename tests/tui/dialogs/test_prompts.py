@@ -103,8 +103,8 @@ def test_a_past_moment_is_compared_with_the_present() -> None:
         lines = words(app)
         assert "A: step 20, " in lines
         assert "B: step 40, " in lines
-        assert "output tok/s 20.0 20.0" in lines
-        assert "TTFT p50 52.0 ms 52.0 ms" in lines
+        assert "output tok/s, 5 s 20.0 20.0" in lines
+        assert "TTFT p50, 60 s 52.0 ms 52.0 ms" in lines
         assert "mine running, +20 output tokens" in lines
 
 

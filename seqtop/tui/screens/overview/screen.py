@@ -23,7 +23,7 @@ class OverviewScreen(ViewportScreen):
     TAB = TAB
     STEP_KEYS = "',' '.'"
     WORDS = (
-        ("Decode, Prefill", "tokens generated, and prompt tokens computed, per second"),
+        ("Output, Prefill", "tokens generated, and prompt tokens computed, per second"),
         ("KV blocks", "⣿ in block tables, ⡪ only in the prefix cache, blank: free"),
         ("Preempted", "↺ for a preemption, from two on their number"),
         ("Time", "the parts of the time, in the order of the line below the axis:"),

@@ -25,13 +25,30 @@ def test_one_key_shows_charts_of_everything_on_one_axis() -> None:
     with play(app, (100, 28)) as pilot:
         pilot.press(KEY)
         assert isinstance(app.screen, OverviewScreen)
-        for title in ("Decode", "Prefill", "Running", "Waiting", "KV blocks", "Preempted", "Time"):
+        for title in ("Output", "Prefill", "Running", "Waiting", "KV blocks", "Preempted", "Time"):
             assert line_of(app, title)
         text = screen(app)
         assert "scheduler 1.2%" in text
         assert "forward 76%" in text
         assert "22:13:2" in text, "a time of day"
         assert "to 64" in text, "the blocks of the pool"
+
+
+def test_the_output_of_the_last_second_is_that_of_the_header() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (100, 40)) as pilot:
+        pilot.press(KEY)
+        for number in range(12):  # each with a token that no decode step generates
+            script.arrive(f"req-{number}")
+            script.step(prefill={f"req-{number}": 40})
+            for _ in range(3):
+                script.step()
+        pilot.draw()
+        header = words(app).split("in/out ")[1].split(" tok/s")[0]
+        below = rows(app)[rows(app).index(line_of(app, "Output")) + 1]
+        assert below.split()[0] == header.split("/")[1]
 
 
 def test_the_cursor_moves_the_moment_on_every_screen() -> None:
@@ -43,7 +60,7 @@ def test_the_cursor_moves_the_moment_on_every_screen() -> None:
         assert app.ui.paused
         earlier = app.ui.state.time
         assert earlier < newest
-        assert "│" in line_of(app, "Decode")
+        assert "│" in line_of(app, "Output")
         assert "▲" in screen(app)
         pilot.press("right")
         assert earlier < app.ui.state.time < newest
