@@ -93,6 +93,8 @@ class Chart(NamedTuple):
     """Returns the end of the scale."""
     columns: Columns = Columns.HALF
     """The columns that it draws."""
+    signs: str = ""
+    """Its signs that the cursor does not hide."""
 
 
 class SharedAxis(Protocol):
@@ -277,7 +279,8 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
                 begin = start if kind is Columns.EXACT else max(end - average, min(first, start))
                 values.append(cached.setdefault(leftmost + column, series.between(begin, end)))
             else:  # the newest column is not complete
-                values.append(series.between(last - average, last))
+                begin = start if kind is Columns.EXACT else last - average
+                values.append(series.between(begin, last))
         return values
 
     def _chart_lines(
@@ -300,7 +303,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             notes.append(((f"to {top}", "dim"),))
         for number, line in enumerate(chart.draw(values, height, self._ui)):
             note = notes[number] if number < len(notes) else ()
-            shown = marked(line, cursor, CURSOR) if cursor is not None else line
+            shown = marked(line, cursor, CURSOR, chart.signs)
             yield ((" ", PLAIN), *fitted(note, gutter - 1), (" ", PLAIN), *shown)
 
     def _axis(self, gutter: int, cursor: int | None) -> list[Line]:
@@ -486,7 +489,13 @@ def _time_figure(interval: Interval, _: UiState) -> StyledText:
 
 
 _PREEMPTIONS = Chart(
-    "Preempted", 0, _draw_preemptions, _preemption_figure, lambda _, __: "", Columns.EXACT
+    "Preempted",
+    0,
+    _draw_preemptions,
+    _preemption_figure,
+    lambda _, __: "",
+    Columns.EXACT,
+    "↺23456789+",
 )
 _KV = Chart("KV blocks", 3, _draw_kv, _kv_figure, lambda _, ui: fmt.count(_num_blocks(ui)))
 _OUTPUT = _rate_chart("Output", "generated", "running", 3)

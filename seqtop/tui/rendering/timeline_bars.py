@@ -54,13 +54,21 @@ def bar(request: RequestState, window: TimeWindow, now: float, end: StyledText) 
     return merged(pieces)
 
 
-def marked(line: Line, column: int | None, mark: StyledText) -> Line:
-    """Returns `line`, whose glyphs are all one cell wide, with `mark` at a column."""
+def marked(line: Line, column: int | None, mark: StyledText, kept: str = "") -> Line:
+    """Returns `line`, whose glyphs are all one cell wide, with `mark` at a column.
+
+    Args:
+        line: The line.
+        column: The column of the mark; `None` for no mark.
+        mark: The mark.
+        kept: Signs that a mark would hide. They stay, in reverse video instead.
+    """
     if column is None:
         return line
     pieces = [(glyph, style) for text, style in line for glyph in text]
     if column < len(pieces):
-        pieces[column] = mark
+        glyph, _ = pieces[column]
+        pieces[column] = (glyph, "marked") if glyph in kept else mark
     return merged(pieces)
 
 

@@ -49,6 +49,13 @@ def test_an_end_stands_behind_the_bar_and_within_the_line() -> None:
     assert drawn(life, width=8) == "▆" * 8
 
 
+def test_a_mark_does_not_hide_the_signs_that_are_kept() -> None:
+    line = (("▆", "running"), ("↺", "preempted"))
+    marks = [timeline_bars.marked(line, column, ("│", "accent"), "↺") for column in (0, 1, None)]
+    assert [plain(marked) for marked in marks] == ["│↺", "▆↺", "▆↺"]
+    assert marks[1][1] == ("↺", "marked")
+
+
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1e300])
 def test_times_that_cannot_be_are_drawn_all_the_same(odd: float) -> None:
     for span in (Span("queued", odd, odd), Span("decode", START, odd), Span("queued", odd, None)):

@@ -24,6 +24,8 @@ from seqtop.tui.ui_state import Changes, UiState
 
 POSITION_MARK: StyledText = ("│", "accent")
 """The mark of the position on display, unless that is the newest."""
+_KEPT = "".join(sign for sign, _ in timeline_bars.BREAKS.values())
+"""The signs of a bar that this mark does not hide."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 12, 20
 _WIDE = 120
@@ -172,7 +174,7 @@ class TimelineRows(SequenceRows):
             bar = timeline_bars.bar(request, self._window, now, glyph(request, sequence))
             known = self._bars[key] = (
                 looks,
-                timeline_bars.marked(bar, self._position_column, POSITION_MARK),
+                timeline_bars.marked(bar, self._position_column, POSITION_MARK, _KEPT),
             )
             if len(self._bars) > 4 * max(self.size.height, 64):
                 self._bars = {key: known}

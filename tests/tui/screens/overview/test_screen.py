@@ -125,7 +125,25 @@ def test_a_running_engine_draws_on() -> None:
         script.arrive("two")
         script.step(prefill={"two": 40}, preempt={"one": "two"})
         pilot.draw()
-        assert "↺" in line_of(app, "Preempted")
+        assert line_of(app, "Preempted").count("↺") == 1
+
+
+def test_the_cursor_does_not_hide_the_preemption_that_it_is_at() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for name in ("one", "two", "three"):
+        script.arrive(name)
+        script.step(prefill={name: 40})
+    script.step(preempt={"one": "two"})
+    for _ in range(20):
+        script.step()
+    script.step(preempt={"three": "two"})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 30)) as pilot:
+        pilot.press("p", "left", KEY)
+        assert line_of(app, "Preempted").count("↺") == 2
+        pilot.press("right")
+        assert line_of(app, "Preempted").count("↺") == 2
 
 
 def test_tall_terminals_have_charts_above_the_table() -> None:
