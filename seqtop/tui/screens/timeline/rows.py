@@ -26,6 +26,8 @@ POSITION_MARK: StyledText = ("│", "accent")
 """The mark of the position on display, unless that is the newest."""
 _KEPT = "".join(sign for sign, _ in timeline_bars.BREAKS.values())
 """The signs of a bar that this mark does not hide."""
+_ENDS = {"length": 1, "stop": 2, "abort": 6, "ignored": 9}
+"""The status words of ended requests, with their ranks in the legend."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 12, 20
 _WIDE = 120
@@ -243,18 +245,16 @@ class TimeAxis(LineView):
 
 
 def legend(width: int) -> Line:
-    """Returns the meanings of the glyphs."""
-    named: list[tuple[StyledText, str]] = [
-        (piece, kind) for kind, piece in timeline_bars.KINDS.items()
+    """Returns the meanings of the glyphs, the rarest of which are left out first."""
+    kinds, breaks = timeline_bars.KINDS, timeline_bars.BREAKS
+    named: list[tuple[int, StyledText, str]] = [
+        *((7 if kind == "swapped" else 0, piece, kind) for kind, piece in kinds.items()),
+        (4, breaks["preempted"], "preemption"),
+        (8, breaks["swapped"], "swap"),
+        *((rank, GLYPHS[word], word) for word, rank in _ENDS.items()),
+        (5, POSITION_MARK, "moment on display"),
     ]
-    named += [
-        (timeline_bars.BREAKS["preempted"], "preemption"),
-        (timeline_bars.BREAKS["swapped"], "swap"),
-    ]
-    named += [(GLYPHS["stop"], "end"), (POSITION_MARK, "moment on display")]
-    return row(
-        [(rank, (piece, (f" {name}", "dim"))) for rank, (piece, name) in enumerate(named)], width
-    )
+    return row([(rank, (piece, (f" {name}", "dim"))) for rank, piece, name in named], width)
 
 
 def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:

@@ -36,6 +36,10 @@ class TimelineScreen(ViewportScreen):
         ("▆ decode", "a step gives it a token, or several with drafts"),
         ("▒ preempted", "waits again; its blocks were taken, and are computed again"),
         ("▚ swapped", "waits again; its blocks are in host memory"),
+        ("┤ length", "ended with as many tokens as it or the model allows"),
+        ("✓ stop", "ended by a stop token or text"),
+        ("✗ abort", "ended by its client, or by the engine"),
+        ("⊘ ignored", "never ran: its prompt is too long"),
         ("Waited", FIELDS["waited"].help),
         ("E2E", FIELDS["e2e"].help),
     )

@@ -5,7 +5,8 @@ from collections import Counter
 from seqtop.state import Span
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.screens.timeline.rows import TimeAxis
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.screens.timeline.rows import TimeAxis, legend
 from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import play, screen
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
@@ -90,3 +91,9 @@ def test_a_long_name_keeps_the_number_at_its_end() -> None:
         opened(app, pilot)
         lines = [line for line in screen(app).splitlines() if "cmpl-12" in line]
         assert [line.split("…")[1].split()[0] for line in lines] == ["1", "2"]
+
+
+def test_the_legend_names_the_signs_of_ends_before_rare_ones() -> None:
+    assert plain(legend(76)).endswith("↺ preemption  ┤ length  ✓ stop")
+    for name in ("▚ swapped", "⇄ swap", "┤ length", "✓ stop", "✗ abort", "⊘ ignored"):
+        assert name in plain(legend(196))
