@@ -23,6 +23,10 @@ Cell: TypeAlias = Callable[[UiState, int], Line]
 """Draws a cell for an engine and a width; called under the lock of `ui`."""
 
 
+_ALIVE = {"engine", "state"}
+"""The columns that are not dim for an engine that has stopped or is lost."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineColumn(Column):
     """A column of the list of engines."""
@@ -41,11 +45,20 @@ def arrange(width: int) -> tuple[EngineColumn, ...]:
 def row(columns: tuple[EngineColumn, ...], ui: UiState) -> Line:
     """Returns the row of one engine. Called under the lock of `ui`."""
     spans: list[StyledText] = []
+    is_over = _is_over(ui)
     for index, column in enumerate(columns):
         if index:
             spans.append(("  ", PLAIN))
-        spans.extend(fitted(column.cell(ui, column.width), column.width))
+        cell = fitted(column.cell(ui, column.width), column.width)
+        if is_over and column.key not in _ALIVE:
+            cell = tuple((text, style if style == "track" else "dim") for text, style in cell)
+        spans.extend(cell)
     return tuple(spans)
+
+
+def _is_over(ui: UiState) -> bool:
+    """Returns whether an engine has stopped or is lost: its figures are the last ones."""
+    return ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
 
 
 def _engine(ui: UiState, width: int) -> Line:
@@ -106,9 +119,8 @@ def _rate(name: str) -> Cell:
 
     def cell(ui: UiState, width: int) -> Line:
         figures = _figures(ui)
-        is_over = ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
-        if is_over or figures is None:
-            return _number(fmt.UNKNOWN, width, "dim" if is_over else PLAIN)
+        if _is_over(ui) or figures is None:
+            return _number(fmt.UNKNOWN, width)
         return _number(fmt.rate(figures.rate(name)), width)
 
     return cell
@@ -229,7 +241,6 @@ COLUMNS = (
         width=21,
         max_width=40,
         priority=8,
-        right=False,
         cell=_output_history,
     ),
     EngineColumn(
@@ -239,7 +250,6 @@ COLUMNS = (
         width=14,
         max_width=40,
         priority=9,
-        right=False,
         cell=_kv_history,
     ),
     EngineColumn(

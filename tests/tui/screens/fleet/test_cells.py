@@ -5,6 +5,7 @@ import pytest
 from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome.base_header import BADGES
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet import cells
 from tests.support.scripted import ScriptedSource, scene
@@ -31,4 +32,7 @@ def test_an_engine_that_has_ended_has_no_rates(state: ConnectionState) -> None:
     shown = {fmt.rate(figures.rate("steps")), fmt.rate(figures.rate("prefill"))}
     assert shown <= set(plain(cells.row(slots, ui)).split())
     ui.source.connection.state = state
-    assert not shown & set(plain(cells.row(slots, ui)).split())
+    line = cells.row(slots, ui)
+    assert not shown & set(plain(line).split())
+    lively = {style for text, style in line if text.strip() and style not in {"dim", "track"}}
+    assert lively == {"strong", BADGES[state][1]}
