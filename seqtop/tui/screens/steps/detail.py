@@ -29,6 +29,8 @@ MAX_SENTENCES = 4
 
 _RESTARTED = "The engine was restarted before this step: step numbers begin again."
 _NOT_SHOWN = -1
+_WIDE = 90
+"""The cells of a line from which on a member's columns are wider."""
 LEAST_LINES, MOST_LINES = 8, 24
 """The lines of the pane, with its frame. Within them, it has as many as a step needs."""
 
@@ -92,6 +94,7 @@ class Members(ListView):
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui)
         self._members: Sequence[Member] = ()
+        self._has_drafts = False
         self._cursor = 0
 
     @property
@@ -106,6 +109,9 @@ class Members(ListView):
     def set_members(self, members: Sequence[Member]) -> None:
         """Replaces the list and puts the cursor on its first row."""
         self._members = members
+        self._has_drafts = any(
+            member.update is not None and member.update.num_draft_tokens for member in members
+        )
         self._cursor = 0
         self.set_height(len(members))
         self.scroll_to(y=0, animate=False)
@@ -135,7 +141,7 @@ class Members(ListView):
         self.refresh_changed()
 
     def line(self, key: int) -> Line:
-        return member_line(self._members[key], self.text_width - 1)
+        return member_line(self._members[key], self.text_width - 1, has_drafts=self._has_drafts)
 
     def on_focus(self) -> None:
         self.refresh_changed()
@@ -275,8 +281,14 @@ def _moved_blocks(step: StepSummary) -> str:
     return f"{', '.join(moved)}." if moved else ""
 
 
-def member_line(member: Member, width: int) -> Line:
-    """Returns one sequence of the batch: its request, its tokens and its progress."""
+def member_line(member: Member, width: int, *, has_drafts: bool = False) -> Line:
+    """Returns one sequence of the batch: its request, its tokens and its progress.
+
+    Args:
+        member: The sequence.
+        width: The cells of the line.
+        has_drafts: Whether there is a column of draft tokens.
+    """
     name, update = safe_text(member.request_id), member.update
     if SequenceStatus.is_finished(member.status):
         status = STATUS_WORDS[member.status]
@@ -285,17 +297,20 @@ def member_line(member: Member, width: int) -> Line:
         status = "prefill" if member.is_prompt else "decode"
         sign, style = GLYPHS["prefill" if member.is_prompt else "running"]
     num_tokens = member.num_tokens
+    num_drafts = update.num_draft_tokens if update is not None else 0
+    num_blocks = len(update.new_blocks) if update is not None else 0
+    drafts = f"{fmt.count(num_drafts)} drafted" if num_drafts else ""
+    blocks = f"+{fmt.plural(num_blocks, 'block')}" if num_blocks else ""
+    name_width, gap = (18, "  ") if width >= _WIDE else (10, " ")
     line: Line = (
-        *fitted(((name, "strong"),), 18),
+        *fitted(((name, "strong"),), name_width),
         (f" seq {member.seq_id:<5}", "dim"),
         (f" {sign} {status:<7}", style),
-        (f"{fmt.count(num_tokens):>5} {'token' if num_tokens == 1 else 'tokens'}", PLAIN),
+        (f"{fmt.count(num_tokens):>5} {'token' if num_tokens == 1 else 'tokens':<6}", PLAIN),
+        (f"{gap}{drafts:<10}" if has_drafts else "", "dim"),
+        (f"{gap}{f'{fmt.count(member.num_computed_tokens)} computed':<14}", "dim"),
+        (f"{gap}{blocks:<10}", "computed"),
     )
-    if update is not None and update.num_draft_tokens:
-        line = (*line, (f", {fmt.count(update.num_draft_tokens)} drafted", "dim"))
-    line = (*line, (f"  {f'{fmt.count(member.num_computed_tokens)} computed':<14}", "dim"))
-    if update is not None and update.new_blocks:
-        line = (*line, (f" +{fmt.plural(len(update.new_blocks), 'block')}", "computed"))
     if update is not None and update.text_delta:
-        line = (*line, (f"  {safe_text(update.text_delta[:width])}", "delta"))
-    return fitted(line, width)
+        line = (*line, (f" {safe_text(update.text_delta[:width])}", "delta"))
+    return fitted(tuple(span for span in line if span[0]), width)

@@ -1,13 +1,15 @@
 """The details of a step: its sequences and its events."""
 
 import msgspec
+import pytest
 
 from seqtop.sequence import ExecuteModelRequest
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.tui.screens.steps.detail import Members, StepDetail, facts
+from seqtop.tui.screens.steps.detail import Members, StepDetail, facts, member_line
 from seqtop.tui.screens.steps.table import StepRows
+from seqtop.wire.batch import members
 from seqtop.wire.messages import CudaGraph
 from tests.support import events
 from tests.support.piloting import play, screen
@@ -43,6 +45,23 @@ def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
         pilot.press("d")
         assert detail.display
         assert "req-9 waits: max_num_seqs (8) sequences are running." in screen(app)
+
+
+@pytest.mark.parametrize("width", [75, 115])
+def test_the_members_of_a_step_are_in_columns(width: int) -> None:
+    groups = [events.delta(f"req-{seq_id}", seq_id) for seq_id in range(4)]
+    blocks: list[list[int]] = [[], [7], list(range(12)), []]
+    updates = [
+        events.update(seq_id, blocks=blocks[seq_id], text="text", drafted=seq_id == 3 or None)
+        for seq_id in range(4)
+    ]
+    batch = list(members(events.step(1, *groups, sequences=updates)))
+    for shown, has_drafts in ((batch[:3], False), (batch, True)):
+        lines = [plain(member_line(member, 115, has_drafts=has_drafts)) for member in shown]
+        assert len({line.index("text") for line in lines}) == 1
+    lines = [plain(member_line(member, width)) for member in batch[:3]]
+    assert all(line.rstrip().endswith("text") for line in lines)
+    assert "+12 blocks" in lines[2]
 
 
 def test_the_headline_has_the_encoder_budget(source: ScriptedSource) -> None:
