@@ -31,14 +31,16 @@ from seqtop.tui.rendering.charts import (
     stacked_chart,
 )
 from seqtop.tui.rendering.line_view import DraggableView
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.rendering.timeline_bars import marked, merged
 from seqtop.tui.rendering.viewport import Extent, Viewport
+from seqtop.tui.rendering.wrapped_text import centred
 from seqtop.tui.ui_state import UiState
 
 CURSOR: StyledText = ("│", "accent")
 """The mark of the moment on display, unless that is the newest."""
+_NO_STEPS = "No steps yet: the charts begin with the first one."
 _GUTTER, _WIDE_GUTTER = 15, 21
 _WIDE = 110
 _RECENT = 1.0
@@ -87,7 +89,7 @@ class Chart(NamedTuple):
     """The part of the height that it takes, in relation to others; 0 for a chart of one line."""
     draw: Callable[[Values, int, UiState], list[Line]]
     """Returns the lines for the columns and a height."""
-    figure: Callable[[Interval, UiState], StyledText]
+    figure: Callable[[Interval, UiState], Line]
     """Returns the figure at the cursor."""
     top: Callable[[Values, UiState], str]
     """Returns the end of the scale."""
@@ -186,7 +188,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         width, height = self.size.width - 2, self.size.height
         gutter = _WIDE_GUTTER if width >= _WIDE else _GUTTER
         if not len(series) or width <= gutter + 4:
-            self.set_lines([((" No steps yet: the charts begin with the first one.", "dim"),)])
+            self.set_lines(centred(_NO_STEPS, self.size.width, height))
             return
         extent = self.extent
         held = self._ui.time_travel.has_position
@@ -293,12 +295,12 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         cursor: int | None,
     ) -> Iterable[Line]:
         figure = chart.figure(here, self._ui)
-        notes: list[Line] = [((chart.title, "strong"),), (figure,)]
+        notes: list[Line] = [((chart.title, "strong"),), figure]
         if height == 1:
-            text, style = figure
-            while " " in text and len(f"{chart.title} {text}") >= gutter:  # without its unit
-                text = text.rpartition(" ")[0]
-            notes = [((chart.title, "strong"), (" ", PLAIN), (text, style))]
+            words = [(f" {word}", style) for text, style in figure for word in text.split()]
+            while len(words) > 1 and len(chart.title) + line_width(tuple(words)) >= gutter:
+                words.pop()  # without its unit
+            notes = [((chart.title, "strong"), *words)]
         elif height > 2 and (top := chart.top(values, self._ui)):
             notes.append(((f"to {top}", "dim"),))
         for number, line in enumerate(chart.draw(values, height, self._ui)):
@@ -407,7 +409,7 @@ def _rate_chart(title: str, name: str, style: str, weight: int) -> Chart:
         title,
         weight,
         _area_chart(_rate(name), RAMPS[style]),
-        lambda interval, _: (f"{fmt.rate(interval.rate(name))} tok/s", style),
+        lambda interval, _: ((f"{fmt.rate(interval.rate(name))} tok/s", style),),
         _top_text(_rate(name)),
     )
 
@@ -417,7 +419,7 @@ def _gauge_chart(title: str, name: str, style: str, weight: int) -> Chart:
         title,
         weight,
         _area_chart(_gauge(name), RAMPS[style]),
-        lambda _, ui: (fmt.count(getattr(ui.state.stats, f"num_{name}", None)), style),
+        lambda _, ui: ((fmt.count(getattr(ui.state.stats, f"num_{name}", None)), style),),
         _top_text(_gauge(name)),
     )
 
@@ -455,11 +457,12 @@ def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
     return lines
 
 
-def _kv_figure(_: Interval, ui: UiState) -> StyledText:
+def _kv_figure(_: Interval, ui: UiState) -> Line:
     if (stats := ui.state.stats) is None:
-        return (fmt.UNKNOWN, "dim")
+        return ((fmt.UNKNOWN, "dim"),)
     used = fmt.percent(stats.num_used_blocks, _num_blocks(ui))
-    return (f"{used} +{not_available.count(stats.num_cached_blocks)} cached", "computed")
+    cached = not_available.count(stats.num_cached_blocks)
+    return ((f"{used} ", "computed"), (f"+{cached} cached", "cached"))
 
 
 def _draw_preemptions(values: Values, _: int, __: UiState) -> list[Line]:
@@ -471,9 +474,9 @@ def _draw_preemptions(values: Values, _: int, __: UiState) -> list[Line]:
     return [merged(pieces)]
 
 
-def _preemption_figure(_: Interval, ui: UiState) -> StyledText:
+def _preemption_figure(_: Interval, ui: UiState) -> Line:
     stats = ui.state.stats
-    return (fmt.count(stats.num_preemptions if stats else None), "preempted")
+    return ((fmt.count(stats.num_preemptions if stats else None), "preempted"),)
 
 
 def _draw_time(values: Values, height: int, _: UiState) -> list[Line]:
@@ -483,9 +486,9 @@ def _draw_time(values: Values, height: int, _: UiState) -> list[Line]:
     return [merged(line) for line in stacked_chart(columns, signs, height)]
 
 
-def _time_figure(interval: Interval, _: UiState) -> StyledText:
+def _time_figure(interval: Interval, _: UiState) -> Line:
     shares = interval.shares()
-    return (f"{fmt.percent(shares['forward'] + shares['execute'])} execute", "running")
+    return ((f"{fmt.percent(shares['forward'] + shares['execute'])} execute", "running"),)
 
 
 _PREEMPTIONS = Chart(

@@ -56,3 +56,9 @@ def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
 def wrapped(text: str, style: str, width: int) -> list[Line]:
     """Returns a text in one style as lines of at most `width` cells."""
     return [((text[start:end], style),) for start, end in wrap(text, width)]
+
+
+def centred(text: str, width: int, height: int) -> list[Line]:
+    """Returns a hint as the lines of an empty view of `width` and `height` cells."""
+    lines = [((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)]
+    return [*[()] * max((height - len(lines)) // 2, 0), *lines]

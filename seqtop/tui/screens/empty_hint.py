@@ -5,7 +5,7 @@ import json
 from seqtop.live.connection import ConnectionState
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.wrapped_text import centred
 from seqtop.tui.ui_state import UiState
 
 _NO_ENGINE = {ConnectionState.STOPPED, ConnectionState.INCOMPATIBLE, ConnectionState.REFUSED}
@@ -31,8 +31,7 @@ class EmptyHint(LineView):
         width = self.size.width
         if not (text and width):  # without a width before the first layout
             return
-        lines = [((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)]
-        self.set_lines([*[()] * max((self.size.height - len(lines)) // 2, 0), *lines])
+        self.set_lines(centred(text, width, self.size.height))
 
     def on_resize(self) -> None:
         with self._ui.lock:

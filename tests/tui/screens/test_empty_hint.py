@@ -25,6 +25,11 @@ def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> No
         assert "No sequence is selected." in screen(app)
 
 
+def test_the_detail_of_no_sequence_says_so_in_its_frame() -> None:
+    with play(SeqtopApp(ScriptedSource()), (200, 60)) as pilot:
+        assert "No sequence is selected." in screen(pilot.app)
+
+
 def test_an_engine_never_heard_of_has_an_address() -> None:
     source = ScriptedSource()
     source.connect(ConnectionState.CONNECTING)

@@ -12,7 +12,7 @@ from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.ui_state import UiState
 
-_MAX_LINES = 2
+_MAX_LINES = 3
 """The lines of one sentence."""
 _TALL = 30
 """The height of the terminal from which on there are both sentences."""

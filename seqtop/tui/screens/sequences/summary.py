@@ -85,6 +85,8 @@ class Summary(LineView):
             ]
         else:
             self._cells = []
+            if self._height != (height := 2 + self.gutter.height):
+                self.styles.height = self._height = height
             self.set_lines([(("No sequence is selected.", "dim"),)])
             return
         breaks = wrap(sentence, width)
