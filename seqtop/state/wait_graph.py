@@ -68,7 +68,7 @@ class WaitGraph(msgspec.Struct, frozen=True):
     """The request before it for which the scheduler gave the reason."""
     reason: WaitReason | None = None
     num_available: int | None = None
-    """The blocks that are free or only cached, if it waits for blocks."""
+    """The blocks that are free or only cached at the end of the step, if it waits for blocks."""
     unit: str = ""
     """The unit of `Holder.amount`: `block` or `sequence`."""
     holders: list[Holder] = []
@@ -425,7 +425,11 @@ def tree(graph: WaitGraph, most: int = 12) -> list[str]:
         indent = "  "
     root = graph.root
     if root.num_available is not None:
-        lines.append(f"{indent}├ {fmt.plural(root.num_available, 'block')} available")
+        # The reason is older: what has ended since then frees blocks.
+        missing = root.reason.num_missing if root.reason is not None else 0
+        before = f"; {missing:,} too few when it began" if missing > 0 else ""
+        blocks = fmt.plural(root.num_available, "block")
+        lines.append(f"{indent}├ {blocks} available after the step{before}")
     rows = [
         f"{own.request_id}  {fmt.plural(own.amount, root.unit)}  {own.detail}"
         for own in root.holders[:most]

@@ -58,7 +58,7 @@ def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:
     assert tree(graph) == [
         "behind  waits behind head",
         "└ head  waits: too few blocks are free; 2 more blocks needed",
-        f"  ├ {available} blocks available",
+        f"  ├ {available} blocks available after the step; 2 too few when it began",
         "  └ runs  3 blocks  runs: 1 of at most 64 output tokens",
     ]
 
