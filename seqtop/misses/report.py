@@ -9,21 +9,11 @@ import msgspec
 
 from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
 from seqtop.misses.nearest_prefix import Difference
+from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.wire.messages import MissCause, PrefixMiss
 
-CAUSE_LABELS: dict[MissCause, str] = {
-    "new_tokens": "new",
-    "evicted": "evicted",
-    "not_stored": "not stored yet",
-    "extra_keys": "other adapter or salt",
-    "broken_prefix": "behind missing ones",
-    "partial_block": "at the prompt's end",
-    "not_cacheable": "not cacheable",
-    "unknown": "unknown",
-}
-"""The causes of misses in a few words."""
 _CAUSES: dict[MissCause, str] = {
     "new_tokens": "no request had had them",
     "evicted": "their blocks were taken for other requests",
@@ -78,7 +68,7 @@ def describe_miss(miss: PrefixMiss, reused_after: int | None) -> str:
     tokens = fmt.plural(miss.num_tokens, "token")
     if miss.cause != "evicted":
         by = f" ({miss.request_id})" if miss.request_id is not None else ""
-        return f"{tokens} {CAUSE_LABELS[miss.cause]}{by}"
+        return f"{tokens} {MISS_LABELS[miss.cause]}{by}"
     at = f" at step {miss.step:,}" if miss.step is not None else ""
     room = f" to make room for {miss.request_id}" if miss.request_id is not None else ""
     later = (
@@ -196,7 +186,7 @@ def _causes(totals: Totals) -> Iterable[str]:
     yield f"{'tokens':>10} {'share':>6}  missed since"
     for cause, tokens in ranked_causes(totals.tokens):
         share = fmt.percent(tokens, all_tokens)
-        yield f"{tokens:>10,} {share:>6}  {CAUSE_LABELS[cause]}: {_CAUSES[cause]}"
+        yield f"{tokens:>10,} {share:>6}  {MISS_LABELS[cause]}: {_CAUSES[cause]}"
 
 
 def as_json(misses: CacheMisses) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import sequence_name, status_word
+from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.state.model import EngineData
 from seqtop.state.step_summary import preemption_cause
 from seqtop.text import format as fmt
@@ -180,15 +181,16 @@ def _figures(a: EngineData, b: EngineData) -> Iterator[FigureChange]:
         ("cached blocks", "num_cached_blocks"),
         ("free blocks", "num_free_blocks"),
         ("preemptions", "num_preemptions"),
-        ("prefix queries", "prefix_cache_queries"),
-        ("prefix hits", "prefix_cache_hits"),
+        ("prefix queries, tokens", "prefix_cache_queries"),
+        ("prefix hits, tokens", "prefix_cache_hits"),
     ):
         before, after = (getattr(state.stats, attribute, None) for state in (a, b))
         yield FigureChange(name, before, after)
     for cause in a.num_missed_tokens | b.num_missed_tokens:
-        name = f"missed: {cause.replace('_', ' ')}"
         yield FigureChange(
-            name, a.num_missed_tokens.get(cause, 0), b.num_missed_tokens.get(cause, 0)
+            f"missed tokens: {MISS_LABELS[cause]}",
+            a.num_missed_tokens.get(cause, 0),
+            b.num_missed_tokens.get(cause, 0),
         )
 
 

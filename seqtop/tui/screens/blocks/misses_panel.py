@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
@@ -32,8 +33,11 @@ _STYLES: dict[MissCause, str] = {
     "unknown": "dim",
 }
 _CAUSE_WIDTH = 22
+_MISSED = "missed tokens"
 _SHOWN_PERCENT = (10, 20, 50, 100)
 """The sizes whose figures are beside the curve."""
+_LEGEND_WIDTH = 42
+"""The cells of these figures."""
 
 
 class Admissions(ListView):
@@ -101,7 +105,7 @@ class Admissions(ListView):
 
 def titles(width: int) -> Line:
     """Returns the titles of the columns."""
-    text = f"{'step':>8}  {'missed':>7}  {'request':<16}  cause"
+    text = f"{'step':>8}  {_MISSED}  {'request':<16}  cause"
     return fitted(((f" {text}", "dim"),), width)
 
 
@@ -116,7 +120,8 @@ def _admission(lookup: Lookup, width: int) -> Line:
     ]
     return fitted(
         (
-            (f"{fmt.count(lookup.step):>8}  {fmt.count(lookup.num_missed_tokens):>7}  ", PLAIN),
+            (f"{fmt.count(lookup.step):>8}  ", PLAIN),
+            (f"{fmt.count(lookup.num_missed_tokens):>{len(_MISSED)}}  ", PLAIN),
             *fitted(((safe_line(lookup.request_id), "strong"),), 16),
             (f"  {safe_line('; '.join(parts))}", _STYLES[cause] if cause is not None else PLAIN),
         ),
@@ -173,15 +178,15 @@ def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
     if totals.num_blocks:
         found = fmt.percent(totals.num_hits, totals.num_blocks)
         items += [
-            (0, ((found, "strong"), (" of blocks found", "dim"))),
+            (0, ((found, "strong"), (f" of {fmt.count(totals.num_blocks)} blocks found", "dim"))),
             (0, ((fmt.count(totals.num_missed), "strong"), (" blocks missed", "dim"))),
-            (2, ((fmt.count(totals.num_blocks), "strong"), (" looked up", "dim"))),
-            (3, ((f"of {misses.block_size} tokens", "dim"),)),
         ]
     items.append((1, ((fmt.count(totals.num_lookups), "strong"), (" admissions", "dim"))))
     if totals.num_again:
         again = fmt.count(totals.num_again)
-        items.append((1, ((again, "strong"), (" missed after preemptions", "dim"))))
+        items.append((1, ((again, "strong"), (" blocks missed after preemptions", "dim"))))
+    if totals.num_blocks:
+        items.append((2, ((f"only full blocks, of {misses.block_size} tokens", "dim"),)))
     if is_behind:
         items.append((0, (("reading …", "dim"),)))  # without it, the figures would be wrong
     return row(items, width, gap=3)
@@ -189,10 +194,10 @@ def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
 
 def _causes(misses: CacheMisses, totals: Totals, position: int, width: int) -> list[Line]:
     """Returns a line for each cause, the most tokens first, with its tokens over time."""
-    from seqtop.misses.report import CAUSE_LABELS, ranked_causes
+    from seqtop.misses.report import ranked_causes
 
     span = misses.span(position)
-    room = max(width - _CAUSE_WIDTH - 18, 0)
+    room = max(width - _CAUSE_WIDTH - len(_MISSED) - 19, 0)
     if span is None:
         return []
     start, end = span
@@ -210,9 +215,9 @@ def _causes(misses: CacheMisses, totals: Totals, position: int, width: int) -> l
         chart = area_chart([part.get(cause, 0) for part in over_time], 1, top) if room else [""]
         lines.append(
             (
-                (f"{CAUSE_LABELS[cause]:<{_CAUSE_WIDTH}}", _STYLES[cause]),
+                (f"{MISS_LABELS[cause]:<{_CAUSE_WIDTH}}", _STYLES[cause]),
                 (f"{fmt.count(tokens):>7}", "strong"),
-                (f" {fmt.percent(tokens, everything):>6}  ", "dim"),
+                (f" {_MISSED} {fmt.percent(tokens, everything):>6}  ", "dim"),
                 (chart[0], _STYLES[cause]),
             )
         )
@@ -228,8 +233,8 @@ def _curve(misses: CacheMisses, totals: Totals, width: int, height: int) -> list
         for point in points
         if point.percent in _SHOWN_PERCENT
     ]
-    legend = [f"{label:>13} {share:>6} fewer misses" for label, share in figures]
-    room = max(width - 36, 10)
+    legend = [f"{label:>13} {share:>6} fewer blocks missed" for label, share in figures]
+    room = max(width - _LEGEND_WIDTH - 1, 10)
     columns = 2 * room
     values: list[float | None] = []
     for column in range(columns):
@@ -241,7 +246,7 @@ def _curve(misses: CacheMisses, totals: Totals, width: int, height: int) -> list
         values.append(last.num_missed_blocks + way * change)
     chart = area_chart(values, height, missed)
     lines: list[Line] = [
-        ((line, "running"), (f" {legend[at] if at < len(legend) else '':<35}", PLAIN))
+        ((line, "running"), (f" {legend[at] if at < len(legend) else '':<{_LEGEND_WIDTH}}", PLAIN))
         for at, line in enumerate(chart)
     ]
     ends = f"{points[0].num_gpu_blocks:,} blocks", f"{points[-1].num_gpu_blocks:,}"
@@ -252,4 +257,4 @@ def _curve(misses: CacheMisses, totals: Totals, width: int, height: int) -> list
 
 def _note(totals: Totals) -> str:
     new = fmt.percent(totals.num_new, totals.num_missed_first)
-    return f" {new:>10} never stored before"
+    return f" {new:>6} of {fmt.count(totals.num_missed_first)} blocks never stored before"

@@ -69,7 +69,13 @@ def test_two_keys_show_totals_by_cause_the_curve_and_an_admission_in_full(
         assert isinstance(app.screen, BlocksScreen)
         text = words(app)
         assert f"{totals.num_missed} blocks missed" in text
-        assert f"evicted {totals.tokens['evicted']:,}" in text
+        assert (
+            f"{totals.num_hits / totals.num_blocks:.0%} of {totals.num_blocks} blocks found" in text
+        )
+        share = totals.tokens["evicted"] / sum(totals.tokens.values())
+        assert f"evicted {totals.tokens['evicted']:,} missed tokens {share:.0%}" in text
+        assert f"of {totals.num_missed_first} blocks never stored before" in text
+        assert "step missed tokens request cause" in text
         removed = totals.num_missed_first - totals.misses()[2]
         assert f"+10% blocks {100 * removed / totals.num_missed_first:.2g}" in text
         assert "found in the prefix cache at step" in text
@@ -135,8 +141,8 @@ def test_totals_of_a_history_that_is_still_read_say_so_in_any_width(
     monkeypatch.setattr(BackgroundMisses, "apply", slowly)
     with play(app, (80, 24)) as pilot:
         pilot.press(":", *"9999", "enter", "2", "m")
-        until(pilot, lambda: "of blocks found" in screen(app))
-        (totals,) = (line for line in rows(app) if "of blocks found" in line)
+        until(pilot, lambda: "blocks found" in screen(app))
+        (totals,) = (line for line in rows(app) if "blocks found" in line)
         assert "reading …" in totals
         goes_on.set()
         until(pilot, lambda: "reading …" not in screen(app))
