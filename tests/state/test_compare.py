@@ -227,4 +227,4 @@ def test_prefix_misses_are_compared_by_cause() -> None:
     script.time += 1_000.0
     script.step()
     text = [line.split() for line in describe(compare(source.state, restarted.state))]
-    assert ["missed:", "evicted", "35", "0", "-35"] in text
+    assert ["missed", "tokens:", "evicted", "35", "0", "-35"] in text
