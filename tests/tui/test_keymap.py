@@ -69,7 +69,7 @@ def pressed(path: Path) -> set[str]:
 def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -> None:
     app = several()
     active: dict[str, ActiveBinding] = {}
-    with play(app) as pilot:
+    with play(app, (80, 30)) as pilot:
         pilot.press(leading_to(name))
         until(pilot, lambda: is_at(app, name))
         until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")

@@ -1,6 +1,7 @@
 """The help: all keys, read from the bindings, and the filter language."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
@@ -63,13 +64,18 @@ def _names(field: Field) -> str:
     return field.title if field.title.lower() == field.key else f"{field.title} ({field.key})"
 
 
-WIDE = 130
-"""From this width on, the notes are beside the keys."""
 NARROW = 60
-"""Below this width the left column has `NARROW_COLUMN` cells instead of `COLUMN`."""
-COLUMN, NARROW_COLUMN = 28, 9
-_UNWRAPPED = 1_000
-"""A width in which every entry takes one line."""
+"""Below this width terms have `NARROW_TERM` cells."""
+KEYS, TERM, NARROW_TERM = 10, 15, 7
+"""The cells of keys, and of terms, at most. A longer one moves its meaning to the right."""
+_LEAST = 44
+"""The least width of a column."""
+_GAP = 3
+"""The cells between two columns."""
+_FRAME = 7
+"""The cells of the frame, the padding and the scroll bar beside the columns."""
+_OTHER_LINES = 6
+"""The lines of the frame, the title and the hint, with their margins."""
 
 
 class HelpScreen(Dialog[None]):
@@ -89,6 +95,8 @@ class HelpScreen(Dialog[None]):
         self._notes = notes
         self._wanted = ""
         """The text that an entry has to contain to be listed."""
+        self._num_lines = 0
+        """The lines of all entries."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -110,7 +118,6 @@ class HelpScreen(Dialog[None]):
         self._list()
 
     def on_resize(self) -> None:
-        self.set_class(self.app.size.width >= WIDE, "-wide")
         self.call_after_refresh(self._list)
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -161,26 +168,94 @@ class HelpScreen(Dialog[None]):
             ]
             for group, entries in self.entries.items()
         }
-        contents = []
-        for name, sections in (("#help-content", keys), ("#help-notes", self._notes)):
-            part = self.query_one(name, Static)
-            contents.append(self._content(sections, part.content_size.width or _UNWRAPPED))
-            part.update(contents[-1])
-        if not any(contents):
-            part.update("Nothing here contains that text; Esc ends the search.")
+        width = max(self.app.size.width - _FRAME, 1)
+        keys_lines = self._lines(keys, KEYS, width)
+        notes_lines = self._lines(self._notes, TERM, width)
+        if keys_lines and notes_lines:
+            keys_lines.append(Content(""))
+        self.query_one("#help-content", Static).update(Content("\n").join(keys_lines))
+        notes = self.query_one("#help-notes", Static)
+        notes.update(Content("\n").join(notes_lines))
+        num_lines = len(keys_lines) + len(notes_lines)
+        if not num_lines:
+            notes.update("Nothing here contains that text; Esc ends the search.")
+        if not self._wanted:
+            self._num_lines = num_lines
+        search = 2 * self.query_one(Input).display
+        room = self.app.size.height - _OTHER_LINES - search
+        self.query_one(VerticalScroll).styles.height = max(min(self._num_lines, room), 1)
+        self.call_after_refresh(self._update_hint)
 
-    def _content(self, sections: Mapping[str, Notes], width: int) -> Content:
-        """Returns the entries that contain the wanted text, below the title of their section."""
-        column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
-        lines: list[Content] = []
-        for title, entries in sections.items():
-            matching = [entry for entry in entries if self._wanted in " ".join(entry).casefold()]
-            if not matching:
-                continue
-            lines.append(Content.styled(title, "bold $primary"))
-            lines += [entry(f"  {left}", right, column + 2, width - 1) for left, right in matching]
-            lines.append(Content(""))
-        return Content("\n").join(lines)
+    def _lines(self, sections: Mapping[str, Notes], most: int, width: int) -> list[Content]:
+        """Returns the entries that contain the wanted text, in as few lines as possible.
+
+        Args:
+            sections: The entries of each section, by its title.
+            most: The cells of terms, at most.
+            width: The cells of a line.
+        """
+        matching = {
+            title: [entry for entry in entries if self._wanted in " ".join(entry).casefold()]
+            for title, entries in sections.items()
+        }
+        longest = max((len(term) for notes in matching.values() for term, _ in notes), default=0)
+        narrow = self.app.size.width < NARROW
+        term_width = min(longest, NARROW_TERM if narrow else most) + 2
+        layouts = []
+        for number in range(1, max((width + _GAP) // (_LEAST + _GAP), 1) + 1):
+            column = (width + _GAP) // number - _GAP
+            columns = balanced(_entries(matching, term_width, column), number)
+            layouts.append(_side_by_side(columns, column))
+        return min(layouts, key=len)
+
+
+def _entries(sections: Mapping[str, Notes], term: int, width: int) -> list[list[Content]]:
+    """Returns the lines of each entry. A title is with the first entry of its section.
+
+    Args:
+        sections: The entries of each section, by its title.
+        term: The cells of terms, with the gap before their meanings.
+        width: The cells of a line.
+    """
+    listed: list[list[Content]] = []
+    for title, notes in sections.items():
+        for index, (left, right) in enumerate(notes):
+            column = max(term, len(left) + 2) + 2
+            lines = entry(f"  {left}", right, column, width).split("\n")
+            if index == 0:
+                above = [Content("")] if listed else []
+                listed.append([*above, Content.styled(title, "bold $primary"), *lines])
+            elif left:
+                listed.append(lines)
+            else:  # the entry above goes on
+                listed[-1] += lines
+    return listed
+
+
+def balanced(entries: Sequence[list[Content]], number: int) -> list[list[Content]]:
+    """Returns entries in at most `number` columns of about the same height.
+
+    No entry is divided, and none of the columns begins with a blank line.
+    """
+    height = -(-sum(map(len, entries)) // number)
+    while True:
+        columns: list[list[Content]] = [[]]
+        for lines in entries:
+            if columns[-1] and len(columns[-1]) + len(lines) > height:
+                columns.append([])
+            columns[-1] += lines if columns[-1] or lines[0].plain else lines[1:]
+        if len(columns) <= number:
+            return columns
+        height += 1
+
+
+def _side_by_side(columns: Sequence[list[Content]], width: int) -> list[Content]:
+    """Returns the lines of columns that are `width` cells wide."""
+    lines: list[Content] = []
+    for cells in zip_longest(*columns, fillvalue=Content("")):
+        padded = [cell + " " * (width + _GAP - cell.cell_length) for cell in cells[:-1]]
+        lines.append(Content("").join([*padded, cells[-1]]))
+    return lines
 
 
 def grouped(bindings: Iterable[Binding]) -> dict[str, list[tuple[list[Binding], str]]]:

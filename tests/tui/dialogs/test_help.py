@@ -15,7 +15,7 @@ from tests.support.scripted import ScriptedSource
 
 
 def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
-    with play(app, (100, 80)) as pilot:
+    with play(app, (80, 80)) as pilot:
         bound = {
             key: active.binding.tooltip or active.binding.description
             for key, active in app.screen.active_bindings.items()
@@ -54,6 +54,17 @@ def test_the_help_is_legible_in_a_narrow_terminal(app: SeqtopApp) -> None:
     with play(app, (40, 16)) as pilot:
         pilot.press("question_mark")
         until(pilot, lambda: "2        Blocks" in screen(app))
+
+
+@pytest.mark.parametrize(
+    ("size", "scrolls"), [((120, 40), True), ((200, 60), False), ((400, 100), False)]
+)
+def test_the_help_uses_the_width(app: SeqtopApp, size: tuple[int, int], scrolls: bool) -> None:
+    with play(app, size) as pilot:
+        pilot.press("question_mark")
+        until(pilot, lambda: ("↓ for more" in screen(app)) is scrolls)
+        first = next(line for line in screen(app).splitlines() if " Screens " in line)
+        assert first.strip("│ ") != "Screens", "something is beside it"
 
 
 def test_help_says_that_it_goes_on(app: SeqtopApp) -> None:
