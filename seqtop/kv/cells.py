@@ -12,6 +12,7 @@ from seqtop.tui.rendering.block_grid import (
     Pool,
     cell,
     label_width,
+    text_line,
     with_largest_cells,
 )
 from seqtop.tui.rendering.cell_map import (
@@ -23,7 +24,8 @@ from seqtop.tui.rendering.cell_map import (
 from seqtop.tui.rendering.owner_marks import OWNER_STYLES, SELECTED, OwnerMarks
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
-FORK = ("≡", "shared")
+FORK = "≡"
+"""The sign of a block with several continuations; its style is that of its tree."""
 EMPTIED = ("·", "track")
 PATH = SELECTED
 UNNAMED = "unknown tier"
@@ -52,9 +54,8 @@ def mark(
         return EMPTIED
     if block.key in path:
         return PATH
-    if cache.num_children(block.key) > 1:
-        return FORK
-    return marks.mark(merged_tree(block.tree).serial)
+    letter, style = marks.mark(merged_tree(block.tree).serial)
+    return (FORK if cache.num_children(block.key) > 1 else letter), style
 
 
 def trees(grid: BlockGrid, cache: KvCache, y: int) -> tuple[int | None, ...]:
@@ -119,11 +120,11 @@ def _cell(
     letter, style = marks.mark(merged_tree(block.tree).serial)
     has_outlines = has_room_for_outline(grid.width, grid.lines)
     is_chosen = block.key in path
-    sign = (FORK[0] if cache.num_children(block.key) > 1 else letter, style)
+    sign = (FORK if cache.num_children(block.key) > 1 else letter, style)
     room, text = grid.width - 2, ""
     if room >= LEAST_ROOM and 0 < sub_line < grid.lines - 1:
         ids = " ".join(map(str, block.token_ids or ()))
-        text = f" {ids[(sub_line - 1) * room : sub_line * room]}"
+        text = f" {text_line(ids, room, sub_line - 1)}"
     return cell(
         PATH if is_chosen and not has_outlines else sign,
         1.0,
@@ -151,7 +152,7 @@ def legend(width: int, grid: BlockGrid) -> Line:
     signs: Sequence[tuple[int, StyledText, str]] = (
         (0, ("A", OWNER_STYLES[0]), "prefix tree"),
         (0, OUTLINED if is_outlined else PATH, "chosen prefix"),
-        (1, (FORK[0], OWNER_STYLES[0]), "continued in several ways"),
+        (1, (FORK, OWNER_STYLES[0]), "continued in several ways"),
         (2, EMPTIED, "emptied"),
     )
     return row(

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from seqtop.kv.cells import grid, trees
+from seqtop.kv.cache import merged_tree
+from seqtop.kv.cells import grid, mark, trees
 from seqtop.tui.rendering.owner_marks import OwnerMarks
 from tests.support.kv_scene import ScriptedKvSource, scene
 
@@ -32,3 +33,17 @@ def test_cells_are_as_large_as_fits(size: tuple[int, int], pitch: int, lines: in
     assert [(pool.name, pool.size) for pool in drawn.pools] == [("GPU", 126), ("CPU", 55)]
     assert (drawn.pitch, drawn.lines) == (pitch, lines)
     assert drawn.column(drawn.blocks(1)[-1]) < size[0]
+
+
+def test_a_block_with_several_continuations_has_the_colour_of_its_tree() -> None:
+    source = ScriptedKvSource()
+    scene(source)
+    cache, marks = source.cache, OwnerMarks()
+    blocks = [block for tier in cache.tiers.values() for block in tier.cells if block is not None]
+    forks = [block for block in blocks if cache.num_children(block.key) > 1]
+    assert forks
+    for block in forks:
+        assert mark(cache, block, set(), marks) == (
+            "≡",
+            marks.mark(merged_tree(block.tree).serial)[1],
+        )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from seqtop.tui.rendering.cell_map import EDGE, GROUP, OUTLINE, outlined
 from seqtop.tui.rendering.owner_marks import OWNER_STYLES
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.wrapped_text import wrap
 
 PATTERN = "▚"
 """The last line of a large cell whose owner has the style of a neighbour, in place of `EDGE`."""
@@ -232,3 +234,21 @@ def cell(
     if is_outlined:
         return outlined(line, 0, width, sub_line, grid.lines, *OUTLINE)
     return line
+
+
+def text_line(text: str, room: int, number: int) -> str:
+    """Returns a line of a text that is broken at spaces; empty after the last one.
+
+    Args:
+        text: The text of a block.
+        room: The cells of a line.
+        number: The number of the line, from 0 on.
+    """
+    lines = _text_lines(text, room)
+    return lines[number] if number < len(lines) else ""
+
+
+# A frame asks for each line of each block again.
+@lru_cache(maxsize=8_192)
+def _text_lines(text: str, room: int) -> tuple[str, ...]:
+    return tuple(text[start:end] for start, end in wrap(text, room))

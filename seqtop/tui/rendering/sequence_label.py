@@ -22,8 +22,8 @@ GLYPHS = {
 }
 """The sign and the style of each status word, and of a running sequence in its prefill."""
 
-_NUMBER = re.compile(r"/?[0-9]+$")
-"""The number of a sibling: `/2`, or the end of `_parallel_sample_2`."""
+_NUMBER = re.compile(r"(?:[0-9]*/)?[0-9]+$")
+"""The numbers at the end: of a request and a sibling, `12/2`, or of `_parallel_sample_2`."""
 
 
 def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
@@ -34,7 +34,7 @@ def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
 
 
 def shortened(name: str, room: int) -> str:
-    """Returns a name without its middle: its beginning, and the number at its end."""
+    """Returns a name without its middle: its beginning, and the numbers at its end."""
     number = _NUMBER.search(name)
     end = number[0][-(room // 2) :] if number and room > 1 else ""
     return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end

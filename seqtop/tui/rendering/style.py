@@ -76,12 +76,13 @@ def fitted(line: Line, width: int) -> Line:
 def highlighted(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:
     """Returns `line` with all matches of the patterns in the style `match`.
 
-    The first word is highlighted if nothing matches (the match may be in a hidden column).
+    The first word is highlighted if nothing matches (the match may be in a hidden column). The
+    signs of a tree before a name are none.
     """
     text = plain(line)
     ranges = sorted(match.span() for pattern in patterns for match in pattern.finditer(text))
     ranges = [(start, end) for start, end in ranges if start < end]
-    if not ranges and (word := re.search(r"\S+", text)):
+    if not ranges and (word := re.search(r"\w\S*", text) or re.search(r"\S+", text)):
         ranges = [word.span()]
     spans: list[StyledText] = []
     at = 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.tui.rendering.block_grid import BlockGrid, Pool
+from seqtop.tui.rendering.block_grid import BlockGrid, Pool, text_line
 
 POOLS = (Pool("GPU", 126), Pool("empty", 0), Pool("CPU", 55))
 
@@ -59,3 +59,8 @@ def test_without_blocks_there_are_no_lines() -> None:
     grid = BlockGrid((Pool("empty", 0),), 30)
     assert grid.height == 0
     assert grid.title(0) is None
+
+
+def test_a_number_is_not_broken_at_the_end_of_a_line() -> None:
+    ids = "508 356 381 13"
+    assert [text_line(ids, 9, number).strip() for number in range(3)] == ["508 356", "381 13", ""]

@@ -18,3 +18,8 @@ def test_marking_changes_no_cell(text: str, pattern: str) -> None:
     assert {ink for _, ink in done} <= {"", "dim", "match"}
     if pattern == "plain" and text.startswith("plain"):
         assert [part for part, ink in done if ink == "match"] == ["plain", "plain"]
+
+
+def test_without_a_match_the_first_word_is_marked_and_no_sign_of_a_tree() -> None:
+    done = highlighted((("├ child  text", ""),), [re.compile("hidden")])
+    assert [part for part, ink in done if ink == "match"] == ["child"]

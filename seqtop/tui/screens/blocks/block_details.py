@@ -1,5 +1,6 @@
 """The details of one block: its owners, its state and its tokens."""
 
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from seqtop.tui.rendering.bars import bar, row
 from seqtop.tui.rendering.list_view import CURSOR_MARK
 from seqtop.tui.rendering.owner_marks import OwnerMarks
 from seqtop.tui.rendering.sequence_label import glyph
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
 from seqtop.tui.screens.blocks.cells import CACHED, mark
 
@@ -127,12 +128,18 @@ def cell_facts(state: EngineState, index: BlockIndex, blocks: range, width: int)
 
 
 def names(state: EngineState, owners: Iterable[int], width: int, marks: OwnerMarks) -> Line:
-    """Returns the visible owners with their letters, as many as there is room for."""
-    items: list[tuple[int, Line]] = []
-    for seq_id in sorted(owners)[:MOST_NAMES]:
-        if name := _name(state, seq_id):
-            items.append((len(items), (marks.mark(seq_id), (f" {name}", PLAIN))))
-    return row(items, width)
+    """Returns the visible owners with their letters, and the number of those without room."""
+    known = sorted(seq_id for seq_id in owners if seq_id in state.sequences)
+    items: list[Line] = [
+        (marks.mark(seq_id), (f" {_name(state, seq_id)}", PLAIN)) for seq_id in known[:MOST_NAMES]
+    ]
+    while True:
+        num_more = len(known) - len(items)
+        more: Line = ((f"+{fmt.count(num_more)}", "dim"),) if num_more else ()
+        line = row([(0, item) for item in (*items, more)], sys.maxsize)
+        if not items or line_width(line) <= width:
+            return fitted(line, width)
+        items.pop()
 
 
 def owner_table(

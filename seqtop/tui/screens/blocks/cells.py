@@ -18,6 +18,7 @@ from seqtop.tui.rendering.block_grid import (
     Pool,
     cell,
     label_width,
+    text_line,
     with_largest_cells,
 )
 from seqtop.tui.rendering.cell_map import (
@@ -237,7 +238,7 @@ def _part(text: str, grid: BlockGrid, sub_line: int) -> str:
     room = grid.width - 2
     if room < LEAST_ROOM or not 0 < sub_line < grid.lines - 1:
         return ""
-    part = text[(sub_line - 1) * room : sub_line * room]
+    part = text_line(text, room, sub_line - 1)
     return f" {part}" if is_narrow(part) else ""  # a wide character could be cut by the cursor
 
 

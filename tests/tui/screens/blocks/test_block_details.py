@@ -3,7 +3,9 @@
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.blocks.block_details import holdings
+from seqtop.tui.rendering.owner_marks import OwnerMarks
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.screens.blocks.block_details import holdings, names
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import parsing
@@ -45,6 +47,20 @@ def test_a_shared_block_names_its_owners_in_turn(app: SeqtopApp) -> None:
         pilot.press("o", "enter")
         assert isinstance(app.screen, SequencesScreen)
         assert app.ui.cursor.seq_id == sequence(app, "req-2")
+
+
+def test_owners_without_room_in_the_legend_are_counted() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for name in ("one", "two", "three"):
+        script.arrive(name)
+    script.step(prefill={"one": 4, "two": 4, "three": 4})
+    owners = [*source.state.sequences]
+    marks = OwnerMarks()
+    lines = [plain(names(source.state, owners, width, marks)) for width in (40, 16, 2)]
+    assert [line.split()[1::2] for line in lines[:1]] == [["one", "two", "three"]]
+    assert lines[1].endswith("two  +1")
+    assert lines[2] == "+3"
 
 
 def test_nobodys_block_has_no_owner_to_go_to(app: SeqtopApp) -> None:

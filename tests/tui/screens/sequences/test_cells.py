@@ -145,7 +145,8 @@ def test_whatever_a_filter_can_name_can_be_a_column() -> None:
     [
         ("cmpl-10_parallel_sample_0", "└ cmpl-1…0"),
         ("cmpl-10_parallel_sample_12", "└ cmpl-…12"),
-        ("cmpl-10/2", "└ cmpl-…/2"),
+        ("cmpl-10/2", "└ cmp…10/2"),
+        ("beams-12/3", "└ bea…12/3"),
         ("昔々あるところに_parallel_sample_3", "└ 昔々あ…3"),
         ("a-name-without-number", "└ a-name-…"),
     ],
