@@ -48,6 +48,8 @@ class BaseApp(OrderedKeysApp):
         self.animation_level = "none"
         # Textual draws on standard error; a page or a picture has all colours.
         color_system = self.console.color_system if sys.stderr.isatty() else None
+        if self.no_color:
+            color_system = "none"
         for each in (theme.DARK, theme.LIGHT):
             self.register_theme(theme.for_terminal(each, color_system))
         theme.begin_with(self, theme_name or theme.DARK.name)

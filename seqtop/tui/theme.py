@@ -58,8 +58,6 @@ _DARK_STYLES = {
     "scrollbar-background-hover": "#11161c",
     "scrollbar-background-active": "#11161c",
     "scrollbar-corner-color": "#11161c",
-    "style-owner-0-text": "#f2f5f8",
-    "style-owner-1-text": "#f2f5f8",
 }
 _LIGHT_STYLES = {
     "style-dim": "#5b6672",
@@ -82,8 +80,6 @@ _LIGHT_STYLES = {
     "style-finished": "#5b6672",
     "style-unheld": "#e3e8ec",
     "style-unheld-cached": "#f4e8f0",
-    "style-owner-0-text": "#0e141a",
-    "style-owner-1-text": "#0e141a",
     "style-owner-0-fill": "#b5ddd2",
     "style-owner-1-fill": "#b3d9f2",
     "style-owner-2-fill": "#ecdca6",
@@ -114,21 +110,24 @@ _LIGHT_STYLES = {
 }
 _DARK_STYLES_OF_16 = _DARK_STYLES | {
     "style-cursor": "#0000aa",
+    "style-field": "#0000aa",
+    "block-cursor-background": "#0000aa",
+    "block-cursor-foreground": "#ffffff",
     "style-dim": "#aaaaaa",
     "style-finished": "#aaaaaa",
-    "style-delta": "#ffff55",
+    "style-delta": "#ffffff",
     "style-computed": "#55ffff",
     "style-cached": "#ff55ff",
     "style-running": "#55ff55",
     "style-prefill": "#55ffff",
-    "style-waiting": "#aa5500",
+    "style-waiting": "#ffff55",
     "style-preempted": "#ff5555",
     "style-swapped": "#ff55ff",
-    "style-running-low": "#00aa00",
-    "style-running-mid": "#00aa00",
+    "style-running-low": "#55ff55",
+    "style-running-mid": "#55ff55",
     "style-prefill-low": "#55ffff",
     "style-prefill-mid": "#55ffff",
-    "style-waiting-low": "#aa5500",
+    "style-waiting-low": "#ffff55",
     "style-owner-0-text": "#000000",
     "style-owner-1-text": "#000000",
     "style-owner-0-fill": "#00aa00",
@@ -136,7 +135,10 @@ _DARK_STYLES_OF_16 = _DARK_STYLES | {
     "style-owner-2-fill": "#aa5500",
     "style-owner-3-fill": "#aa00aa",
     "style-owner-4-fill": "#aa0000",
-    "style-owner-5-fill": "#0000aa",
+    "style-owner-5-fill": "#ffff55",
+    "style-owner-2": "#aa5500",
+    "style-owner-5": "#ffff55",
+    "style-owner-5-text": "#000000",
     "style-owner-6": "#5555ff",
     "style-owner-6-fill": "#5555ff",
     "style-owner-7-fill": "#555555",
@@ -170,8 +172,6 @@ _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "footer-key-foreground": "#0000aa",
     "block-cursor-background": "#ffff55",
     "block-cursor-foreground": "#000000",
-    "block-cursor-blurred-background": "#ffff55",
-    "block-cursor-blurred-foreground": "#000000",
 }
 _DARK_STYLES_OF_256 = _DARK_STYLES | {
     "style-dim": "#a3a3a3",
@@ -219,6 +219,40 @@ _LIGHT_STYLES_OF_256 = _LIGHT_STYLES | {
     "footer-background": "#e9e9e9",
 }
 
+_DARK_STYLES_WITHOUT_COLOUR = _DARK_STYLES | {
+    "style-waiting": "#f2f5f8",
+    "style-preempted": "#f2f5f8",
+    "style-running-low": "#35c49b",
+    "style-running-mid": "#35c49b",
+    "style-prefill-low": "#56b4e9",
+    "style-prefill-mid": "#56b4e9",
+    "style-waiting-low": "#f2f5f8",
+    "style-badge-live": "#7d8794",
+    **{f"style-owner-{number}": "#b9c4cf" for number in range(8)},
+    **{f"style-owner-{number}-fill": "#474e55" for number in range(8)},
+}
+_LIGHT_STYLES_WITHOUT_COLOUR = _LIGHT_STYLES | {
+    "style-waiting": "#0e141a",
+    "style-preempted": "#0e141a",
+    "style-running-low": "#00735a",
+    "style-running-mid": "#00735a",
+    "style-prefill-low": "#0069a8",
+    "style-prefill-mid": "#0069a8",
+    "style-waiting-low": "#0e141a",
+    "style-badge-live": "#6e7883",
+    **{f"style-owner-{number}": "#4a5560" for number in range(8)},
+    **{f"style-owner-{number}-fill": "#d1d4d7" for number in range(8)},
+}
+
+
+def _complete(styles: dict[str, str]) -> dict[str, str]:
+    """Adds the styles of owners, and of the badge, that have the colours of other styles."""
+    roles = ("running", "computed", "waiting", "cached", "preempted", "delta")
+    owners = {f"style-owner-{number}": styles[f"style-{role}"] for number, role in enumerate(roles)}
+    texts = {f"style-owner-{number}-text": styles["style-strong"] for number in range(8)}
+    return {"style-badge-live": styles["style-running"]} | owners | texts | styles
+
+
 DARK = Theme(
     name="seqtop-dark",
     primary="#56b4e9",
@@ -232,7 +266,7 @@ DARK = Theme(
     surface="#161d25",
     panel="#1a222c",
     dark=True,
-    variables=_DARK_STYLES,
+    variables=_complete(_DARK_STYLES),
 )
 LIGHT = Theme(
     name="seqtop-light",
@@ -247,7 +281,7 @@ LIGHT = Theme(
     surface="#eef1f4",
     panel="#e4e9ee",
     dark=False,
-    variables=_LIGHT_STYLES,
+    variables=_complete(_LIGHT_STYLES),
 )
 
 
@@ -255,21 +289,28 @@ def for_terminal(theme: Theme, color_system: str | None) -> Theme:
     """Returns one of the two themes for a terminal, in colours that it has, if these are few.
 
     A terminal shows the nearest of its colours, of which several owners of blocks had one, and the
-    row of the cursor one on which texts are illegible. These are converted as meant.
+    row of the cursor one on which texts are illegible. These are converted as meant. Without
+    colours, different greys would only mislead, and alerts would be fainter than other texts.
 
     Args:
         theme: The theme.
-        color_system: The colours of the terminal, as rich names them.
+        color_system: The colours of the terminal, as rich names them, or "none" if the user wants
+            none.
     """
-    if color_system == "standard":
-        if theme.dark:
-            return replace(theme, variables=_DARK_STYLES_OF_16)
-        return replace(theme, variables=_LIGHT_STYLES_OF_16, primary="#0000aa")
-    if color_system != "256":
-        return theme
-    if theme.dark:
-        return replace(theme, variables=_DARK_STYLES_OF_256)
-    return replace(theme, variables=_LIGHT_STYLES_OF_256, foreground="#262626")
+    dark = theme.dark
+    match color_system:
+        case "standard":
+            found = _DARK_STYLES_OF_16 if dark else _LIGHT_STYLES_OF_16
+            primary = theme.primary if dark else "#0000aa"
+            return replace(theme, variables=_complete(found), primary=primary)
+        case "256":
+            found = _DARK_STYLES_OF_256 if dark else _LIGHT_STYLES_OF_256
+            foreground = theme.foreground if dark else "#262626"
+            return replace(theme, variables=_complete(found), foreground=foreground)
+        case "none":
+            found = _DARK_STYLES_WITHOUT_COLOUR if dark else _LIGHT_STYLES_WITHOUT_COLOUR
+            return replace(theme, variables=_complete(found))
+    return theme
 
 
 def begin_with(app: App[Any], name: str) -> None:
@@ -285,7 +326,7 @@ def begin_with(app: App[Any], name: str) -> None:
 
 def styles(*, dark: bool) -> dict[str, str]:
     """Returns the colours of the styles on a dark or a light background."""
-    source = _DARK_STYLES if dark else _LIGHT_STYLES
+    source = _complete(_DARK_STYLES if dark else _LIGHT_STYLES)
     return {
         name: colour for name, colour in source.items() if name.startswith(("style-", "badge-"))
     }

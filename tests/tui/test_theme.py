@@ -13,6 +13,7 @@ from seqtop.tui import theme
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.owner_marks import OWNER_STYLES
 from tests.support.piloting import play, screen
+from tests.support.scripted import ScriptedSource
 
 
 @pytest.mark.parametrize("name", ["seqtop-light", "textual-light", "nord", "dracula"])
@@ -61,8 +62,7 @@ def test_texts_are_legible_on_all_grounds(full: Theme, colours: str) -> None:
 
 def chips(variables: dict[str, str]) -> list[str]:
     """The colours behind the letters of owners."""
-    names = "running computed waiting cached preempted delta owner-6 owner-7"
-    return [variables[f"style-{name}"] for name in names.split()]
+    return [variables[f"style-{name}"] for name in OWNER_STYLES]
 
 
 @pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
@@ -88,5 +88,25 @@ def test_terminals_with_few_colours_tell_the_owners_of_blocks_apart(
         shown = {colour.downgrade(system).number for colour in colours_of_owners}
         assert len(shown - {ground}) == len(OWNER_STYLES)
     for name, fill in zip(OWNER_STYLES, fills, strict=True):
-        text = variables.get(f"style-{name}-text", variables["style-strong"])
-        assert contrast(Color.parse(text), fill) >= 3.5
+        assert contrast(Color.parse(variables[f"style-{name}-text"]), fill) >= 3.5
+
+
+@pytest.mark.parametrize("full", THEMES, ids=["dark", "light"])
+def test_without_colours_no_owner_is_brighter_and_alerts_are_no_fainter_than_texts(
+    full: Theme,
+) -> None:
+    shown = theme.for_terminal(full, "none").variables
+    assert len(set(chips(shown))) == 1
+    assert len({shown[f"style-{name}-fill"] for name in OWNER_STYLES}) == 1
+    assert shown["style-preempted"] == shown["style-strong"]
+    badges = [Color.parse(shown[f"style-{name}"]) for name in ("badge-live", "preempted")]
+    assert contrast(*badges) >= 3
+
+
+def test_a_user_who_wants_no_colours_gets_the_theme_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = SeqtopApp(ScriptedSource())
+    styles = app.get_css_variables()
+    assert styles["style-owner-0"] == styles["style-owner-1"]

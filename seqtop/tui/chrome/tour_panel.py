@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from textual.content import Content
+
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN
@@ -41,7 +43,9 @@ class TourPanel(LineView):
         self.display = tour is not None
         if tour is None:
             return
-        self.border_title, self.border_subtitle = tour.title, tour.next_key
+        key, _, words = tour.next_key.partition(" ")
+        self.border_title = tour.title
+        self.border_subtitle = Content.assemble((key, "bold $footer-key-foreground"), f" {words}")
         text, width = tour.text, max(self.app.size.width - 4, 1)
         lines = [((text[start:end], PLAIN),) for start, end in wrap(text, width)]
         self.styles.height = len(lines) + 2

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 
 from seqtop.tui.rendering.style import StyledText
 
-LETTERS = string.ascii_uppercase + string.ascii_lowercase
+LETTERS = "".join(
+    letter for letter in string.ascii_uppercase + string.ascii_lowercase if letter not in "OIl"
+)
+"""Letters that look like no digit: `O in use` would be read as a number."""
 OWNER_STYLES = tuple(f"owner-{number}" for number in range(8))
-"""The styles of owners, which fill the cells. With 52 letters there are 104 different pairs."""
+"""The styles of owners, which fill the cells. With 49 letters there are 392 different pairs."""
 SELECTED = ("█", "selected")
 """The sign of the selected owner in cells that have no room for an outline."""
 MAX_KNOWN = 4_000
@@ -24,9 +27,9 @@ def owner_mark(number: int) -> StyledText:
 class OwnerMarks:
     """The marks of the owners on a map, with different styles for neighbours if possible.
 
-    The style of an owner is that of its number, unless an older neighbour has it. An owner keeps
-    its style until it touches an older one of the same style. If the neighbours have all styles, a
-    pattern tells it apart.
+    The style of a new owner is that of its number, or one that fewer have if an older owner on the
+    map has it. An owner keeps its style until it touches an older one of the same style. If the
+    neighbours have all styles, a pattern tells it apart.
     """
 
     def __init__(self) -> None:
@@ -49,19 +52,25 @@ class OwnerMarks:
         if len(before) > MAX_KNOWN:
             before = {owner: before[owner] for owner in neighbours if owner in before}
         styles: dict[int, int] = {}
+        used = Counter(before[owner] for owner in neighbours if owner in before)
         self._patterned = set()
         for owner in sorted(neighbours):
             near = [other for other in neighbours[owner] if other in styles]
             taken = Counter(styles[other] for other in near)
             style = before.get(owner, owner % len(OWNER_STYLES))
-            if taken[style]:
-                used = Counter(styles.values())
+            is_new = owner not in before
+            if taken[style] or (is_new and used[style]):
+                own = style
                 style = min(
-                    range(len(OWNER_STYLES)), key=lambda number: (taken[number], used[number])
+                    range(len(OWNER_STYLES)),
+                    key=lambda number: (taken[number], used[number], number != own),
                 )
                 plain = {styles[other] for other in near if other not in self._patterned}
                 if style in plain:
                     self._patterned.add(owner)
+            if not is_new:
+                used[before[owner]] -= 1
+            used[style] += 1
             styles[owner] = style
         has_changed = any(before.get(owner, style) != style for owner, style in styles.items())
         self._styles = before | styles

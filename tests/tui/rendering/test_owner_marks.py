@@ -1,7 +1,7 @@
 """The styles that tell owners apart on a map of cells."""
 
 import random
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -39,12 +39,12 @@ def test_neighbours_have_different_styles(rows: Rows) -> None:
     assert not any(marks.has_pattern(owner) for row in rows for owner in row if owner is not None)
 
 
-def test_owners_that_do_not_clash_have_the_styles_of_their_numbers() -> None:
+def test_owners_have_the_styles_of_their_numbers_and_later_ones_those_that_are_free() -> None:
     marks = OwnerMarks()
     assert not marks.arrange([(1, 2, None), (3, 4, NUM + 1)])
-    assert [marks.mark(owner) for owner in (1, 2, 3, 4, NUM + 1)] == [
-        owner_mark(owner) for owner in (1, 2, 3, 4, NUM + 1)
-    ]
+    assert [marks.mark(owner) for owner in (1, 2, 3, 4)] == [*map(owner_mark, (1, 2, 3, 4))]
+    styles = {marks.mark(owner)[1] for owner in (1, 2, 3, 4, NUM + 1)}
+    assert len(styles) == 5
 
 
 def test_an_owner_keeps_its_style_until_it_touches_an_older_one_of_that_style() -> None:
@@ -53,12 +53,17 @@ def test_an_owner_keeps_its_style_until_it_touches_an_older_one_of_that_style() 
     given = marks.mark(NUM)
     assert given != owner_mark(NUM)
     assert not marks.arrange([(0, None, NUM)])
-    assert not marks.arrange([(NUM,)])
+    assert not marks.arrange([(owner, None) for owner in range(NUM + 1)])
     assert marks.mark(NUM) == given
-    older = next(owner for owner in range(NUM) if owner_mark(owner)[1] == given[1])
-    assert marks.arrange([(older, NUM)])
-    assert marks.mark(older) == owner_mark(older)
-    assert marks.mark(NUM) != given
+    ((older, newer),) = (
+        (one, other)
+        for one, other in combinations(range(NUM + 1), 2)
+        if marks.mark(one)[1] == marks.mark(other)[1]
+    )
+    before = marks.mark(older)
+    assert marks.arrange([(older, newer)])
+    assert marks.mark(older) == before
+    assert marks.mark(newer)[1] != before[1]
 
 
 def test_a_pattern_tells_owners_apart_where_styles_run_out() -> None:

@@ -109,9 +109,14 @@ class BlockMap(CellMap[int]):
             cell = self.block_grid.cell(self.cursor)
             self.go_to(self._first_held(cell.start - 1 if by < 0 else cell.stop))
 
+    @property
+    def can_zoom(self) -> bool:
+        """True if a cell stands for several blocks, or would."""
+        return self.block_grid.span > 1 or self._ui.blocks.single_blocks
+
     def action_zoom(self) -> None:
         with self._ui.lock:
-            if self.block_grid.span == 1 and not self._ui.blocks.single_blocks:
+            if not self.can_zoom:
                 self.notify("Every block has a cell of its own.", timeout=2, markup=False)
                 return
             self._ui.blocks.single_blocks = not self._ui.blocks.single_blocks

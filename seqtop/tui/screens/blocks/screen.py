@@ -103,6 +103,11 @@ class BlocksScreen(EngineScreen):
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
         self._pool = BlockMap(ui)
+        self._map_keys = {
+            "screen.block": "go to",
+            "look.next-owner": "owner",
+            "look.block-before look.block-after": "its blocks",
+        }
         self._legend = LineView(id="pool-legend")
         self._facts = Facts(self._update_facts)
         self._misses_summary = LineView(id="misses-summary")
@@ -114,10 +119,9 @@ class BlocksScreen(EngineScreen):
         pool = self.panel(
             Vertical(self._legend, self._pool, id="pool"),
             TAB.title,
-            {"move.zoom": "one cell a block", "screen.block": "go to", "look.next-owner": "owner",
-             "look.block-before look.block-after": "its blocks"},
+            self._map_keys,
             is_main=True,
-        )  # fmt: skip
+        )
         yield Container(pool, self.panel(self._facts, "Block"), id="pool-body")
         misses = Vertical(
             self._misses_summary,
@@ -146,6 +150,12 @@ class BlocksScreen(EngineScreen):
             self._update_misses()
             return
         self._pool.show(changes)
+        if self._pool.can_zoom != ("move.zoom" in self._map_keys):
+            if self._pool.can_zoom:
+                self._map_keys["move.zoom"] = "one cell a block"
+            else:
+                del self._map_keys["move.zoom"]
+            self._show_keys()
         self._update_details()
 
     def cursor_text(self) -> str:
