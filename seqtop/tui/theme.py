@@ -10,7 +10,7 @@ from typing import Any
 from textual.app import App
 from textual.theme import Theme
 
-_DARK_STYLES = {
+DARK_STYLES = {
     "style-dim": "#909ba9",
     "style-track": "#3d4855",
     "style-strong": "#f2f5f8",
@@ -42,8 +42,7 @@ _DARK_STYLES = {
     "style-owner-7": "#b9c4cf",
     "style-owner-7-fill": "#474e55",
     "style-cursor": "#213446",
-    "style-field": "#d3dae2 8%",
-    "style-stale": "75%",
+    "style-field": "#252c34",
     "style-header": "#1a222c",
     "badge-text": "#0b0f14",
     "footer-key-foreground": "#56b4e9",
@@ -91,8 +90,7 @@ _LIGHT_STYLES = {
     "style-owner-7": "#4a5560",
     "style-owner-7-fill": "#c6cbd1",
     "style-cursor": "#d5e6f4",
-    "style-field": "#222b35 8%",
-    "style-stale": "75%",
+    "style-field": "#dee1e5",
     "style-header": "#e4e9ee",
     "badge-text": "#ffffff",
     "footer-key-foreground": "#0069a8",
@@ -108,7 +106,7 @@ _LIGHT_STYLES = {
     "scrollbar-background-active": "#f7f8f9",
     "scrollbar-corner-color": "#f7f8f9",
 }
-_DARK_STYLES_OF_16 = _DARK_STYLES | {
+_DARK_STYLES_OF_16 = DARK_STYLES | {
     "style-cursor": "#0000aa",
     "style-field": "#0000aa",
     "block-cursor-background": "#0000aa",
@@ -146,7 +144,7 @@ _DARK_STYLES_OF_16 = _DARK_STYLES | {
 _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "style-cursor": "#ffff55",
     "style-field": "#aaaaaa",
-    "style-stale": "100%",  # a mixed colour would be shown as another hue
+    "stale-opacity": "100%",  # a mixed colour would be shown as another hue
     "style-delta": "#5555ff",
     "style-computed": "#0000aa",
     "style-cached": "#aa00aa",
@@ -173,7 +171,7 @@ _LIGHT_STYLES_OF_16 = _LIGHT_STYLES | {
     "block-cursor-background": "#ffff55",
     "block-cursor-foreground": "#000000",
 }
-_DARK_STYLES_OF_256 = _DARK_STYLES | {
+_DARK_STYLES_OF_256 = DARK_STYLES | {
     "style-dim": "#a3a3a3",
     "style-finished": "#a3a3a3",
     "style-unheld": "#1c1c1c",
@@ -219,7 +217,7 @@ _LIGHT_STYLES_OF_256 = _LIGHT_STYLES | {
     "footer-background": "#e9e9e9",
 }
 
-_DARK_STYLES_WITHOUT_COLOUR = _DARK_STYLES | {
+_DARK_STYLES_WITHOUT_COLOUR = DARK_STYLES | {
     "style-waiting": "#f2f5f8",
     "style-preempted": "#f2f5f8",
     "style-running-low": "#35c49b",
@@ -245,7 +243,7 @@ _LIGHT_STYLES_WITHOUT_COLOUR = _LIGHT_STYLES | {
 }
 
 
-def _complete(styles: dict[str, str]) -> dict[str, str]:
+def complete(styles: dict[str, str]) -> dict[str, str]:
     """Adds the styles of owners, and of the badge, that have the colours of other styles."""
     roles = ("running", "computed", "waiting", "cached", "preempted", "delta")
     owners = {f"style-owner-{number}": styles[f"style-{role}"] for number, role in enumerate(roles)}
@@ -266,7 +264,7 @@ DARK = Theme(
     surface="#161d25",
     panel="#1a222c",
     dark=True,
-    variables=_complete(_DARK_STYLES),
+    variables=complete(DARK_STYLES),
 )
 LIGHT = Theme(
     name="seqtop-light",
@@ -281,7 +279,7 @@ LIGHT = Theme(
     surface="#eef1f4",
     panel="#e4e9ee",
     dark=False,
-    variables=_complete(_LIGHT_STYLES),
+    variables=complete(_LIGHT_STYLES),
 )
 
 
@@ -302,14 +300,14 @@ def for_terminal(theme: Theme, color_system: str | None) -> Theme:
         case "standard":
             found = _DARK_STYLES_OF_16 if dark else _LIGHT_STYLES_OF_16
             primary = theme.primary if dark else "#0000aa"
-            return replace(theme, variables=_complete(found), primary=primary)
+            return replace(theme, variables=complete(found), primary=primary)
         case "256":
             found = _DARK_STYLES_OF_256 if dark else _LIGHT_STYLES_OF_256
             foreground = theme.foreground if dark else "#262626"
-            return replace(theme, variables=_complete(found), foreground=foreground)
+            return replace(theme, variables=complete(found), foreground=foreground)
         case "none":
             found = _DARK_STYLES_WITHOUT_COLOUR if dark else _LIGHT_STYLES_WITHOUT_COLOUR
-            return replace(theme, variables=_complete(found))
+            return replace(theme, variables=complete(found))
     return theme
 
 
@@ -325,8 +323,7 @@ def begin_with(app: App[Any], name: str) -> None:
 
 
 def styles(*, dark: bool) -> dict[str, str]:
-    """Returns the colours of the styles on a dark or a light background."""
-    source = _complete(_DARK_STYLES if dark else _LIGHT_STYLES)
-    return {
-        name: colour for name, colour in source.items() if name.startswith(("style-", "badge-"))
-    }
+    """Returns the variables that every theme has, for a dark or a light background."""
+    source = complete(DARK_STYLES if dark else _LIGHT_STYLES)
+    colours = {name: text for name, text in source.items() if name.startswith(("style-", "badge-"))}
+    return {"stale-opacity": "75%", **colours}

@@ -37,9 +37,7 @@ _BASE_ROLES = (
     "background", "foreground", "surface", "panel", "primary", "secondary", "accent", "success",
     "warning", "error",
 )  # fmt: skip
-_OPACITIES = ("style-stale",)
-"""The variables of a theme that are no colours."""
-_ROLES = (*_BASE_ROLES, *(name for name in theme.DARK.variables if name not in _OPACITIES))
+_ROLES = (*_BASE_ROLES, *theme.DARK_STYLES)
 
 T = TypeVar("T")
 Act = Callable[[Pilot], None]
@@ -57,11 +55,11 @@ _BLANK = ("", "", "background")
 def _coloured_by_role() -> Theme:
     """The dark theme with another colour for each role; their greys and blends differ, too."""
     colours = {"background": "#000000"}
-    for level, name in zip(itertools.count(85, 3), _ROLES[1:], strict=False):
+    for level, name in zip(itertools.count(92, 3), _ROLES[1:], strict=False):
         colours[name] = Color(level, level, min(level + 20, 255)).hex
-    colours |= {name: theme.DARK.variables[name] for name in _OPACITIES}
     base = {name: colours.pop(name) for name in _BASE_ROLES}
-    return dataclasses.replace(theme.DARK, variables=colours, **base)  # type: ignore[arg-type]
+    variables = theme.complete(colours)
+    return dataclasses.replace(theme.DARK, variables=variables, **base)  # type: ignore[arg-type]
 
 
 _COLOURED_BY_ROLE = _coloured_by_role()
@@ -172,9 +170,8 @@ def _roles(app: App[Any]) -> dict[str, str]:
     """The role of each colour of the app's theme."""
     colours = {name: Color.parse(app.theme_variables[name]) for name in _BASE_ROLES}
     colours |= {
-        name.removeprefix("style-"): Color.parse(colour)
-        for name, colour in app.current_theme.variables.items()
-        if name not in _OPACITIES and "%" not in colour
+        name.removeprefix("style-"): Color.parse(app.current_theme.variables[name])
+        for name in theme.DARK_STYLES
     }
     if app.no_color:
         colours = {name: colour.monochrome for name, colour in colours.items()}
