@@ -25,7 +25,7 @@ class OverviewScreen(ViewportScreen):
     WORDS = (
         ("Output, Prefill", "tokens generated, and prompt tokens computed, per second"),
         ("KV blocks", "⣿ in block tables, ⡪ only in the prefix cache, blank: free"),
-        ("", "orange and red lines at the top: the pool is nearly full"),
+        ("", "upper lines in warmer colours: the pool is nearly full"),
         ("Preempted", "↺ for a preemption, from two on their number"),
         ("Time", "the parts of the time, in the order of the line below the axis; a cell"),
         ("", "shows the part that takes most of it, so a small part may have none:"),
