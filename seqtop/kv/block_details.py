@@ -144,7 +144,7 @@ def _chain(
     lines += [_step(ui, cached, "└" if cached is block else "│", width) for cached in shown]
     for key in children[:MOST_CHILDREN]:
         if (child := ui.cache.blocks.get(key)) is not None:
-            lines.append(_step(ui, child, "  ├", width))
+            lines.append(_step(ui, child, "  └" if key == children[-1] else "  ├", width))
     if len(children) > MOST_CHILDREN:
         lines.append(((f"  and {fmt.count(len(children) - MOST_CHILDREN)} more", "dim"),))
     return lines

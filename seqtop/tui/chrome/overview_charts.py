@@ -429,7 +429,10 @@ def _num_blocks(ui: UiState) -> float:
 
 
 def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
-    """Draws used blocks from below, cached ones above them, and leaves free ones blank."""
+    """Draws used blocks from below, cached ones above them, and leaves free ones blank.
+
+    A cell in which there are more cached than used blocks is one of cached blocks.
+    """
     total = _num_blocks(ui)
     used = [interval.gauges.get("used") if interval else None for interval in values]
     both = [
@@ -438,21 +441,20 @@ def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
         else None
         for interval in values
     ]
-    ends = column_heights(both, height, total)
+    used_ends, ends = (column_heights(each, height, total)[1::2] for each in (used, both))
     lines: list[Line] = []
     styles = ramp(KV_RAMP, height)
     for number, (text, style) in enumerate(
         zip(area_chart(used, height, total), styles, strict=True)
     ):
         below = (height - 1 - number) * DOTS
-        pieces = [
-            (glyph, style)
-            if glyph != " "
-            else (CACHED_SIGN, "cached")
-            if end > below + 1
-            else (" ", PLAIN)
-            for glyph, end in zip(text, ends[1::2], strict=True)
-        ]
+        pieces: list[StyledText] = []
+        for glyph, used_end, end in zip(text, used_ends, ends, strict=True):
+            between = max(used_end, below)
+            if min(end, below + DOTS) - between > max(between - below, 1):
+                pieces.append((CACHED_SIGN, "cached"))
+            else:
+                pieces.append((glyph, style if glyph != " " else PLAIN))
         lines.append(merged(pieces))
     return lines
 

@@ -119,7 +119,7 @@ def block_lines(
             [
                 (0, ((fmt.plural(len(table), "block"), "strong"),)),
                 (1, ((f"{fmt.count(filled)} of {fmt.count(slots)} slots filled", PLAIN),)),
-                (2, ((f"{fmt.count(num_cached)} cached", PLAIN),)),
+                (2, ((fmt.plural(num_cached, "hit"), PLAIN),)),
                 (2, ((f"{fmt.count(len(owners))} shared", PLAIN),)),
                 (3, ((cache_text, PLAIN),) if cached_blocks is not None else ()),
             ],

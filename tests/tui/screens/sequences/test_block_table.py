@@ -73,7 +73,7 @@ def test_blocks_of_one_token_are_shown_as_runs(source: ScriptedSource) -> None:
         return [plain(line).rstrip() for line in drawn]
 
     assert lines(60) == [
-        "8 blocks  8 of 8 slots filled  2 cached  1 shared",
+        "8 blocks  8 of 8 slots filled  2 hits  1 shared",
         "0  5-6° 7  20  21≡ 22-23  9",
         "≡ shared with req-1",
         "° found in the prefix cache",
@@ -86,7 +86,7 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
     sequence = source.state.sequences[request.seq_ids[0]]
     shared = dict.fromkeys(sequence.block_table[:1], "req-1")
     lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
-    assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
+    assert lines[0] == "6 blocks  87 of 96 slots filled  2 hits  1 shared"
     assert lines[1].split()[:3] == ["0", "0≡", "1°"]
     assert lines[1].endswith("▄")
     assert lines[2:] == [
@@ -96,6 +96,6 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
     ]
     known = {0, 1, *sequence.block_table[2:4]}
     lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]
-    assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
+    assert lines[0].endswith("2 hits  1 shared  4 in the prefix cache")
     assert [cell[-1] for cell in lines[1].split()[1:5]] == ["≡", "°", "+", "+"]
     assert "+ in the prefix cache since it was computed" in lines
