@@ -170,8 +170,9 @@ def _roles(app: App[Any]) -> dict[str, str]:
     """The role of each colour of the app's theme."""
     colours = {name: Color.parse(app.theme_variables[name]) for name in _BASE_ROLES}
     colours |= {
-        name.removeprefix("style-"): Color.parse(app.current_theme.variables[name])
-        for name in theme.DARK_STYLES
+        name.removeprefix("style-"): Color.parse(colour)
+        for name, colour in app.current_theme.variables.items()
+        if name in theme.DARK_STYLES
     }
     if app.no_color:
         colours = {name: colour.monochrome for name, colour in colours.items()}
