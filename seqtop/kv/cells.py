@@ -54,6 +54,11 @@ def mark(
         return EMPTIED
     if block.key in path:
         return PATH
+    return _sign(cache, block, marks)
+
+
+def _sign(cache: KvCache, block: CachedKvBlock, marks: OwnerMarks) -> StyledText:
+    """Returns the sign of a block that is not on the chosen path, in the style of its tree."""
     letter, style = marks.mark(merged_tree(block.tree).serial)
     return (FORK if cache.num_children(block.key) > 1 else letter), style
 
@@ -117,14 +122,13 @@ def _cell(
     """Returns a line of the cell of a block, with the gap after it."""
     if block is None:
         return cell((EMPTIED[0], "unheld"), 1.0, number, grid, sub_line)
-    letter, style = marks.mark(merged_tree(block.tree).serial)
+    sign = _sign(cache, block, marks)
     has_outlines = has_room_for_outline(grid.width, grid.lines)
     is_chosen = block.key in path
-    sign = (FORK if cache.num_children(block.key) > 1 else letter, style)
     room, text = grid.width - 2, ""
     if room >= LEAST_ROOM and 0 < sub_line < grid.lines - 1:
-        ids = " ".join(map(str, block.token_ids or ()))
-        text = f" {text_line(ids, room, sub_line - 1)}"
+        ids = " ".join(map(str, (block.token_ids or ())[: room * grid.lines]))
+        text = f" {text_line(ids, grid, sub_line)}"
     return cell(
         PATH if is_chosen and not has_outlines else sign,
         1.0,
@@ -132,7 +136,7 @@ def _cell(
         grid,
         sub_line,
         text=text,
-        own=style,
+        own=sign[1],
         is_outlined=is_chosen and has_outlines,
     )
 

@@ -62,7 +62,7 @@ class Refresher:
             loop.call_soon_threadsafe(self._show_frame)
 
     def _show_frame(self) -> None:
-        """Has a frame drawn, as soon as the frame rate allows it."""
+        """Schedules a frame, as soon as the frame rate allows it."""
         if self._loop is None:
             return
         if (delay := self._earliest - self._loop.time()) > 0:

@@ -108,7 +108,7 @@ def _changes(answer: Answer) -> list[str]:
 
 def _cut_off(answer: Answer) -> list[str]:
     """Returns lines on requests whose tokens in the recording are not all that they would have."""
-    unfinished, lines = answer.basis.unfinished, list[str]()
+    unfinished, lines = set(answer.basis.unfinished), list[str]()
     if unfinished:
         lines.append(
             f"{fmt.plural(len(unfinished), 'request')} had not ended at the end of the recording:"

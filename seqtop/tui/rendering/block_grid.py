@@ -236,16 +236,20 @@ def cell(
     return line
 
 
-def text_line(text: str, room: int, number: int) -> str:
-    """Returns a line of a text that is broken at spaces; empty after the last one.
+def text_line(text: str, grid: BlockGrid, sub_line: int) -> str:
+    """Returns the part of a block's text on a line of its cell; empty after the last part.
+
+    The text is broken at spaces, and stands between the first and the last line of the cell.
 
     Args:
-        text: The text of a block.
-        room: The cells of a line.
-        number: The number of the line, from 0 on.
+        text: The text of a block, in which words are one space apart.
+        grid: The grid of its cell.
+        sub_line: The number of the line in the cell.
     """
-    lines = _text_lines(text, room)
-    return lines[number] if number < len(lines) else ""
+    room, num_lines = grid.width - 2, grid.lines - 2
+    # No more than the cell can show: the number of a block's tokens is the publisher's.
+    lines = _text_lines(text[: num_lines * (room + 1)], room)
+    return lines[sub_line - 1] if sub_line <= len(lines) else ""
 
 
 # A frame asks for each line of each block again.

@@ -35,6 +35,6 @@ def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
 
 def shortened(name: str, room: int) -> str:
     """Returns a name without its middle: its beginning, and the numbers at its end."""
-    number = _NUMBER.search(name)
-    end = number[0][-(room // 2) :] if number and room > 1 else ""
+    number = _NUMBER.search(name[-room:]) if room > 1 else None
+    end = number[0][-(room // 2) :] if number else ""
     return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end

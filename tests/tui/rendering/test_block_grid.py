@@ -1,8 +1,14 @@
 """The grid of the blocks of several pools: titles, and moves across them."""
 
-import pytest
+from unittest.mock import patch
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.tui.rendering import block_grid
 from seqtop.tui.rendering.block_grid import BlockGrid, Pool, text_line
+from seqtop.tui.rendering.wrapped_text import wrap
 
 POOLS = (Pool("GPU", 126), Pool("empty", 0), Pool("CPU", 55))
 
@@ -63,4 +69,26 @@ def test_without_blocks_there_are_no_lines() -> None:
 
 def test_a_number_is_not_broken_at_the_end_of_a_line() -> None:
     ids = "508 356 381 13"
-    assert [text_line(ids, 9, number).strip() for number in range(3)] == ["508 356", "381 13", ""]
+    grid = BlockGrid((Pool("device", 1),), 1, pitch=12, lines=5)
+    lines = [text_line(ids, grid, sub_line).strip() for sub_line in (1, 2, 3)]
+    assert lines == ["508 356", "381 13", ""]
+
+
+@given(st.lists(st.text("ab", min_size=1), min_size=1), st.integers(9, 16), st.integers(3, 6))
+def test_only_as_much_of_a_text_is_broken_as_its_cell_shows(
+    words: list[str], pitch: int, lines: int
+) -> None:
+    """A publisher chooses how long the texts and the token ids of its blocks are."""
+    grid = BlockGrid((Pool("device", 1),), 1, pitch=pitch, lines=lines)
+    text, room, sizes = " ".join(words), grid.width - 2, []
+
+    def watched(text: str, width: int) -> list[tuple[int, int]]:
+        sizes.append(len(text))
+        return wrap(text, width)
+
+    block_grid._text_lines.cache_clear()
+    with patch.object(block_grid, "wrap", watched):
+        shown = [text_line(text, grid, sub_line) for sub_line in range(1, lines - 1)]
+    whole = [text[start:end] for start, end in wrap(text, room)][: lines - 2]
+    assert shown == whole + [""] * (len(shown) - len(whole))
+    assert max(sizes) <= (lines - 2) * (room + 1)

@@ -238,7 +238,7 @@ def _part(text: str, grid: BlockGrid, sub_line: int) -> str:
     room = grid.width - 2
     if room < LEAST_ROOM or not 0 < sub_line < grid.lines - 1:
         return ""
-    part = text_line(text, room, sub_line - 1)
+    part = text_line(text, grid, sub_line)
     return f" {part}" if is_narrow(part) else ""  # a wide character could be cut by the cursor
 
 

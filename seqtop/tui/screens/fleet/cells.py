@@ -23,7 +23,7 @@ Cell: TypeAlias = Callable[[UiState, int], Line]
 """Draws a cell for an engine and a width; called under the lock of `ui`."""
 
 
-_ALIVE = {"engine", "state"}
+_NEVER_DIM = {"engine", "state"}
 """The columns that are not dim for an engine that has stopped or is lost."""
 
 
@@ -50,7 +50,7 @@ def row(columns: tuple[EngineColumn, ...], ui: UiState) -> Line:
         if index:
             spans.append(("  ", PLAIN))
         cell = fitted(column.cell(ui, column.width), column.width)
-        if is_over and column.key not in _ALIVE:
+        if is_over and column.key not in _NEVER_DIM:
             cell = tuple((text, style if style == "track" else "dim") for text, style in cell)
         spans.extend(cell)
     return tuple(spans)

@@ -112,8 +112,8 @@ def test_a_large_cell_has_the_text_of_its_block() -> None:
         blocks = [texts.text(source.state, index, block) for block in output.block_table]
         assert blocks[0] == "Tell me a story"
         assert " ".join(blocks[1:]).replace(" ", "") == output.text.replace(" ", "")
-        room = pool(app).block_grid.width - 2
-        first, second = (text_line(text, room, 0).strip() for text in blocks[:2])
+        drawn = pool(app).block_grid
+        first, second = (text_line(text, drawn, 1).strip() for text in blocks[:2])
         assert first in screen(app)
         assert second in screen(app)
         script.step(stop={"one": SequenceStatus.FINISHED_STOPPED})
