@@ -9,6 +9,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from seqtop.process.distribution import NAME
+
 ROOT = Path(__file__).parents[1]
 USERS_EXTRAS = ("engine", "export", "web")
 
@@ -49,4 +51,4 @@ def test_the_versions_of_the_tests_are_allowed() -> None:
     for line in (*project()["dependencies"], *(extra for key in extras for extra in extras[key])):
         requirement = Requirement(line)
         name = canonicalize_name(requirement.name)
-        assert name == "seqtop" or tried[name] in requirement.specifier, name
+        assert name == NAME or tried[name] in requirement.specifier, name

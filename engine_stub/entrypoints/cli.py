@@ -24,6 +24,7 @@ from seqtop.flight_recorder import process as flight_recorder
 from seqtop.live import local_engines
 from seqtop.process import garbage_collection
 from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
+from seqtop.process.distribution import install_command
 from seqtop.process.signals import when_stdin_closes
 from seqtop.text.ascii_output import replace_unencodable
 from seqtop.text.sanitize import safe_line
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("", "engine_stub", "seqtop"):
             raise
-        return _fail(f"{package} is not installed: pip install 'seqtop[engine]'")
+        return _fail(f"{package} is not installed: {install_command('engine')}")
 
 
 def _parser() -> argparse.ArgumentParser:

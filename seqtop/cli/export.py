@@ -15,6 +15,7 @@ from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
 from seqtop.cli.recordings import open_recording
 from seqtop.process import files
+from seqtop.process.distribution import install_command
 from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
     if options.parquet and options.output is None:
         return "--parquet writes several files: name a directory with -o"
     if options.parquet and find_spec("pyarrow") is None:
-        return "--parquet needs pyarrow: pip install 'seqtop[export]'"
+        return f"--parquet needs pyarrow: {install_command('export')}"
     if options.merge is not None and not options.perfetto:
         return "--merge needs --perfetto"
     if options.join and (options.steps or not (options.csv or options.parquet or options.mooncake)):

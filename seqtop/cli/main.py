@@ -13,9 +13,17 @@ from seqtop.cli.messages import fail
 from seqtop.cli.parser import build_parser
 from seqtop.live.connection import UnreachableError
 from seqtop.process.argparse_ext import suggestion
+from seqtop.process.distribution import other_seqtop
 from seqtop.text.ascii_output import replace_unencodable
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
+
+
+def command() -> int:
+    """Runs the script `seqtop`; returns the exit status."""
+    if message := other_seqtop():
+        return fail(message)
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands
 from seqtop.process.argparse_ext import CommandParser
+from seqtop.process.distribution import install_command
 from seqtop.text.sanitize import safe_line
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, is_loopback
 
@@ -24,7 +25,7 @@ def add_command(commands: Commands) -> None:
         help="show the app in a browser",
         description="Show the app in a browser. Each opened page starts a command, by default"
         " seqtop attach. There is no authentication, so by default only this machine is served."
-        " Needs the extra web: pip install 'seqtop[web]'.",
+        f" Needs the extra web: {install_command('web')}.",
         epilog="example: seqtop serve --port 9000 -- replay run.seqtop --loop",
     )
     serve.add_argument(
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         from seqtop.web.server import AppServer
     except ImportError:
-        return fail("serve needs the extra web: pip install 'seqtop[web]'")
+        return fail(f"serve needs the extra web: {install_command('web')}")
     if is_open:
         warn("there is no authentication: anyone who reaches this port reads every prompt")
     server = AppServer(

@@ -14,11 +14,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def inspector(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
-    """An environment made by `pip install seqtop`: no torch."""
+    """An environment made by `pip install seqtop-llm`: no torch."""
     return Environment(tmp_path_factory.mktemp("inspector"), wheel)
 
 
 @pytest.fixture(scope="session")
 def with_engine(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
-    """An environment made by `pip install 'seqtop[engine]'`."""
+    """An environment made by `pip install 'seqtop-llm[engine]'`."""
     return Environment(tmp_path_factory.mktemp("engine"), wheel, "engine")

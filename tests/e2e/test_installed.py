@@ -80,7 +80,7 @@ print(json.dumps([plugin.name, register.__module__]))
 
 def test_the_engine_without_torch(inspector: Environment) -> None:
     command = str(inspector.bin / "engine-stub")
-    advice = ("torch is not installed", "pip install 'seqtop[engine]'")
+    advice = ("torch is not installed", "pip install 'seqtop-llm[engine]'")
     for options in ([], ["--demo", "--http", "127.0.0.1:8000"], ["--model", "no/such"]):
         assert_one_sentence(run(command, "serve", *options), 1, *advice)
     assert_one_sentence(run(command, "serve", "--pace", "-1"), 2, "--pace")
@@ -99,7 +99,7 @@ def test_the_engine_without_torch(inspector: Environment) -> None:
     assert demo.process.returncode == 1
     assert b"Traceback" not in demo.output
     served = run(str(inspector.bin / "seqtop"), "serve")
-    assert_one_sentence(served, 1, "pip install 'seqtop[web]'")
+    assert_one_sentence(served, 1, "pip install 'seqtop-llm[web]'")
 
 
 def blocks() -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from seqtop.process.distribution import NAME
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ class Environment:
         done = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", str(wheel))
         assert done.returncode == 0, done.stderr
         (self.packages,) = folder.glob("lib/python*/site-packages")
-        (own,) = metadata.distributions(name="seqtop", path=[str(self.packages)])
+        (own,) = metadata.distributions(name=NAME, path=[str(self.packages)])
         for name in _required(own, extras):
             self._link(metadata.distribution(name))
 
