@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqtop.adapters.observations import EngineStarted, ObservationSink
-from seqtop.adapters.publisher_process import PublisherLostError, PublisherProcess
+from seqtop.adapters.publisher_process import ObservationSender
 from seqtop.adapters.wrapping import Wrap, Wrapping
+from seqtop.transport.publisher_process import PublisherLostError
 from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of
 
 Observe: TypeAlias = Callable[[Wrap, ObservationSink], None]
@@ -58,7 +59,7 @@ class Attachment:
         self._host = host
         self._observe = observe
         self._wrapping = Wrapping(self._failed)
-        self._publisher = PublisherProcess(self.endpoint, settings)
+        self._publisher = ObservationSender(self.endpoint, settings)
         self._publisher.send(started)
 
     def attach(self) -> None:

@@ -8,17 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import cast
 
 import msgspec
-import zmq
 
 from seqtop.adapters.detokenizer import load_detokenizer
 from seqtop.adapters.observations import (
@@ -35,14 +31,11 @@ from seqtop.state import EngineState, not_available
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher_process import EngineConnection, give_way
 from seqtop.transport.publisher_settings import PublisherSettings
 
-_POLL_MS = 200
-_SECONDS_BETWEEN_REQUESTS = 1.0
 _SECONDS_FOR_FIRST_VIEWER = 30.0
 _SECONDS_WITHOUT_VIEWER = 3.0
-_NICENESS = 10
-"""The engine's processes have priority."""
 
 EXIT_CANNOT_PUBLISH = 3
 
@@ -50,20 +43,17 @@ EXIT_CANNOT_PUBLISH = 3
 def main(arguments: list[str] | None = None) -> int:
     """Publishes observations until there are no more; returns the exit status."""
     parser = argparse.ArgumentParser(prog="seqtop.adapters.publisher_main")
-    parser.add_argument("observations", help="the endpoint to receive observations from")
+    parser.add_argument("directory", help="the directory of the socket to the engine")
     parser.add_argument("endpoint", help="the endpoint to publish at")
     parser.add_argument("settings", help="settings as JSON")
     options = parser.parse_args(arguments)
     settings = msgspec.json.decode(options.settings, type=PublisherSettings)
-    os.nice(_NICENESS)
+    give_way()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C stops the engine, and this process ends after it
-    try:
-        with ObservationReceiver(options.observations, when_stdin_closes()) as receiver:
-            return _run(receiver, options.endpoint, settings)
-    finally:
-        shutil.rmtree(_directory_of(options.observations), ignore_errors=True)
+    with EngineConnection(options.directory, when_stdin_closes()) as connection:
+        return _run(ObservationReceiver(connection), options.endpoint, settings)
 
 
 def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettings) -> int:
@@ -90,7 +80,7 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
     if not settings.redact:
         detokenizer = load_detokenizer(started.tokenizer, started.tokenizer_revision)
     if settings.is_dormant:
-        receiver.is_unwanted = ViewerWatch(publisher).is_unwanted
+        receiver.end_when(ViewerWatch(publisher).is_unwanted)
     with contextlib.ExitStack() as running:
         running.enter_context(local_engines.announced(endpoint, started.engine_id, os.getppid()))
         if settings.flight_recorder:
@@ -182,57 +172,30 @@ class ObservationReceiver:
     """Receives observations until there are no more and their sender has ended.
 
     Args:
-        address: The ZeroMQ endpoint to bind.
-        sender_ended: Set when the sender has ended.
-
-    Attributes:
-        is_unwanted: Returns whether to end although the sender continues.
+        connection: The connection with the engine's process.
     """
 
-    def __init__(self, address: str, sender_ended: threading.Event) -> None:
-        self.is_unwanted: Callable[[], bool] = lambda: False
-        self._address = address
+    def __init__(self, connection: EngineConnection) -> None:
+        self._connection = connection
         self._decoder = msgspec.msgpack.Decoder(AnyObservation)
-        self._sender_ended = sender_ended
-        self._requested_at = -_SECONDS_BETWEEN_REQUESTS
-
-    def __enter__(self) -> ObservationReceiver:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.linger = 0
-        # Otherwise the engine has ended, and its directory is removed.
-        with contextlib.suppress(zmq.ZMQError):
-            self._socket.bind(self._address)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.destroy()
 
     def __iter__(self) -> Iterator[AnyObservation | UnreadableObservation]:
         """Yields the observations."""
-        while self._socket.last_endpoint and not self.is_unwanted():
-            has_ended = self._sender_ended.is_set()
-            if self._socket.poll(_POLL_MS):
-                payload = self._socket.recv()
-                try:
-                    observation = cast(AnyObservation, self._decoder.decode(payload))
-                except (msgspec.MsgspecError, ValueError) as error:
-                    yield UnreadableObservation(str(error))
-                else:
-                    yield observation
-            elif has_ended:
-                return
+        for message in self._connection:
+            try:
+                observation = cast(AnyObservation, self._decoder.decode(message))
+            except (msgspec.MsgspecError, ValueError) as error:
+                yield UnreadableObservation(str(error))
+            else:
+                yield observation
+
+    def end_when(self, is_unwanted: Callable[[], bool]) -> None:
+        """Makes the iteration end once `is_unwanted` returns true."""
+        self._connection.is_unwanted = is_unwanted
 
     def request_all(self) -> None:
         """Requests `AllRequests` from the engine, at most once a second."""
-        if time.monotonic() - self._requested_at >= _SECONDS_BETWEEN_REQUESTS:
-            self._requested_at = time.monotonic()
-            with contextlib.suppress(zmq.Again):
-                self._socket.send(b"", zmq.DONTWAIT)
-
-
-def _directory_of(address: str) -> Path:
-    return Path(address.removeprefix("ipc://")).parent
+        self._connection.request_state()
 
 
 def _log(line: str) -> None:

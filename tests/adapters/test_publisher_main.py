@@ -29,6 +29,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher_process import EngineConnection, address_in
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
@@ -101,22 +102,21 @@ def test_texts_and_token_ids_stay_where_they_are(
 
 
 def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
-    endpoint: str,
+    endpoint: str, tmp_path: Path
 ) -> None:
     started, _ = describe(Scheduler(), PublisherSettings(bind=endpoint))
     context = zmq.Context()
     engine = context.socket(zmq.PAIR)
     engine.rcvtimeo = int(1000 * SECONDS)
-    address = f"{endpoint}.observations"
-    engine.connect(address)
+    engine.connect(address_in(str(tmp_path)))
     arrived = Arrived("one-00000000", 5.0, "WAITING", 0, 3, [1, 2, 3], None)
     current = CurrentRequest(arrived, 4, [7, 8], ([1],), is_running=True, was_scheduled=True)
     ended = threading.Event()
 
     def publish_all() -> None:
-        with ObservationReceiver(address, ended) as receiver:
+        with EngineConnection(str(tmp_path), ended) as connection:
             publisher = Publisher(endpoint, engine_info(started), EngineState(), repairs=True)
-            publish(publisher, Translator(started), receiver)
+            publish(publisher, Translator(started), ObservationReceiver(connection))
 
     thread = threading.Thread(target=publish_all)
     thread.start()

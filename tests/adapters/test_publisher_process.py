@@ -21,7 +21,7 @@ from tests.support.waiting import SECONDS, wait_until
 def test_publisher_that_dies_is_noticed(
     modules: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqtop.adapters.publisher_process._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("seqtop.transport.publisher_process._CHECK_SECONDS", 0.0)
     scheduler = Scheduler()
     # A folder that is not there cannot be bound.
     attachment = hook.follow(scheduler, PublisherSettings(bind="ipc:///nonexistent/socket"))
@@ -61,8 +61,8 @@ def children() -> set[int]:
 def test_a_publisher_that_stops_for_a_while_leaves_a_gap(
     monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    monkeypatch.setattr("seqtop.adapters.publisher_process._CHECK_SECONDS", 0.0)
-    monkeypatch.setattr("seqtop.adapters.publisher_process.MAX_BACKLOG", 50)
+    monkeypatch.setattr("seqtop.transport.publisher_process._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("seqtop.transport.publisher_process.MAX_BACKLOG", 50)
     scheduler = Scheduler()
     before = children()
     attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))

@@ -22,7 +22,7 @@ from stepping import (
 )
 from transformers.generation.continuous_batching import input_outputs
 
-from seqtop.adapters.publisher_process import PublisherProcess
+from seqtop.adapters.publisher_process import ObservationSender
 
 BATCHES_ASYNCHRONOUSLY = hasattr(
     input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types"
@@ -160,7 +160,7 @@ def test_viewer_has_the_processors_state_again_after_a_gap(
     allow_without_gpu(monkeypatch)
     calls = itertools.count()
     monkeypatch.setattr(
-        PublisherProcess, "wants_all_requests", property(lambda _: next(calls) % 7 == 6)
+        ObservationSender, "wants_all_requests", property(lambda _: next(calls) % 7 == 6)
     )
     with stepped(make_manager(make_model(), **options)) as engine:
         # What has been before a gap is unknown.
