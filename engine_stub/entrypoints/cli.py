@@ -26,11 +26,15 @@ from seqtop.process import garbage_collection
 from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.process.distribution import install_command
 from seqtop.process.signals import when_stdin_closes
+from seqtop.text import format as fmt
 from seqtop.text.ascii_output import replace_unencodable
 from seqtop.text.sanitize import safe_line
+from seqtop.text.tokenizer_file import TokenizerError
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
 from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.whatif.trace_options import add_trace_options, read_trace
+from seqtop.whatif.traces import FORMATS, TraceError
 
 if TYPE_CHECKING:
     from engine_stub.engine import LLMEngine
@@ -118,9 +122,10 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     workload.add_argument(
         "--load",
         metavar="FILE",
-        help="run the requests of a workload in the Mooncake format, such as seqtop export"
-        " --mooncake writes, at the times in it; prompts are made up, but share the same prefixes",
+        help="run the requests of a trace at the times in it: one that seqtop export --mooncake"
+        f" writes, or another one of {FORMATS}; prompts are made up, but share the same prefixes",
     )
+    add_trace_options(serve)
     serve.add_argument(
         "--until-stdin-closes",
         action="store_true",
@@ -242,13 +247,11 @@ def _serve(options: argparse.Namespace) -> int:
             _check_http(options.http, insecure=options.insecure)
     except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
-    from engine_stub.entrypoints import load
-
-    rows: list[load.LoadRow] = []
+    trace = None
     if options.load is not None:
         try:
-            rows = load.read(options.load)
-        except load.LoadError as error:
+            trace = read_trace(options.load, options, options.model or DEFAULT_MODEL)
+        except (TraceError, TokenizerError) as error:
             return _fail(f"--load {options.load}: {error}", status=2)
         except OSError as error:
             return _fail(f"--load {options.load} cannot be read: {error.strerror}", status=2)
@@ -260,6 +263,7 @@ def _serve(options: argparse.Namespace) -> int:
     import torch
 
     from engine_stub.engine import LLMEngine
+    from engine_stub.entrypoints.load import LoadSource
     from engine_stub.entrypoints.publishing import engine_info
     from engine_stub.entrypoints.server import EngineServer, RequestSource
     from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
@@ -279,11 +283,16 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         engine = LLMEngine(EngineConfig(**given))
         sources: list[RequestSource] = []
-        if rows:
+        if trace is not None:
+            trace = trace.fitting(engine.max_model_len)
+            for reason, number in trace.left_out.items():
+                print(
+                    f"engine-stub: --load leaves out {fmt.plural(number, 'request')} {reason}",
+                    file=sys.stderr,
+                )
             sources.append(
-                load.LoadSource(
-                    rows,
-                    max_model_len=engine.max_model_len,
+                LoadSource(
+                    trace,
                     vocab_size=engine.model_config.vocab_size,
                     block_size=engine.config.block_size,
                     clock=engine.clock,
@@ -295,7 +304,7 @@ def _serve(options: argparse.Namespace) -> int:
             control=options.control,
             redacted=options.redact,
         )
-    except load.LoadError as error:
+    except TraceError as error:
         engine.close()
         return _fail(f"--load {options.load}: {error}", status=2)
     except (ValueError, OSError, StageError) as error:

@@ -61,6 +61,17 @@ def not_negative(text: str) -> float:
     return number
 
 
+def positive_integer(text: str) -> int:
+    """Parses a whole number that is at least 1, for `type=` of an argument."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
