@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from engine_stub.entrypoints.load import LoadSource
 from seqtop.whatif.traces import Trace, TraceRequest
@@ -23,7 +24,7 @@ class Server:
 
 def test_a_request_follows_the_end_of_the_one_before_of_its_session() -> None:
     now = 100.0
-    turn = {"session_id": "a", "output_length": 2, "request_id": "a"}
+    turn: dict[str, Any] = {"session_id": "a", "output_length": 2, "request_id": "a"}
     trace = Trace(
         format="",
         requests=[
@@ -33,7 +34,7 @@ def test_a_request_follows_the_end_of_the_one_before_of_its_session() -> None:
         ],
     )
     source = LoadSource(trace, vocab_size=9, block_size=16, clock=lambda: now)
-    server = Server()
+    server: Any = Server()
     source.serve(server)
     assert server.added == [("a", 4, 100.0)]
     now = 101.5
