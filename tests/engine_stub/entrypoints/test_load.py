@@ -41,9 +41,9 @@ def test_a_request_follows_the_end_of_the_one_before_of_its_session() -> None:
     source.serve(server)
     assert server.added[1:] == [("request-2", 7, 101.0)]
     now = 110.0
-    source.stepped(
-        SimpleNamespace(finished=[], ignored=[], aborted=[SimpleNamespace(request_id="a")])
-    )
+    ended = SimpleNamespace(request_id="a")
+    record: Any = SimpleNamespace(finished=[], ignored=[], aborted=[ended])
+    source.stepped(record)
     source.serve(server)
     assert len(server.added) == 2
     now = 113.0
