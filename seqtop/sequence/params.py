@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from seqtop.sequence.errors import SequenceError
-from seqtop.sequence.privacy import Private, Public
+from seqtop.sequence.privacy import Private, Public, PublicKeys
 
 _GREEDY_BELOW: Final = 1e-5  # temperatures under this one mean greedy sampling
 _LOWEST_TEMPERATURE: Final = 1e-2  # lower ones overflow the scaled logits, so they are raised to it
@@ -128,7 +128,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     guided_decoding: Private[GuidedDecodingParams | None] = None
     logit_bias: Private[dict[int, float] | None] = None
     allowed_token_ids: Private[list[int] | None] = None
-    extra_args: Private[dict[str, Any] | None] = None
+    # A beam search may have as many sequences as its width, which the rules on waiting need.
+    extra_args: Annotated[Private[dict[str, Any] | None], PublicKeys(("beam_width",))] = None
     bad_words: Private[list[str] | None] = None
     _bad_words_token_ids: Private[list[list[int]] | None] = None
 

@@ -7,13 +7,14 @@ Each field of a struct that is published says what `seqtop.wire.redaction` does 
         token_ids: Masked[list[int]]
         text: Private[str] = ""
 
-A field without a declaration is treated as private, and a test fails with its name.
+A field without a declaration is treated as private, and a test fails with its name. A private
+mapping keeps the integers of the keys that `PublicKeys` names.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
 _Field = TypeVar("_Field")
 
@@ -24,6 +25,12 @@ class Privacy(enum.Enum):
     PUBLIC = "public"
     MASKED = "masked"
     PRIVATE = "private"
+
+
+class PublicKeys(NamedTuple):
+    """The keys of a private mapping whose values are kept, if they are integers."""
+
+    keys: tuple[str, ...]
 
 
 Public: TypeAlias = Annotated[_Field, Privacy.PUBLIC]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 import msgspec
 
-from seqtop.sequence.privacy import Privacy
+from seqtop.sequence.privacy import Privacy, PublicKeys
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo
@@ -37,6 +37,9 @@ def redact(struct: S) -> S:
         value = getattr(struct, field.name)
         if field.privacy is Privacy.PUBLIC:
             changes[field.name] = _redact_structs(value)
+        elif field.public_keys and isinstance(value, dict):
+            kept = {key: value[key] for key in field.public_keys if type(value.get(key)) is int}
+            changes[field.name] = kept or None
         elif field.privacy is Privacy.PRIVATE and field.has_default:
             changes[field.name] = _default(field.info)
         else:
@@ -59,6 +62,7 @@ class _RedactedField(NamedTuple):
     name: str
     privacy: Privacy
     info: msgspec.structs.FieldInfo
+    public_keys: tuple[str, ...]
 
     @property
     def has_default(self) -> bool:
@@ -69,12 +73,18 @@ class _RedactedField(NamedTuple):
 @cache
 def _redacted_fields(struct: type[msgspec.Struct]) -> list[_RedactedField]:
     """Returns the fields of a struct that redaction changes."""
+    annotated = get_type_hints(struct, include_extras=True)
     declared = privacy_of(struct)
     if declared and not any(declared.values()):
         raise WireError(f"{struct.__qualname__} cannot be redacted: no field declares its privacy")
     hints = get_type_hints(struct)
     return [
-        _RedactedField(info.name, declared[info.name] or Privacy.PRIVATE, info)
+        _RedactedField(
+            info.name,
+            declared[info.name] or Privacy.PRIVATE,
+            info,
+            _public_keys(annotated[info.name]),
+        )
         for info in msgspec.structs.fields(struct)
         if declared[info.name] is not Privacy.PUBLIC or _may_hold_structs(hints[info.name])
     ]
@@ -84,6 +94,11 @@ def _privacy(hint: Any) -> Privacy | None:
     if get_origin(hint) is not Annotated:
         return None
     return next((data for data in hint.__metadata__ if isinstance(data, Privacy)), None)
+
+
+def _public_keys(hint: Any) -> tuple[str, ...]:
+    marks = getattr(hint, "__metadata__", ())
+    return next((mark.keys for mark in marks if isinstance(mark, PublicKeys)), ())
 
 
 def _may_hold_structs(hint: Any) -> bool:

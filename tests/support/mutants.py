@@ -27,6 +27,7 @@ from seqtop.wire.messages import (
     RequestFinished,
     Step,
 )
+from seqtop.wire.redaction import redact
 from tests.support import events as builders
 from tests.support.events import engine_info, stats
 
@@ -533,6 +534,15 @@ MUTANTS = (
 )
 
 
+NEED_TEXT = (
+    collide,
+    append_to_the_metadata_twice,
+    sample_beyond_any_vocabulary,
+    swallow_a_character,
+)
+"""The mutants that differ from a correct run in tokens or text alone, which redaction removes."""
+
+
 def mutated(payloads: list[bytes], rule: str) -> list[Event]:
     """The run with the first of a rule's mutants."""
     run = events(payloads)
@@ -541,11 +551,14 @@ def mutated(payloads: list[bytes], rule: str) -> list[Event]:
 
 
 def assert_found(payloads: list[bytes], rule: str, mutate: Callable[[list[Event]], None]) -> None:
-    """Assert that a mutant of the run is found by its rule alone."""
-    run = events(payloads)
+    """Assert that a mutant of the run is found by its rule alone, and so when it is redacted."""
+    run, again = events(payloads), events(payloads)
     mutate(run)
+    mutate(again)
     thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05)
     findings = check(run, thresholds=thresholds)
+    redacted = check([redact(event) for event in again], thresholds=thresholds)
+    assert redacted == ([] if mutate in NEED_TEXT else findings)
     # One that is passed over has no source of progress, if the engine took long enough to show it.
     others = {"orphan"} if rule == "overtaken" else set()
     assert {finding.rule for finding in findings} - others == {rule}

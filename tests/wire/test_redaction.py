@@ -57,7 +57,7 @@ def params() -> SamplingParams:
         guided_decoding=GuidedDecodingParams(choice=[SECRET]),
         logit_bias={ID: 1.0},
         allowed_token_ids=[ID],
-        extra_args={"note": SECRET},
+        extra_args={"note": SECRET, "beam_width": 3},
         bad_words=[SECRET],
         logits_processors=[SECRET],
         temperature=0.5,
@@ -196,7 +196,7 @@ def test_numbers_are_those_of_the_unredacted() -> None:
     assert closed.sequences[1].num_computed_tokens == open_.sequences[1].num_computed_tokens
     assert closed.sequences[1].block_table == open_.sequences[1].block_table == [4, 4]
     assert closed.requests["r"].sampling_params == SamplingParams(
-        temperature=0.5, logprobs=2, max_tokens=7, seed=3
+        temperature=0.5, logprobs=2, max_tokens=7, seed=3, extra_args={"beam_width": 3}
     )
     # A viewer that redacts has the same state as a viewer of a redacted engine.
     again = redact(open_)
@@ -273,6 +273,12 @@ def test_fields_that_are_not_public_are_these() -> None:
         ),
         "PoolingParams": "additional_data",
     }
+
+
+@pytest.mark.parametrize("width", [SECRET, [ID], {SECRET: ID}, 0.5, True, None])
+def test_key_that_is_public_keeps_integers_only(width: object) -> None:
+    params = SamplingParams(extra_args={"beam_width": width})
+    assert redact(params).extra_args is None
 
 
 def test_field_without_a_declaration_is_private() -> None:
