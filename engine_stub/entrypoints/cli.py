@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import logging
 import shlex
 import signal
@@ -22,7 +23,6 @@ from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
 from seqtop import __version__
 from seqtop.flight_recorder import process as flight_recorder
 from seqtop.live import local_engines
-from seqtop.process import garbage_collection
 from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.process.distribution import install_command
 from seqtop.process.signals import when_stdin_closes
@@ -355,7 +355,8 @@ def _serve(options: argparse.Namespace) -> int:
         )
         # Full collections would look at the many objects of torch and the model again and again, in
         # the middle of steps. They are no garbage until the process ends.
-        garbage_collection.freeze_startup_objects()
+        gc.collect()
+        gc.freeze()
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seqtop.cli.messages import fail
-from seqtop.process import garbage_collection
 from seqtop.text.ascii_output import use_ascii
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def run_app(
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
-    garbage_collection.pause_until_first_frame()
+    # Until the first frame: of the start, a seventh would be collections that find nothing.
+    gc.disable()
     from seqtop.process import paths
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import SavedState, Settings, read

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from seqtop.history.timeline import Timeline
-from seqtop.process import garbage_collection
 from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
@@ -116,8 +115,7 @@ class Run:
         self._ended: list[tuple[int, str]] = []
         self._last_decodes: tuple[int, ...] = ()
         self._start_time = self._end_time = 0.0
-        with garbage_collection.paused():
-            self._read_all(timeline)
+        self._read_all(timeline)
 
     @property
     def duration(self) -> float:

@@ -60,6 +60,7 @@ def _sequence(sequence: SequenceState) -> dict[str, Any]:
     return {
         **_plain(sequence),
         "status": sequence.status.name,
+        "top_logprobs": sequence.top_logprobs.by_place() if sequence.top_logprobs else {},
         "prefix_misses": None if misses is None else list(map(msgspec.structs.asdict, misses)),
     }
 

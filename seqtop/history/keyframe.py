@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from seqtop.process import garbage_collection
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
@@ -107,10 +106,9 @@ def restore(data: bytes, finished: Callable[[int], FinishedRequest]) -> EngineSt
         WireError: The bytes are not a keyframe, or the keyframe contradicts itself.
     """
     keyframe = codec.decode(data, Keyframe, max_elements=MAX_STATE_ELEMENTS)
-    with garbage_collection.paused():
-        state = codec.decode(
-            memoryview(keyframe.unfinished), EngineState, max_elements=MAX_STATE_ELEMENTS
-        )
+    state = codec.decode(
+        memoryview(keyframe.unfinished), EngineState, max_elements=MAX_STATE_ELEMENTS
+    )
     _check(state)
     state.max_finished = keyframe.max_finished
     if state.finished:

@@ -20,7 +20,6 @@ import msgspec
 from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
-from seqtop.process import garbage_collection
 from seqtop.state import EngineState
 from seqtop.wire import parsing
 from seqtop.wire.arrays import Ints
@@ -117,8 +116,7 @@ class Timeline(ABC):
         with self.lock:
             if not self._segments:
                 return EngineState()
-            with garbage_collection.paused():
-                return self._at(position)
+            return self._at(position)
 
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:
         """Yields each position after `start` up to `stop` with its event.

@@ -1,1 +1,1 @@
-"""The process itself: arguments, signals, paths of its files, garbage collection, threads."""
+"""The process itself: arguments, signals, paths of its files, threads."""

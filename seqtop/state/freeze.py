@@ -33,7 +33,8 @@ def _sequence(sequence: SequenceState) -> SequenceState:
     frozen.output_token_ids = sequence.output_token_ids.copy()
     frozen.output_logprobs = sequence.output_logprobs.copy()
     frozen.text_lengths = sequence.text_lengths.copy()
-    frozen.top_logprobs = dict(sequence.top_logprobs)
+    if sequence.top_logprobs is not None:
+        frozen.top_logprobs = sequence.top_logprobs.copy()
     frozen.block_table = list(sequence.block_table)
     return frozen
 

@@ -1,8 +1,9 @@
 """The state of an engine as plain data: the reducer writes it and every view reads it.
 
 Everything here is a msgspec struct. So a state can be encoded whole (a snapshot) and compared field
-by field, and hundreds of thousands of sequences do not burden the garbage collector. Values that
-exist once per token are in arrays (`seqtop.wire.arrays`), which are copied whole.
+by field. It is a tree: what exists once per sequence or request is not tracked by Python's cyclic
+garbage collector (`gc=False`), which would look at hundreds of thousands of objects and free none.
+Values that exist once per token are in arrays (`seqtop.wire.arrays`), which are copied whole.
 """
 
 from functools import partial
@@ -10,7 +11,6 @@ from functools import partial
 import msgspec
 
 from seqtop.sequence import (
-    Logprob,
     PoolingParams,
     RequestMetrics,
     SamplingParams,
@@ -18,6 +18,7 @@ from seqtop.sequence import (
 )
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import (
     EngineInfo,
@@ -37,7 +38,7 @@ MAX_SEQUENCES_OF_REQUEST = 1_024
 MAX_CACHED_BLOCKS = 2**20
 
 
-class SequenceState(msgspec.Struct, omit_defaults=True):
+class SequenceState(msgspec.Struct, omit_defaults=True, gc=False):
     """A sequence after the last applied step."""
 
     seq_id: Public[int]
@@ -54,8 +55,8 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     """The tokens of the prompt that were found in the prefix cache before any preemption."""
     output_token_ids: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
     output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
-    top_logprobs: Private[dict[int, dict[int, Logprob]]] = {}
-    """Candidate tokens by output index, where the request asked for log probabilities."""
+    top_logprobs: Private[TopLogprobs | None] = None
+    """Candidates of the output tokens, where the request asked for log probabilities."""
     cumulative_logprob: Private[float] = 0.0
     text: Private[str] = ""
     last_delta_length: Private[int] = 0
@@ -105,7 +106,7 @@ class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The logical position of the block in the table of that sequence."""
 
 
-class RequestState(msgspec.Struct, omit_defaults=True):
+class RequestState(msgspec.Struct, omit_defaults=True, gc=False):
     """A request: its parameters, its progress and the ids of its sequences."""
 
     request_id: Public[Name]

@@ -11,6 +11,7 @@ from seqtop.state.model import (
     RequestState,
     SequenceState,
 )
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from seqtop.wire.snapshot import Span
@@ -97,7 +98,9 @@ def update_sequence(
     if update.new_token_ids or update.text_delta:
         first = len(sequence.output_token_ids)
         if update.top_logprobs:
-            sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
+            if sequence.top_logprobs is None:
+                sequence.top_logprobs = TopLogprobs()
+            sequence.top_logprobs.set(first, update.top_logprobs)
         sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
         sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
         for (
@@ -190,7 +193,8 @@ def _fork(state: EngineData, sequence: SequenceState, parent_seq_id: int | None)
         return
     sequence.output_token_ids = parent.output_token_ids.copy()
     sequence.output_logprobs = parent.output_logprobs.copy()
-    sequence.top_logprobs = parent.top_logprobs.copy()
+    if parent.top_logprobs is not None:
+        sequence.top_logprobs = parent.top_logprobs.copy()
     sequence.cumulative_logprob = parent.cumulative_logprob
     sequence.text = parent.text
     sequence.text_lengths = parent.text_lengths.copy()
@@ -269,7 +273,7 @@ def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> Seque
 def clear_output(sequence: SequenceState) -> None:
     """Removes the output of a sequence."""
     sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
-    sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
+    sequence.top_logprobs, sequence.cumulative_logprob = None, 0.0
     sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
 
 

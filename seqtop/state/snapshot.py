@@ -24,6 +24,7 @@ from seqtop.state.sequence_updates import (
     remove_sequence,
     update_sequence,
 )
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.state.waits import begin_wait, end_wait
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
@@ -125,7 +126,7 @@ def _sequence_snapshot(sequence: SequenceState) -> SequenceSnapshot:
         output_token_ids=sequence.output_token_ids,
         output_logprobs=sequence.output_logprobs,
         text=sequence.text,
-        top_logprobs=sequence.top_logprobs,
+        top_logprobs=sequence.top_logprobs.by_place() if sequence.top_logprobs else {},
         history=SequenceHistory(**_fields(sequence, SequenceHistory)),
     )
 
@@ -274,7 +275,8 @@ class SnapshotLoader:
         sequence.output_token_ids = whole.output_token_ids
         sequence.output_logprobs = whole.output_logprobs
         sequence.text = whole.text
-        sequence.top_logprobs = whole.top_logprobs
+        if whole.top_logprobs:
+            sequence.top_logprobs = TopLogprobs.of(whole.top_logprobs)
         self._touched.append(seq_id)
         if history is not None:
             _set_fields(sequence, history)

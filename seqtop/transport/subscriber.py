@@ -17,7 +17,6 @@ from typing import Protocol
 import zmq
 
 from seqtop.live.connection import ConnectionState
-from seqtop.process import garbage_collection
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
@@ -277,8 +276,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             except zmq.Again:
                 return
             try:
-                with garbage_collection.paused():
-                    frame = self._handle_reply([part.buffer for part in parts])
+                frame = self._handle_reply([part.buffer for part in parts])
                 # Its memory is not needed any more, and the sink may encode the state again.
                 del parts
                 if frame is not None:

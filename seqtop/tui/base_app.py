@@ -1,5 +1,6 @@
 """The base class of the apps: themes, signals, and the keys that work everywhere."""
 
+import gc
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from textual.command import Provider
 from textual.events import Resize
 from textual.geometry import Size
 
-from seqtop.process import files, garbage_collection
+from seqtop.process import files
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
@@ -83,10 +84,7 @@ class BaseApp(OrderedKeysApp):
         signals.install(self)
         if self._problems:
             self.notify(format_problems(self._problems), severity="warning", markup=False)
-        self.call_after_refresh(garbage_collection.make_full_collections_rare)
-
-    def on_unmount(self) -> None:
-        garbage_collection.restore_defaults()
+        self.call_after_refresh(gc.enable)  # `run_app` has disabled it
 
     def deliver_screenshot(
         self,

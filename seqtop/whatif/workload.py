@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.history.timeline import Timeline
-from seqtop.process import garbage_collection
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state.snapshot import request_snapshots
 from seqtop.text import format as fmt
@@ -285,8 +284,7 @@ class Workload:
         """The output so far of each beam, by sequence id."""
         self._request_of: dict[int, WorkloadRequest] = {}
         """The request of each unfinished sequence."""
-        with garbage_collection.paused():
-            self._read_all(timeline)
+        self._read_all(timeline)
         info = self._info
         if info is None:
             raise WorkloadError("the recording does not describe its engine")

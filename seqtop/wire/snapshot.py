@@ -36,7 +36,7 @@ Sums: TypeAlias = Annotated[list[float], msgspec.Meta(max_length=9)]
 """Weighted sums over steps."""
 
 
-class Span(msgspec.Struct, array_like=True):
+class Span(msgspec.Struct, array_like=True, gc=False):
     """A phase of a request, for its timeline. Times are epoch seconds."""
 
     kind: Public[SpanKind]
@@ -49,7 +49,7 @@ class Span(msgspec.Struct, array_like=True):
     """Tokens computed in this phase."""
 
 
-class WaitTimes(msgspec.Struct, array_like=True, frozen=True):
+class WaitTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The waits of a request in the queue, before it first ran and after preemptions."""
 
     total: Public[float] = 0.0

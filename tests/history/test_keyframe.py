@@ -1,6 +1,5 @@
 """Keyframes: what they contain, and those that contradict themselves."""
 
-import gc
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -163,13 +162,3 @@ def test_unfinished_requests_that_contradict_themselves_are_refused(
     break_it(state)
     with pytest.raises(WireError, match=f"keyframe: {reason}"):
         restored_from(state)
-
-
-def test_the_garbage_collector_is_on_again_after_restoring() -> None:
-    assert gc.isenabled()
-    state = unfinished()
-    assert gc.isenabled()
-    state.requests.clear()
-    with pytest.raises(WireError):
-        restored_from(state)
-    assert gc.isenabled()

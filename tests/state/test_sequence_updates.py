@@ -9,6 +9,7 @@ from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state import EngineState, reducer, sequence_updates
 from seqtop.state.model import MAX_SEQUENCES_OF_REQUEST
 from seqtop.state.snapshot import take
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import CachedBlocks, PrefixMiss
 from tests.support import events
@@ -115,7 +116,7 @@ def test_candidates_are_kept_by_output_position() -> None:
             ],
         )
     )  # fmt: skip
-    assert state.sequences[1].top_logprobs == {1: candidates}
+    assert state.sequences[1].top_logprobs == TopLogprobs.of({1: candidates})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_ends_of_tokens_are_noted_as_far_as_they_are_known(
 def test_fork_appears_under_its_request() -> None:
     state = prefilled()
     parent = state.sequences[1]
-    parent.top_logprobs = {0: {5: Logprob(-0.5)}}
+    parent.top_logprobs = TopLogprobs.of({0: {5: Logprob(-0.5)}})
     touched = state.apply(
         step(1, sequences=[update(2, RUNNING, 3, parent=1, request_id="a", table=[7])])
     )

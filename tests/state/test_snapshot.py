@@ -10,6 +10,7 @@ from seqtop.sequence import Logprob, PoolingParams, SamplingParams, SequenceStat
 from seqtop.state import EngineState, RequestState, SequenceState, snapshot
 from seqtop.state.model import CachedBlock
 from seqtop.state.snapshot import SnapshotLoader, carry_finished, take
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
 from seqtop.wire.arrays import Floats, Ints
@@ -142,7 +143,7 @@ def unusual() -> EngineState:
         num_prompt_hits=1,
         output_token_ids=Ints.of([7, 8]),
         output_logprobs=Floats.of([-0.5, -1.0]),
-        top_logprobs={1: {8: Logprob(-1.0, 1, "x")}},
+        top_logprobs=TopLogprobs.of({1: {8: Logprob(-1.0, 1, "x")}}),
         cumulative_logprob=-1.5,
         text="ab",
         last_delta_length=1,
@@ -450,7 +451,7 @@ def test_a_sequence_is_replaced_as_a_whole() -> None:
     assert list(sequence.output_logprobs) == [-0.5, -1.0]
     assert (sequence.text, sequence.cumulative_logprob) == ("Hi!", -1.5)
     assert list(sequence.text_lengths) == [-1, 3], "the lengths before the loss are not known"
-    assert list(sequence.top_logprobs) == [1]
+    assert list(sequence.top_logprobs.by_place()) == [1]
     assert (sequence.block_table, sequence.num_computed_tokens) == ([7, 8], 5)
     assert state.num_output_tokens == 2
     assert state.requests["a"].metrics.time_in_queue == 3.0

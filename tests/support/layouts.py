@@ -14,13 +14,14 @@ import msgspec
 
 from seqtop import sequence
 from seqtop.history import file_format, keyframe, segments
-from seqtop.sequence import ExecuteModelRequest, PoolingParams, SamplingParams
-from seqtop.state import model
+from seqtop.sequence import ExecuteModelRequest, Logprob, PoolingParams, SamplingParams
+from seqtop.state import model, top_logprobs
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.wire import codec, messages, snapshot
 from seqtop.wire.arrays import Floats, Ints
 from tests.support import events
 
-MODULES = (messages, snapshot, model, keyframe, segments, file_format)
+MODULES = (messages, snapshot, model, top_logprobs, keyframe, segments, file_format)
 
 
 class Values:
@@ -39,6 +40,7 @@ class Values:
             bytes: lambda: b"%d bytes" % next(self._numbers),
             Ints: lambda: Ints.of([next(self._numbers)]),
             Floats: lambda: Floats.of([next(self._numbers) + 0.5]),
+            TopLogprobs: lambda: TopLogprobs.of({next(self._numbers): {1: self.of(Logprob)}}),
             msgspec.Raw: lambda: msgspec.Raw(b"\xc3"),
             ExecuteModelRequest: lambda: ExecuteModelRequest(
                 [events.delta(f"text {next(self._numbers)}", next(self._numbers))]
@@ -141,7 +143,7 @@ def dump() -> str:
     """Returns the layouts of all types, and of our own the bytes of an instance."""
     lines: list[str] = []
     for cls in own_types():
-        encoded = codec.encode(Values().instance(cls)).hex()
+        encoded = codec.encode(Values().of(cls)).hex()
         lines += [*layout(cls), f"  {encoded}", ""]
     for cls in types_of_vllm():
         lines += [*layout(cls), ""]
@@ -154,4 +156,4 @@ def dump() -> str:
 
 def examples() -> list[Any]:
     """An instance of each of our own types, with a value for each field."""
-    return [Values().instance(cls) for cls in own_types()]
+    return [Values().of(cls) for cls in own_types()]

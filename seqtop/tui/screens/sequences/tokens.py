@@ -73,7 +73,7 @@ def token_line(sequence: SequenceState, place: int, width: int, text_delta: str 
     # After full metadata corrected the tokens, there may be fewer log-probabilities than tokens.
     known = place < len(sequence.output_logprobs)
     logprob = sequence.output_logprobs[place] if known else None
-    candidates = sequence.top_logprobs.get(place, {})
+    candidates = sequence.top_logprobs.get(place) if sequence.top_logprobs else {}
     own = candidates.get(token)
     text = repr((own.decoded_token if own else "") or text_delta)[1:-1] or fmt.UNKNOWN
     value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state.model import SequenceState
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
@@ -82,7 +83,8 @@ def test_any_token_fills_its_line(
     sequence = SequenceState(
         1, "r", output_token_ids=Ints.of(ids), output_logprobs=Floats.of(logprobs)
     )
-    sequence.top_logprobs = {0: {ids[0]: Logprob(-1.0, 1, text), 3: Logprob(math.nan, 2, text)}}
+    candidates = {ids[0]: Logprob(-1.0, 1, text), 3: Logprob(math.nan, 2, text)}
+    sequence.top_logprobs = TopLogprobs.of({0: candidates})
     line = token_line(sequence, 0, width)
     assert line_width(line) == width
     assert plain(line).isprintable()
