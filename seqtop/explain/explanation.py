@@ -49,9 +49,10 @@ class Explanation:
 
     @property
     def is_complete(self) -> bool:
-        """True if everything up to the position has been read."""
-        chain = self._chain
-        has_end = chain.is_finished or bool(self.error) or self.position >= self._stop
+        """True if everything up to the position has been read, or the timeline is unreadable."""
+        if self.error:
+            return True
+        has_end = self._chain.is_finished or self.position >= self._stop
         return has_end and self._next_held() is None
 
     @property

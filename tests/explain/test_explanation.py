@@ -6,10 +6,12 @@ import pytest
 
 from seqtop.explain.explanation import Explanation, explain, find_request
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
+from tests.support.events import wait_reason
 from tests.support.random_runs import RandomRun
 from tests.support.scripted import Script, ScriptedSource
 
@@ -124,3 +126,31 @@ def test_an_explanation_is_extended(seed: int) -> None:
             assert explanation.now == viewer.state.time
     assert num_extended > 20
     assert num_slices > num_extended, "no time is one message at once"
+
+
+def test_an_explanation_ends_at_a_message_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if a holder of blocks is to be looked up for a wait before that message."""
+    source = ScriptedSource()
+    script, history = Script(source), source.history
+    script.arrive("long")
+    script.step(prefill={"long": 40})
+    script.arrive("short")
+    for _ in range(4):
+        script.step(decode=["long"], waits=[wait_reason("short", "no_blocks", 3)])
+    broken, read_event = history.last - 1, history._event
+
+    def event(position: int, payload: bytes) -> Event:
+        if position == broken:
+            raise RecordingError("it is broken")
+        return read_event(position, payload)
+
+    monkeypatch.setattr(history, "_event", event)
+    explanation = Explanation(history, source.state.requests["short"], history.last)
+    for _ in range(3 * history.last):
+        if not explanation.advance(0.0):
+            break
+    assert explanation.is_complete
+    assert "it is broken" in explanation.error
+    assert [part.cause for part in explanation.parts()][-2:] == ["no_blocks", "in_progress"]
