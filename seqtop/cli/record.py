@@ -205,11 +205,14 @@ def _wait(
     shows_progress = sys.stderr.isatty()
     if not shows_progress:
         warn(f"recording {session.connection.endpoint} to {path}")
-    started = time.monotonic()
+    started, num_restored = time.monotonic(), 0
     end = math.inf if duration is None else started + duration
     while recorder.error is None and (left := end - time.monotonic()) > 0:
         if ended.wait(min(left, _STATUS_SECONDS)):
             break
+        if recorder.num_restored > num_restored:
+            num_restored = recorder.num_restored
+            warn(f"{path} was removed while it was recorded; it is written again, from its start")
         if shows_progress:
             figures = _figures(recorder, time.monotonic() - started)
             state = session.connection.state.value

@@ -135,12 +135,18 @@ class FlightRecorder:
         """The time before which a cause makes no other record."""
         self._pauses: dict[str, float] = {}
         """The seconds without a record after the next one of a cause."""
+        self._records: list[str] = []
+        """The records in the directory without the ends of their names, the oldest first.
+
+        A time in a name, or of a file, may be that of a clock that was ahead. So a record is as old
+        as this process knows it, and those of earlier processes are in the order of their times."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise RecordingError(f"{directory} cannot be created: {error.strerror}") from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise RecordingError(f"{directory} cannot be written to")
+        self._find_records()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -327,8 +333,8 @@ class FlightRecorder:
             first = FurtherCause(*before.cause, before.verdict.step)
             result.also = [first, *before.verdict.also]
             incident.replaces = before.path
-        with contextlib.suppress(OSError):  # if it cannot be read, writing says why
-            self._remove_oldest()
+        self._remove_oldest()
+        self._records.append(path.stem)
         problem = self._write_files(incident)
         text = f"{cause.name}: {cause.message}; "
         if problem is None:
@@ -376,10 +382,25 @@ class FlightRecorder:
 
     def _remove_oldest(self) -> None:
         """Makes room for a record in the directory."""
-        files = [file for file in self._directory.iterdir() if _NAME.fullmatch(file.name)]
-        records = sorted({file.stem for file in files})
-        oldest = records[: max(len(records) - MAX_RECORDS + 1, 0)]
+        files = self._find_records()
+        oldest = self._records[: max(len(self._records) - MAX_RECORDS + 1, 0)]
         _remove(*(file for file in files if file.stem in oldest))
+
+    def _find_records(self) -> list[Path]:
+        """Returns the files of records in the directory that belong to this user."""
+        times: dict[str, float] = {}
+        files = []
+        with contextlib.suppress(OSError):  # if it cannot be read, writing says why
+            for entry in os.scandir(self._directory):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and _NAME.fullmatch(entry.name):
+                    file = Path(entry.path)
+                    files.append(file)
+                    times[file.stem] = max(status.st_mtime, times.get(file.stem, 0.0))
+        self._records = [record for record in self._records if record in times]
+        new = times.keys() - {*self._records}
+        self._records += sorted(new, key=lambda record: (times[record], record))
+        return files
 
 
 def _remove(*paths: Path) -> None:

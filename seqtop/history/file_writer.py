@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import zstandard
@@ -45,6 +46,8 @@ class FileWriter:
         self.num_steps = 0
         """Number of recorded steps."""
         self.num_gaps = 0
+        self.num_restored = 0
+        """Number of times that the file was removed or moved away, and written again."""
         self._builder = SegmentBuilder(self)
         self._last_step: int | None = None
         self._frames: list[FrameLocation] = []
@@ -65,12 +68,15 @@ class FileWriter:
         self._builder.restore(incarnation, number, state)
 
     def flush(self) -> None:
-        """Writes all events added so far.
+        """Writes all events added so far. A file that was removed is written again at its path.
 
         Raises:
-            RecordingError: They cannot be written; the recording ends before them.
+            RecordingError: They cannot be written; the recording ends before them. Or another file
+                has replaced this one.
         """
         self._builder.end_batch()
+        if self._file is not None:
+            self._stay_at_path(self._file)
 
     def close(self) -> None:
         """Writes the remaining events and the index, and closes the file.
@@ -155,6 +161,39 @@ class FileWriter:
             self._release()
             raise self._failure(error) from error
         self.num_bytes += len(data)
+
+    def _stay_at_path(self, file: int) -> None:
+        own = os.fstat(file)
+        try:
+            found = self.path.lstat()
+        except OSError:
+            self._write_again(file)
+            return
+        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+            self._release()
+            raise RecordingError(
+                f"{self.path} was replaced by another file while it was recorded; the recording"
+                " ends"
+            )
+
+    def _write_again(self, file: int) -> None:
+        """Copies the recording to its path, from where it was removed, and continues there."""
+        self._file = None
+        try:
+            with (
+                open(file, "rb") as content,
+                files.writing(self.path, overwrite=False) as copy,
+            ):
+                content.seek(0)
+                shutil.copyfileobj(content, copy)
+                self._file = os.dup(copy.fileno())
+        except OSError as error:
+            self._release()
+            raise RecordingError(
+                f"{self.path} was removed while it was recorded, and cannot be written again:"
+                f" {error.strerror}"
+            ) from error
+        self.num_restored += 1
 
     def _failure(self, error: OSError) -> RecordingError:
         return RecordingError(f"{self.path} cannot be written: {error.strerror}")

@@ -53,6 +53,11 @@ class Recorder:
         return self._writer.num_bytes
 
     @property
+    def num_restored(self) -> int:
+        """Number of times that the file was removed and written again."""
+        return self._writer.num_restored
+
+    @property
     def silence(self) -> float:
         """Seconds since the last message."""
         return time.monotonic() - self._last_message

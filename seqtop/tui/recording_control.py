@@ -102,4 +102,5 @@ class RecordingControl:
         if recorder.error is not None:
             raise RecordingError(recorder.error)
         steps, size = fmt.plural(recorder.num_steps, "step"), fmt.size(recorder.num_bytes)
-        return f"Recorded {steps} to {path} ({size})."
+        restored = "; it was removed meanwhile, and written again" * bool(recorder.num_restored)
+        return f"Recorded {steps} to {path} ({size}){restored}."

@@ -94,6 +94,36 @@ def test_record_command_ends_after_its_duration(
     assert listeners == [1, 1, 1]
 
 
+def test_record_command_says_that_its_file_was_removed_or_replaced(
+    endpoint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.seqtop"
+    with Publisher(endpoint, engine_info(), EngineState()):
+        recording = command("record", endpoint, "-o", path)
+        try:
+            wait_until(path.exists)
+            path.unlink()
+            assert recording.stderr is not None
+            assert recording.stderr.readline().startswith("seqtop: recording ")
+            assert recording.stderr.readline() == (
+                f"seqtop: {path} was removed while it was recorded; it is written again, from its"
+                " start\n"
+            )
+            assert path.exists()
+            other = run(
+                *SEQTOP, "record", endpoint, "-o", str(path), "--force", "--duration", "0.2"
+            )
+            assert other.returncode == 0, other.stderr
+            out, err = recording.communicate(timeout=SECONDS)
+        finally:
+            recording.kill()
+    assert (recording.returncode, out) == (1, "")
+    assert err == (
+        f"seqtop: {path} was replaced by another file while it was recorded; the recording ends\n"
+    )
+    assert final_state(path).info == engine_info()
+
+
 def test_record_command_says_when_nobody_answers(
     endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

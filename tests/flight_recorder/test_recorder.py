@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
 import subprocess
@@ -374,6 +375,54 @@ def test_directory_has_a_limited_number_of_records(tmp_path: Path) -> None:
     left = sorted(tmp_path.glob("*.seqtop"))
     assert left[:-1] == [path.with_suffix(".seqtop") for path in old[-MAX_RECORDS + 1 :]]
     assert len([*tmp_path.glob("*.json")]) == MAX_RECORDS + 1
+
+
+def test_newest_records_stay_whatever_others_are_called(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock was ahead, and while the recorder runs, files are put beside its records."""
+
+    def put(year: int, count: int) -> None:
+        for number in range(count):
+            path = tmp_path / f"flight-{year}0101-0000{number:02}-1-silent.seqtop"
+            path.touch()
+            os.utime(path, (2**32, 2**32))
+
+    put(2098, MAX_RECORDS)
+    watched = Watched(tmp_path)
+    own = []
+    with watched.recorder.watching():
+        watched.run(arrival(1))
+        for number in range(4):
+            clock.now += 1_000.0
+            stamp = f"20260101-00000{number}"
+            monkeypatch.setattr(
+                "seqtop.flight_recorder.recorder.time.strftime", lambda _, stamp=stamp: stamp
+            )
+            watched.run(*watched.steps(1, stats=stats(num_prefill_tokens=1)))
+            assert watched.run(*watched.steps(5)) == ["no-progress"]
+            own.append(sorted(path.name[15:22] for path in tmp_path.glob("*-no-progress.seqtop")))
+            assert len([*tmp_path.glob("*.seqtop")]) == MAX_RECORDS
+            if number == 0:
+                put(2099, MAX_RECORDS - 2)
+    assert own == [
+        ["-000000"],
+        ["-000000", "-000001"],
+        ["-000001", "-000002"],  # the files that were put there are older than these
+        ["-000001", "-000002", "-000003"],
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_files_of_other_users_are_no_records(tmp_path: Path) -> None:
+    for number in range(30):
+        path = tmp_path / f"flight-20990101-0000{number:02}-1-silent.seqtop"
+        path.touch()
+        os.chown(path, 65534, 65534)
+    watched = Watched(tmp_path)
+    with watched.recorder.watching():
+        assert watched.run(arrival(1), *watched.steps(5)) == ["no-progress"]
+    assert len([*tmp_path.glob("*.seqtop")]) == 31
 
 
 def test_engine_that_has_taken_the_place_of_one_that_ended_is_not_blamed(tmp_path: Path) -> None:

@@ -126,3 +126,52 @@ def test_overwriting_follows_no_link_and_shares_no_file(tmp_path: Path) -> None:
     for other in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(RecordingError, match="it is not a file"):
             FileWriter(other, overwrite=True)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_file_that_is_removed_is_written_again(tmp_path: Path, is_moved: bool) -> None:
+    path, state = tmp_path / "run.seqtop", EngineState(max_finished=MAX_FINISHED)
+    with FileWriter(path) as writer:
+        append(writer, SCRIPT[:50], state)
+        writer.flush()
+        if is_moved:
+            path.rename(tmp_path / "moved.seqtop")
+        else:
+            path.unlink()
+        writer.flush()
+        assert_same(final_state(path), fed(SCRIPT[:50]))
+        append(writer, SCRIPT, state, 50)
+    assert writer.num_restored == 1
+    assert writer.num_bytes == path.stat().st_size
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert_same(final_state(path), fed(SCRIPT))
+
+
+def test_folder_that_is_removed_ends_the_recording(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    writer = FileWriter(folder / "run.seqtop")
+    writer.path.unlink()
+    folder.rmdir()
+    with pytest.raises(RecordingError, match=r"was removed .* written again: No such file"):
+        writer.flush()
+    with pytest.raises(RecordingError, match="is closed"):
+        append(writer, SCRIPT, EngineState())
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_file_that_is_replaced_ends_the_recording_and_stays(tmp_path: Path, is_link: bool) -> None:
+    path, other = tmp_path / "run.seqtop", tmp_path / "other"
+    first = FileWriter(path)
+    append(first, SCRIPT[:50], EngineState(max_finished=MAX_FINISHED))
+    if is_link:
+        path.rename(other)
+        path.symlink_to(other)
+        with pytest.raises(RecordingError, match="was replaced by another file"):
+            first.flush()
+        return
+    with FileWriter(path, overwrite=True) as second:
+        append(second, SCRIPT[:9], EngineState(max_finished=MAX_FINISHED))
+        with pytest.raises(RecordingError, match="was replaced by another file"):
+            first.close()
+    assert_same(final_state(path), fed(SCRIPT[:9]))
