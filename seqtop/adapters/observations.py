@@ -163,12 +163,12 @@ class Scheduled(Observation):
     """One call of `schedule`."""
 
     start_time: float
-    duration: float
-    preempted: list[Preempted]
-    admitted: list[Admitted]
-    appended: list[tuple[str, Tables]]
+    duration: float = 0.0
+    preempted: list[Preempted] = []
+    admitted: list[Admitted] = []
+    appended: list[tuple[str, Tables]] = []
     """New blocks of requests that were running already."""
-    wait_reasons: list[tuple[str, str]]
+    wait_reasons: list[tuple[str, str]] = []
     """Requests that were left waiting, and the reason, as in `WaitReason.cause`."""
     num_encoder_tokens: int | None = None
     swapped_out: list[SwappedOut] = []
@@ -248,6 +248,22 @@ AnyCacheEvent: TypeAlias = (
 )
 
 
+class Counts(Observation):
+    """Numbers of requests, blocks and tokens at one time."""
+
+    num_waiting: int
+    num_free_blocks: int
+    """Blocks in no table."""
+    num_cached_blocks: int | None
+    """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
+    num_prefix_queries: int
+    """Tokens looked up in the prefix cache since the observer exists, as the engine counts them."""
+    num_prefix_hits: int
+    """The part of `num_prefix_queries` that was found."""
+    num_free_cpu_blocks: int | None = None
+    """Free blocks in host memory; `None` without any."""
+
+
 class Stepped(Observation, tag="Stepped"):
     """One call of `update_from_output`, and everything since the previous call."""
 
@@ -261,32 +277,24 @@ class Stepped(Observation, tag="Stepped"):
     num_scheduled_tokens: dict[str, int] | None
     """The tokens of each request that ran, in the order of scheduling; `None` if it was one token
     for each request of the step before."""
-    num_draft_tokens: dict[str, int]
     output_ids: list[str] | None
     """The requests that `output_token_ids` belongs to; `None` for all that ran, in that
     order."""
     output_token_ids: list[list[int]]
-    ended: list[RequestEnded]
-    """Finished requests, including those aborted between steps."""
-    released: list[str]
-    """Requests that ended before, and whose blocks the KV connector has released."""
     running: list[str] | None
     """The running queue in order; `None` if it is unchanged."""
     num_computed_tokens: list[int]
     """The computed tokens of each request in `running`."""
-    tables: list[tuple[str, Tables]]
+    counts: Counts
+    ended: list[RequestEnded] = []
+    """Finished requests, including those aborted between steps."""
+    released: list[str] = []
+    """Requests that ended before, and whose blocks the KV connector has released."""
+    tables: list[tuple[str, Tables]] = []
     """Whole tables in which blocks were freed, of models that do so."""
-    waiting: list[WaitingRequest]
+    waiting: list[WaitingRequest] = []
     """Waiting requests that wait for more than their turn, or no longer do."""
-    num_waiting: int
-    num_free_blocks: int
-    """Blocks in no table."""
-    num_cached_blocks: int | None
-    """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
-    num_prefix_queries: int
-    """Tokens looked up in the prefix cache since the observer exists, as the engine counts them."""
-    num_prefix_hits: int
-    """The part of `num_prefix_queries` that was found."""
+    num_draft_tokens: dict[str, int] = {}
     cache_events: list[AnyCacheEvent] = []
     """The operations of the prefix cache since the previous call, in order."""
     cuda_graph: tuple[str, int, int] | None = None
@@ -300,8 +308,6 @@ class Stepped(Observation, tag="Stepped"):
     """Calls from outside since the previous one."""
     running_statuses: dict[str, str] = {}
     """The engine's own statuses of running requests that are in no batch."""
-    num_free_cpu_blocks: int | None = None
-    """Free blocks in host memory; `None` without any."""
 
 
 class CurrentRequest(Observation):
@@ -324,15 +330,9 @@ class AllRequests(Observation, tag="AllRequests"):
     time: float
     requests: list[CurrentRequest]
     """The running ones in their order, then the waiting ones in the order of the queue."""
-    num_waiting: int
-    num_free_blocks: int
-    num_cached_blocks: int | None
-    num_prefix_queries: int
-    num_prefix_hits: int
+    counts: Counts
     num_lost: int = 0
     """Observations that were dropped before this one."""
-    num_free_cpu_blocks: int | None = None
-    """Free blocks in host memory; `None` without any."""
     cached: list[BlocksCached] = []
     """The prefix cache, of engines that report its content."""
 

@@ -18,6 +18,7 @@ from seqtop.adapters.observations import (
     BlocksEvicted,
     BlocksStored,
     CacheReset,
+    Counts,
     CurrentRequest,
     EngineStarted,
     EngineStopping,
@@ -247,7 +248,7 @@ class Translator:
         return Snapshot(
             time=observation.time,
             step=self._num_steps - 1,
-            stats=self._pool_stats(observation),
+            stats=self._pool_stats(observation.counts),
             requests=requests,
             cached_blocks=self._cached.replace(observation.cached, self._requests)
             if self._cached is not None
@@ -398,7 +399,7 @@ class Translator:
 
     def _stats(self, observation: Stepped, built: StepBuilder) -> StepStats:
         return msgspec.structs.replace(
-            self._pool_stats(observation),
+            self._pool_stats(observation.counts),
             num_prefill_tokens=built.num_prefill_tokens,
             num_decode_tokens=built.num_decode_tokens,
             scheduler_time=observation.scheduler_time,
@@ -410,7 +411,7 @@ class Translator:
             num_used_encoder_slots=observation.num_used_encoder_slots,
         )
 
-    def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:
+    def _pool_stats(self, counts: Counts) -> StepStats:
         started = self._started
         num_blocks = started.num_gpu_blocks - started.num_reserved_blocks
         has_host_blocks = started.num_cpu_blocks is not None
@@ -421,20 +422,20 @@ class Translator:
         )
         return StepStats(
             num_running=len(self._running),
-            num_waiting=observation.num_waiting,
-            num_used_blocks=num_blocks - observation.num_free_blocks,
-            num_free_blocks=observation.num_free_blocks - (observation.num_cached_blocks or 0),
-            num_cached_blocks=observation.num_cached_blocks,
+            num_waiting=counts.num_waiting,
+            num_used_blocks=num_blocks - counts.num_free_blocks,
+            num_free_blocks=counts.num_free_blocks - (counts.num_cached_blocks or 0),
+            num_cached_blocks=counts.num_cached_blocks,
             num_prefill_tokens=0,
             num_decode_tokens=0,
-            prefix_cache_queries=observation.num_prefix_queries,
-            prefix_cache_hits=observation.num_prefix_hits,
+            prefix_cache_queries=counts.num_prefix_queries,
+            prefix_cache_hits=counts.num_prefix_hits,
             num_preemptions=self._num_preemptions,
             scheduler_time=0.0,
             model_forward_time=None,
             model_execute_time=None,
             num_swapped=num_swapped,
-            num_free_cpu_blocks=observation.num_free_cpu_blocks,
+            num_free_cpu_blocks=counts.num_free_cpu_blocks,
             num_used_loras=self._num_used_loras(),
         )
 

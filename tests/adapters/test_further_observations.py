@@ -4,6 +4,7 @@ from seqtop.adapters.observations import (
     Admitted,
     AnyObservation,
     Arrived,
+    Counts,
     EngineStarted,
     RequestEnded,
     Scheduled,
@@ -80,27 +81,17 @@ class Viewer:
                 execute_time=0.0,
                 time=self.time,
                 num_scheduled_tokens=batch,
-                num_draft_tokens={},
                 output_ids=list(tokens),
                 output_token_ids=[[token] for token in tokens.values()],
-                ended=[],
-                released=[],
                 running=list(computed),
                 num_computed_tokens=list(computed.values()),
-                tables=[],
-                waiting=[],
-                num_waiting=0,
-                num_free_blocks=num_free,
-                num_cached_blocks=0,
-                num_prefix_queries=0,
-                num_prefix_hits=0,
+                counts=Counts(0, num_free, 0, 0, 0, num_free_on_host),
                 running_statuses=statuses or {},
-                num_free_cpu_blocks=num_free_on_host,
             )
         )
 
     def scheduled(self, admitted: list[Admitted]) -> Scheduled:
-        return Scheduled(self.time + 1, 0.0, [], admitted, [], [])
+        return Scheduled(self.time + 1, admitted=admitted)
 
 
 def test_a_request_is_swapped_out_and_in_and_runs_on() -> None:
@@ -133,7 +124,7 @@ def test_a_fork_starts_with_the_blocks_of_its_parent() -> None:
     admitted = viewer.scheduled([Admitted("a", 0, ([2],))])
     viewer.step({"a": 4}, {}, {"a": 4}, admitted, num_free=9)
     viewer.arrive("a#0", "a")
-    fork = Scheduled(viewer.time, 0.0, [], [Admitted("a#0", 0, ([2],), 0, viewer.time)], [], [])
+    fork = viewer.scheduled([Admitted("a#0", 0, ([2],), 0, viewer.time)])
     fork.appended = [("a", ([3],))]
     viewer.step({"a": 1}, {"a": 9}, {"a": 5, "a#0": 4}, fork, num_free=8)
     child = viewer.state.requests["a#0"]

@@ -8,6 +8,7 @@ from seqtop.adapters.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
+    Counts,
     CurrentRequest,
     EngineStopping,
     Preempted,
@@ -26,6 +27,7 @@ SCHEDULED = Scheduled(
     appended=[("three", ([4], []))],
     wait_reasons=[("one", "no_blocks")],
 )
+COUNTS = Counts(2, 3, 1, 8, 4)
 ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "stop": ["x"]}, "l")
 
 
@@ -34,9 +36,7 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
     [
         ARRIVED,
         StreamingInput("one", 1.0, [1, 2], 1),
-        AllRequests(
-            1.0, [CurrentRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, 8, 4, num_lost=2
-        ),
+        AllRequests(1.0, [CurrentRequest(ARRIVED, 2, [7], ([1],), True, True)], COUNTS, num_lost=2),
         Stepped(
             scheduled=[SCHEDULED],
             start_time=1.0,
@@ -53,11 +53,7 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
             num_computed_tokens=[4, 5],
             tables=[("two", ([0, 2], [3]))],
             waiting=[WaitingRequest("five", "WAITING_FOR_REMOTE_KVS", 4, ([6],))],
-            num_waiting=2,
-            num_free_blocks=3,
-            num_cached_blocks=1,
-            num_prefix_queries=8,
-            num_prefix_hits=4,
+            counts=COUNTS,
         ),
         EngineStopping(3.0, "shutdown"),
     ],

@@ -14,6 +14,7 @@ import zmq
 from seqtop.adapters.observations import (
     AllRequests,
     Arrived,
+    Counts,
     CurrentRequest,
     EngineStopping,
 )
@@ -126,7 +127,7 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
         wait_until(lambda: "one" in session.state.requests)
         engine.send(b"\xc1 is no observation")
         assert engine.recv() == b"", "it asks for everything"
-        engine.send(encode(AllRequests(6.0, [current], 0, 20, 0, 3, 0)))
+        engine.send(encode(AllRequests(6.0, [current], Counts(0, 20, 0, 3, 0))))
         wait_until(lambda: bool(session.state.sequences[0].output_token_ids))
         (sequence,) = session.state.sequences.values()
         assert list(sequence.output_token_ids) == [7, 8]

@@ -40,7 +40,6 @@ class OwnTimes:
         "_before_schedule",
         "_before_run",
         "_after_run",
-        "_before_process",
         "_after_process",
     )
 

@@ -47,7 +47,6 @@ HOOKS = (
     "_before_schedule",
     "_before_run",
     "_after_run",
-    "_before_process",
     "_after_process",
     "_before_abort",
     "_before_retract",

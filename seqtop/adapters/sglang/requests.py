@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from seqtop.adapters.observations import Arrived, Tables
+from seqtop.adapters.step_journal import ReportedRequest
 
 _PARAMETERS: Final = {
     "n": "n",
@@ -29,22 +30,16 @@ _ENDS: Final = {"stop": "FINISHED_STOPPED", "length": "FINISHED_LENGTH_CAPPED"}
 """The final statuses, by `type` of a finish reason as the client gets it."""
 
 
-class Request:
-    """A request as reported so far."""
+class Request(ReportedRequest):
+    """A request as reported so far. Its id is the user's and 9 characters, as no other one has."""
 
-    __slots__ = ("id", "num_output", "num_pages", "num_protected", "queue")
-
-    def __init__(self, request_id: str) -> None:
-        self.id = request_id
-        """The user's id and 9 characters, so that no other request has it."""
-        self.num_output = 0
-        self.num_pages = 0
-        """Pages in its reported table."""
-        self.num_protected = 0
-        """The leading tokens that the radix tree owned when its table was read. If the tree takes
-        over more, it may give the request other slots for them."""
-        self.queue = ""
-        """The name of the queue that it waits in, other than for its turn."""
+    num_pages: int = 0
+    """Pages in its reported table."""
+    num_protected: int = 0
+    """The leading tokens that the radix tree owned when its table was read. If the tree takes over
+    more, it may give the request other slots for them."""
+    queue: str = ""
+    """The name of the queue that it waits in, other than for its turn."""
 
     def forget_table(self) -> None:
         """Notes that the request has no pages."""

@@ -11,23 +11,22 @@ What is reported then of a request is what the scheduler has at that time, with 
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
-from typing import Any, Final, NamedTuple
+from itertools import chain, repeat
+from typing import Any, Final
 
 from seqtop.adapters.observations import (
     Admitted,
-    AllRequests,
     Arrived,
+    Counts,
     CurrentRequest,
     ObservationSink,
     Preempted,
     RequestEnded,
     Scheduled,
-    Stepped,
     Tables,
     WaitingRequest,
 )
@@ -45,6 +44,7 @@ from seqtop.adapters.sglang.requests import (
     num_tokens,
 )
 from seqtop.adapters.sglang.sessions import Held, Sessions
+from seqtop.adapters.step_journal import Batch, StepJournal
 from seqtop.adapters.wrapping import Wrap
 
 _MAX_FRAMES: Final = 8
@@ -58,17 +58,13 @@ _SCHEDULE: Final = (
 """The methods that make a batch: each event loop calls its own."""
 
 
-class _Launched(NamedTuple):
-    """A batch whose results have not been processed."""
+class _Launched(Batch):
+    """A batch whose results have not been processed. Its content is its list of `Req`."""
 
-    reqs: list[Any]
     requests: list[Request | None]
-    num_tokens: list[int] | None
+    num_tokens: list[int] | None = None
     """The tokens of each request; `None` if it is one for each."""
-    start_time: float
-    scheduler_time: float
-    launched_at: float
-    slots: Any
+    slots: Any = None
     """The slot of the new token of each request, as a tensor; `None` if it is not one for each."""
 
 
@@ -100,6 +96,7 @@ class SchedulerObserver:
         self._most_tokens = most_tokens(scheduler)
         self._eos_token_ids = _eos_token_ids(scheduler)
         self._tables = PageTables(scheduler, publisher)
+        self._journal = StepJournal(self._tables.send, clock, timer)
         self._queues = NamedQueues(scheduler)
         self._sessions = Sessions(scheduler)
         self._requests: dict[Any, Request] = {}
@@ -108,21 +105,13 @@ class SchedulerObserver:
         """Those of them that are in batches, in the order of their admission."""
         self._queued: dict[Any, Request] = {}
         """Those of them that are in a queue with a name."""
-        self._running_changed = False
         self._just_ended: dict[Any, Request] = {}
         """Those that the last step has ended. One may be in a batch that is made already."""
-        self._in_flight: deque[_Launched] = deque()
         self._last_launched: _Launched | None = None
-        self._ran: list[Any] = []
-        """The requests of the last reported step."""
-        self._scheduled: list[Scheduled] = []
-        self._preempted: list[Preempted] = []
-        self._ended: list[RequestEnded] = []
         self._moved_since: list[WaitingRequest] = []
         """Requests whose queue, or whose pages in one, have changed since the last step."""
-        self._num_requests = self._num_launched = 0
-        self._num_queries = self._num_hits = 0
-        self._start = self._started_at = self._scheduled_at = self._processed_at = 0.0
+        self._num_requests = self._num_queries = self._num_hits = 0
+        self._scheduled_at = 0.0
         self._admission = Admission(scheduler, wrap)
         self._tree = (
             RadixTree(scheduler, wrap, self._tables, self._id_of)
@@ -138,7 +127,7 @@ class SchedulerObserver:
         wrap(
             scheduler,
             "process_batch_result",
-            before=self._before_process,
+            before=self._journal.begin_processing,
             after=self._after_process,
         )
         if hasattr(scheduler, "send_abort_output"):
@@ -204,16 +193,18 @@ class SchedulerObserver:
         self._tables.flush()
         if self._publisher.wants_all_requests:
             self._send_all()
-        if self._in_flight:
+        journal = self._journal
+        if journal.in_flight:
             return
         num_waiting = self._update_queues()
         is_paused = getattr(self._scheduler, "_engine_paused", False)
-        has_ended = self._ended or self._preempted
+        has_ended = journal.ended or journal.preempted
         if (has_ended and (is_paused or not (self._running or num_waiting))) or (
             self._moved_since and not self._running
         ):
-            self._start, self._started_at = self._clock(), self._timer()
-            self._send_step(None)
+            journal.begin_schedule()
+            journal.begin_processing()
+            self._send_step(self._launched([], Scheduled(journal.start_time), self._timer()))
 
     def _before_abort(self, output: Any, req: Any = None, *_: Any, **__: Any) -> None:
         """Records the end of a request whose results go past the batches."""
@@ -231,7 +222,7 @@ class SchedulerObserver:
         kv = req.kv if record is None else record
         if record is not None:
             self._sessions.hold(Held(req, request, record, status))
-        self._ended.append(
+        self._journal.ended.append(
             RequestEnded(
                 request_id=request.id,
                 status=status,
@@ -239,20 +230,19 @@ class SchedulerObserver:
                 num_computed_tokens=min(kv.kv_committed_len, num_tokens(req)),
                 time=self._clock(),
                 tables=None if record is None else (self._tables.read(record),),
-                num_schedule_calls=self._num_launched,
+                num_schedule_calls=self._journal.num_schedule_calls,
             )
         )
         self._just_ended[req] = request
         self._requests.pop(req, None)
         self._queued.pop(req, None)
-        if self._running.pop(req, None) is not None:
-            self._running_changed = True
+        self._running.pop(req, None)
 
     def _before_retract(self, req: Any, *_: Any, **__: Any) -> None:
         request = self._requests.get(req)
         if request is None:
             return
-        self._preempted.append(
+        self._journal.preempted.append(
             Preempted(
                 request_id=request.id,
                 num_lost_tokens=min(req.kv.kv_committed_len, num_tokens(req)),
@@ -267,8 +257,7 @@ class SchedulerObserver:
                     request.id, "RETRACTED", record.kv_committed_len, (self._tables.read(record),)
                 )
             )
-        if self._running.pop(req, None) is not None:
-            self._running_changed = True
+        self._running.pop(req, None)
 
     def _cause_of_retraction(self) -> str | None:
         # A retraction for lack of memory is for no request. One for a request with a higher
@@ -284,7 +273,7 @@ class SchedulerObserver:
         return None
 
     def _before_schedule(self, *_: Any, **__: Any) -> None:
-        self._start, self._started_at = self._clock(), self._timer()
+        self._journal.begin_schedule()
         self._admission.begin()
 
     def _before_run(self, *_: Any, **__: Any) -> None:
@@ -301,30 +290,20 @@ class SchedulerObserver:
             for position, req in enumerate(reqs)
             if req not in self._running and req not in self._just_ended
         ]
-        self._num_launched += 1
-        self._scheduled.append(
-            Scheduled(
-                start_time=self._start,
-                duration=self._scheduled_at - self._started_at,
-                preempted=self._preempted,
-                admitted=admitted,
-                appended=[],
-                wait_reasons=self._wait_reasons(sum(num_extended or ())),
-            )
-        )
-        self._preempted = []
+        journal = self._journal
+        journal.num_schedule_calls += 1
+        run = Scheduled(journal.start_time, self._scheduled_at - journal.started_at)
+        run.admitted, run.wait_reasons = admitted, self._wait_reasons(sum(num_extended or ()))
+        launched = self._launched(reqs, journal.add_scheduled(run), self._scheduled_at)
+        launched.num_tokens = [*num_extended] if num_extended is not None else None
         slots = batch.out_cache_loc if is_decode else None
-        launched = _Launched(
-            reqs=reqs,
-            requests=[self._requests.get(req) or self._just_ended.get(req) for req in reqs],
-            num_tokens=[*num_extended] if num_extended is not None else None,
-            start_time=self._start,
-            scheduler_time=self._scheduled_at - self._started_at,
-            launched_at=self._scheduled_at,
-            slots=slots if slots is not None and len(slots) == len(reqs) else None,
-        )
-        self._in_flight.append(launched)
+        launched.slots = slots if slots is not None and len(slots) == len(reqs) else None
+        journal.in_flight.append(launched)
         self._last_launched = launched
+
+    def _launched(self, reqs: list[Any], run: Scheduled, launched_at: float) -> _Launched:
+        requests = [self._requests.get(req) or self._just_ended.get(req) for req in reqs]
+        return _Launched(reqs, run, launched_at, requests)
 
     def _admit(self, req: Any, batch: Any, position: int, *, is_decode: bool) -> Admitted:
         request = self._requests.get(req) or self._arrive(req)
@@ -339,7 +318,6 @@ class SchedulerObserver:
         if is_kept:
             self._sessions.admit(req)
         self._running[req] = request
-        self._running_changed = True
         self._queued.pop(req, None)
         request.queue = ""
         request.forget_table()
@@ -355,9 +333,6 @@ class SchedulerObserver:
         request = self._requests.get(self._scheduler.waiting_queue[0])
         return [(request.id, cause)] if request is not None else []
 
-    def _before_process(self, *_: Any, **__: Any) -> None:
-        self._processed_at = self._timer()
-
     def _after_process(self, _result: object, batch: Any, *_: Any, **__: Any) -> None:
         self._tables.flush()
         if self._publisher.wants_all_requests:
@@ -367,110 +342,71 @@ class SchedulerObserver:
         self._send_step(self._take_launched(batch))
 
     def _take_launched(self, batch: Any) -> _Launched:
-        while self._in_flight:
-            launched = self._in_flight.popleft()
-            if launched.reqs == batch.reqs:
-                return launched
+        launched = self._journal.take_batch(batch.reqs, operator.eq)
+        if isinstance(launched, _Launched):
+            return launched
         # It was launched before the scheduler was observed.
-        reqs = [*batch.reqs]
+        launched = self._launched([*batch.reqs], launched.run, launched.launched_at)
         lens = None if batch.forward_mode.is_decode() else batch.extend_lens
-        return _Launched(
-            reqs=reqs,
-            requests=[self._requests.get(req) for req in reqs],
-            num_tokens=[*lens] if lens is not None and len(lens) == len(reqs) else None,
-            start_time=self._start,
-            scheduler_time=0.0,
-            launched_at=self._processed_at,
-            slots=None,
-        )
+        launched.num_tokens = [*lens] if lens is not None and len(lens) == len(batch.reqs) else None
+        return launched
 
-    def _send_step(self, launched: _Launched | None) -> None:
-        """Reports the results of a batch, or without one what has happened since the last."""
-        if launched is None:
-            launched = _Launched([], [], None, self._start, 0.0, self._processed_at, None)
-        unreported = {ended.request_id for ended in self._ended}
+    def _send_step(self, launched: _Launched) -> None:
+        """Reports the results of a batch; those of an empty one are what has happened since."""
+        journal = self._journal
+        unreported = {ended.request_id for ended in journal.ended}
         self._just_ended = {
             req: request for req, request in self._just_ended.items() if request.id in unreported
         }
         output_ids, output_token_ids = self._take_outputs(launched)
         num_waiting = self._update_queues()
         waiting, self._moved_since = self._moved_since, []
-        if self._preempted:  # and nothing was launched since
+        if journal.preempted:  # and nothing was launched since
             self._add_scheduled(self._wait_reasons(0))
         appended, tables, computed = self._changed_tables()
         if appended:
-            if not self._scheduled:
+            if not journal.scheduled:
                 self._add_scheduled([])
-            self._scheduled[-1].appended = appended
-        num_free, num_cached = self._free_pages()
-        scheduled, self._scheduled = self._scheduled, []
-        ended, self._ended = self._ended, []
-        running = None
-        if self._running_changed:
-            running = [request.id for request in self._running.values()]
-        self._tables.send(
-            Stepped(
-                scheduled=scheduled,
-                start_time=launched.start_time,
-                scheduler_time=launched.scheduler_time,
-                execute_time=self._processed_at - launched.launched_at,
-                time=self._clock(),
-                num_scheduled_tokens=self._num_scheduled(launched),
-                num_draft_tokens={},
-                output_ids=None if len(output_ids) == len(launched.reqs) else output_ids,
-                output_token_ids=output_token_ids,
-                ended=ended,
-                released=self._sessions.take_released(),
-                running=running,
-                num_computed_tokens=computed,
-                tables=tables,
-                waiting=waiting,
-                num_waiting=num_waiting,
-                num_free_blocks=num_free,
-                num_cached_blocks=num_cached,
-                num_prefix_queries=self._num_queries,
-                num_prefix_hits=self._num_hits,
-                cache_events=self._tree.take() if self._tree is not None else [],
-                num_schedule_calls=self._num_launched,
-            )
+            journal.scheduled[-1].appended = appended
+        journal.send_step(
+            launched,
+            dict(self._num_scheduled(launched)),
+            [request.id for request in self._running.values()],
+            output_ids=output_ids,
+            output_token_ids=output_token_ids,
+            released=self._sessions.take_released(),
+            num_computed_tokens=computed,
+            tables=tables,
+            waiting=waiting,
+            counts=self._counts(num_waiting),
+            cache_events=self._tree.take() if self._tree is not None else [],
         )
-        self._ran = launched.reqs
-        self._running_changed = False
 
     def _take_outputs(self, launched: _Launched) -> tuple[list[str], list[list[int]]]:
         """Returns the new tokens of a batch, and the requests that have some; notes the ends."""
         request_ids: list[str] = []
         token_ids: list[list[int]] = []
-        for req, request in zip(launched.reqs, launched.requests, strict=True):
+        for req, request in zip(launched.content, launched.requests, strict=True):
             if request is None or req not in self._requests:
                 continue
-            ids = req.output_ids
-            num_output, num_new = len(ids), len(ids) - request.num_output
-            if num_new > 0:
+            if new := request.take_output(req.output_ids):
                 request_ids.append(request.id)
-                token_ids.append([ids[-1]] if num_new == 1 else [*ids[request.num_output :]])
-            request.num_output = num_output
+                token_ids.append([*new])
             if req.finished_reason is not None:
                 self._end(req, request, req.finished_reason)
         return request_ids, token_ids
 
-    def _num_scheduled(self, launched: _Launched) -> dict[str, int] | None:
-        """Returns `Stepped.num_scheduled_tokens` of a batch."""
-        reqs, num_tokens = launched.reqs, launched.num_tokens
-        if num_tokens is None:
-            if reqs and reqs == self._ran:
-                return None
-            num_tokens = [1] * len(reqs)
-        return {
-            request.id: num
-            for request, num in zip(launched.requests, num_tokens, strict=True)
-            if request is not None
-        }
+    def _num_scheduled(self, launched: _Launched) -> Iterable[tuple[str, int]]:
+        """Yields the requests of a batch with their tokens."""
+        num_tokens = launched.num_tokens or repeat(1)
+        for request, num in zip(launched.requests, num_tokens, strict=False):
+            if request is not None:
+                yield request.id, num
 
     def _add_scheduled(self, wait_reasons: list[tuple[str, str]]) -> None:
         """Reports what has happened since the last batch was launched."""
-        self._scheduled.append(Scheduled(self._start, 0.0, self._preempted, [], [], wait_reasons))
-        self._preempted = []
+        run = self._journal.add_scheduled(Scheduled(self._journal.start_time))
+        run.wait_reasons = wait_reasons
 
     def _changed_tables(
         self,
@@ -494,7 +430,7 @@ class SchedulerObserver:
         launched = self._last_launched
         positions = {}
         if launched is not None and launched.slots is not None:
-            positions = {req: position for position, req in enumerate(launched.reqs)}
+            positions = {req: position for position, req in enumerate(launched.content)}
         by_slot: list[tuple[Request, int]] = []
         for req, request, num_pages in grown:
             position = positions.get(req)
@@ -524,8 +460,7 @@ class SchedulerObserver:
                     continue
                 request = self._arrive(req)
             queued[req] = request
-            if self._running.pop(req, None) is not None:
-                self._running_changed = True
+            self._running.pop(req, None)
             changed += self._moved(req, request, name)
         for req, request in self._queued.items():
             if req not in queued and req in self._requests and req not in self._running:
@@ -557,8 +492,7 @@ class SchedulerObserver:
                 tables=(self._tables.read(kv),),
             )
 
-    def _free_pages(self) -> tuple[int, int]:
-        """Returns the pages in no table, and those of them that the radix tree can reuse."""
+    def _counts(self, num_waiting: int) -> Counts:
         scheduler, size = self._scheduler, self._page_size
         if getattr(scheduler, "is_hybrid_swa", False) or getattr(scheduler, "is_hybrid_ssm", False):
             stats = scheduler.pool_stats_observer.get_pool_stats()
@@ -566,7 +500,13 @@ class SchedulerObserver:
         else:
             free = scheduler.token_to_kv_pool_allocator.available_size()
             evictable = scheduler.tree_cache.evictable_size()
-        return (free + evictable) // size, evictable // size
+        return Counts(
+            num_waiting=num_waiting,
+            num_free_blocks=(free + evictable) // size,
+            num_cached_blocks=evictable // size,
+            num_prefix_queries=self._num_queries,
+            num_prefix_hits=self._num_hits,
+        )
 
     def _send_all(self) -> None:
         """Reports the present state of all requests."""
@@ -574,29 +514,19 @@ class SchedulerObserver:
             request.num_output = len(req.output_ids)
             request.num_pages = -(-req.kv.kv_allocated_len // self._page_size)
             request.num_protected = req.kv.cache_protected_len
-        num_free, num_cached = self._free_pages()
         waiting = [req for req in self._scheduler.waiting_queue if req in self._requests]
-        self._tables.send(
-            AllRequests(
-                time=self._clock(),
-                requests=[
-                    *(
-                        self._current(req, self._requests[req])
-                        for req in chain(self._running, self._queued, waiting)
-                    ),
-                    *(self._still_held(held) for held in self._sessions),
-                ],
-                num_waiting=len(waiting) + len(self._queued),
-                num_free_blocks=num_free,
-                num_cached_blocks=num_cached,
-                num_prefix_queries=self._num_queries,
-                num_prefix_hits=self._num_hits,
-                cached=self._tree.content() if self._tree is not None else [],
-            )
+        self._journal.send_all(
+            [
+                *(
+                    self._current(req, self._requests[req])
+                    for req in chain(self._running, self._queued, waiting)
+                ),
+                *(self._still_held(held) for held in self._sessions),
+            ],
+            self._counts(len(waiting) + len(self._queued)),
+            cached=self._tree.content() if self._tree is not None else [],
         )
-        self._scheduled, self._preempted, self._ended, self._ran = [], [], [], []
         self._moved_since = []
-        self._running_changed = True
 
     def _current(self, req: Any, request: Request) -> CurrentRequest:
         is_running = req in self._running

@@ -8,27 +8,26 @@ and integers of the requests that are active, and never iterates over the whole 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
+from msgspec import field
 
 from seqtop.adapters.observations import (
     Admitted,
-    AllRequests,
     Arrived,
+    Counts,
     CurrentRequest,
     ObservationSink,
     Preempted,
     RequestEnded,
     Scheduled,
-    Stepped,
     SwappedIn,
     SwappedOut,
     Tables,
 )
+from seqtop.adapters.step_journal import Batch, ReportedRequest, StepJournal
 from seqtop.adapters.transformers.blocks import Blocks
 from seqtop.adapters.wrapping import Wrap
 
@@ -41,7 +40,7 @@ _SAMPLING_FIELDS: Final = (
 ).split()
 
 
-class _Request(msgspec.Struct, gc=False):
+class _Request(ReportedRequest, kw_only=True):
     """An unfinished request, as it has been reported."""
 
     state: Any
@@ -50,29 +49,15 @@ class _Request(msgspec.Struct, gc=False):
     parent: str = ""
     """The id of the request that it is a sample of; empty for none."""
     was_preempted: bool = False
-    num_generated: int = 0
-    """The reported part of `state.generated_tokens`."""
-    table: list[int] = []
+    table: list[int] = field(default_factory=list)
     """The main table in transformers' numbers."""
     size: int = 0
     """The blocks in all tables."""
     is_active: bool = False
     is_swapped: bool = False
     """True if its blocks are in host memory."""
-    host_blocks: list[int] = []
+    host_blocks: list[int] = field(default_factory=list)
     """Those blocks, of a model with one kind of attention."""
-
-
-class _Batch(msgspec.Struct, gc=False):
-    """A batch that has been scheduled, and whose outputs have not been processed."""
-
-    members: list[Any]
-    """Its `FutureRequestState`s."""
-    start_time: float
-    duration: float
-    """Seconds in `schedule_batch`."""
-    ready_at: float = 0.0
-    """The time at which its inputs were prepared, as of the timer."""
 
 
 class ProcessorObserver:
@@ -113,16 +98,9 @@ class ProcessorObserver:
         self._host_pool = host_pool if not blocks.kinds else None
         self._requests: dict[str, _Request] = {}
         """The unfinished requests that have been reported, by id."""
-        self._batches: deque[_Batch] = deque()
-        self._new_batches: list[_Batch] = []
-        """Those scheduled since the last report."""
-        self._ran: list[str] = []
-        """The requests in the batch of the last report."""
-        self._running: list[str] | None = None
-        """The ids of the active requests as of the last report; `None` if they must be sent."""
-        self._preempted: list[Preempted] = []
-        self._swapped_out: list[SwappedOut] = []
-        self._ended: list[RequestEnded] = []
+        self._journal = StepJournal(publisher.send, clock, timer)
+        self._new_batches: list[Batch] = []
+        """Those scheduled since the last report. Their contents are `FutureRequestState`s."""
         self._hits: dict[str, int] = {}
         """By request, the tokens found in the prefix cache, until its admission is reported."""
         self._parents: dict[str, str] = {}
@@ -141,7 +119,7 @@ class ProcessorObserver:
         """True if the last call of `schedule_batch` did not look at waiting requests."""
         self._schedule_start: float | None = None
         """The time of the first call for the next batch."""
-        self._started_at = self._schedule_seconds = self._back = 0.0
+        self._started_at = self._schedule_seconds = 0.0
         scheduler, cache = self._scheduler, processor.cache
         wrap(scheduler, "add_waiting_request", after=self._after_add)
         wrap(scheduler, "clear_cancelled_requests", after=self._after_cancel)
@@ -173,7 +151,7 @@ class ProcessorObserver:
         if hasattr(processor, "_handle_request_error"):
             wrap(processor, "_handle_request_error", after=self._after_error)
         if scheduler.active_requests or scheduler.waiting_requests:
-            publisher.send(self.all_requests())
+            self._send_all()
 
     # --- Arrivals, preemptions and ends
 
@@ -190,8 +168,10 @@ class ProcessorObserver:
         """Returns the arrival of a request, which is reported from now on."""
         num_prompt_tokens = _num_prompt_tokens(state)
         parent = self._parents.pop(state.request_id, "")
-        request = _Request(state, num_prompt_tokens, parent)
-        self._requests[state.request_id] = request
+        request = _Request(
+            id=state.request_id, state=state, num_prompt_tokens=num_prompt_tokens, parent=parent
+        )
+        self._requests[request.id] = request
         return self._arrived(request)
 
     def _arrived(self, request: _Request) -> Arrived:
@@ -231,22 +211,21 @@ class ProcessorObserver:
             num_tokens = len(old.initial_tokens) + len(old.generated_tokens)
             # One that has only found its prefix in this step waits for viewers, and loses nothing.
             num_lost = min(old.position_offset, num_tokens) if request.is_active else 0
-            self._preempted.append(Preempted(request_id, num_lost, None))
+            self._journal.preempted.append(Preempted(request_id, num_lost, None))
         if not is_swap:
             self._hits.pop(request_id, None)
         request.state, request.is_active = state, False
         request.table, request.size = [], 0
         request.was_preempted = True
         if not is_swap:
-            request.num_generated = 0
-        self._running = None
+            request.num_output = 0
 
     def _swap_out(self, request: _Request, state: Any) -> None:
         self._note_swapped(request)
         if not request.is_active:  # it became active in this step, so viewers do not know its table
             request.host_blocks = []
         pairs = list(zip(request.table, request.host_blocks, strict=False))
-        self._swapped_out.append(SwappedOut(state.request_id, state.position_offset, pairs))
+        self._journal.swapped_out.append(SwappedOut(state.request_id, state.position_offset, pairs))
 
     def _note_swapped(self, request: _Request) -> None:
         request.is_swapped = True
@@ -280,7 +259,6 @@ class ProcessorObserver:
         if not self._is_updating:
             del self._requests[state.request_id]
             self._hits.pop(state.request_id, None)
-            self._running = None
         ended = RequestEnded(
             request_id=state.request_id,
             status=status,
@@ -289,7 +267,7 @@ class ProcessorObserver:
             time=self._clock(),
         )
         if self._is_updating:
-            self._ended.append(ended)
+            self._journal.ended.append(ended)
         else:
             self._publisher.send(ended)
 
@@ -335,8 +313,8 @@ class ProcessorObserver:
             self._wait_reasons = list(self._reasons(cause))
         if members:
             start = self._schedule_start or self._clock()
-            batch = _Batch(members, start, self._schedule_seconds)
-            self._batches.append(batch)
+            batch = Batch(members, Scheduled(start, self._schedule_seconds), 0.0)
+            self._journal.in_flight.append(batch)
             self._new_batches.append(batch)
             self._schedule_start = None
 
@@ -355,13 +333,14 @@ class ProcessorObserver:
             yield first, cause
 
     def _after_prepare(self, _has_batch: object, *_: Any, **__: Any) -> None:
-        if self._batches:
-            self._batches[-1].ready_at = self._timer()
+        if self._journal.in_flight:
+            self._journal.in_flight[-1].launched_at = self._timer()
 
     # --- The end of a step
 
     def _before_update(self, *_: Any, **__: Any) -> None:
-        self._back, self._is_updating = self._timer(), True
+        self._journal.begin_processing()
+        self._is_updating = True
 
     def _after_fork(
         self, forked: list[str], source: Any, request_ids: list[str], *_: Any, **__: Any
@@ -371,60 +350,38 @@ class ProcessorObserver:
 
     def _after_update(self, *_: Any, **__: Any) -> None:
         self._is_updating = False
-        if not self._batches:  # it was scheduled before this observer existed
-            self._forget_ended()
-            self._publisher.send(self.all_requests())
+        if not self._journal.in_flight:  # it was scheduled before this observer existed
+            self._send_all()
             return
-        batch = self._batches.popleft()
+        batch = self._journal.in_flight.popleft()
         active = self._scheduler.active_requests
-        scheduled = self._take_scheduled(batch)
-        output_ids, output_token_ids = self._outputs(batch.members)
-        num_scheduled: dict[str, int] | None = {
-            member.state.request_id: member.query_length
-            for member in batch.members
-            if member.query_length  # a request to be forked may have none to compute
-        }
-        ran = list(num_scheduled or ())
-        if ran == self._ran and sum((num_scheduled or {}).values()) == len(ran):
-            num_scheduled = None
-        self._ran = ran
+        self._add_scheduled(batch)
+        output_ids, output_token_ids = self._outputs(batch.content)
         forks = [self._fork(active[request_id]) for request_id in self._forked]
-        running = list(active)
-        is_changed, self._running = running != self._running, running
-        blocks = self._blocks
-        num_cached = blocks.num_cached
-        observation = Stepped(
-            scheduled=[*forks, *scheduled],
-            start_time=batch.start_time,
-            scheduler_time=batch.duration,
-            execute_time=max(self._back - batch.ready_at, 0.0),
-            time=self._clock(),
-            num_scheduled_tokens=num_scheduled,
-            num_draft_tokens={},
-            output_ids=None if output_ids == ran else output_ids,
-            output_token_ids=output_token_ids,
-            ended=self._ended,
-            released=[],
-            running=running if is_changed else None,
-            num_computed_tokens=[state.position_offset for state in active.values()],
-            tables=self._changed_tables(batch.members),
-            waiting=[],
-            num_waiting=self._num_waiting(),
-            num_free_blocks=blocks.num_free() + num_cached,
-            num_cached_blocks=num_cached,
-            num_prefix_queries=self._num_queries,
-            num_prefix_hits=self._num_hits,
-            running_statuses=self._running_statuses(),
-            num_free_cpu_blocks=self._num_free_cpu_blocks(),
-        )
+        self._journal.scheduled[:0] = forks
+        changed_tables = self._changed_tables(batch.content)
         self._forget_ended()
         self._forked = []
-        self._publisher.send(observation)
+        self._journal.send_step(
+            batch,
+            {
+                member.state.request_id: member.query_length
+                for member in batch.content
+                if member.query_length  # a request to be forked may have none to compute
+            },
+            list(active),
+            output_ids=output_ids,
+            output_token_ids=output_token_ids,
+            num_computed_tokens=[state.position_offset for state in active.values()],
+            tables=changed_tables,
+            counts=self._counts(),
+            running_statuses=self._running_statuses(),
+        )
         for state in self._late:
             self._publisher.send(self._arrive(state))
         self._late = []
         if self._publisher.wants_all_requests:
-            self._publisher.send(self.all_requests())
+            self._send_all()
 
     def _running_statuses(self) -> dict[str, str]:
         active = self._scheduler.active_requests
@@ -434,40 +391,30 @@ class ProcessorObserver:
             if state.request_id in active
         }
 
-    def _take_scheduled(self, batch: _Batch) -> list[Scheduled]:
-        """Returns the calls of `schedule_batch` since the last step."""
+    def _add_scheduled(self, batch: Batch) -> None:
+        """Adds the calls of `schedule_batch` since the last step to the journal."""
         batches, self._new_batches = self._new_batches, []
-        scheduled: list[Scheduled] = []
         for new in batches:
-            admitted: list[Admitted] = []
-            swapped_in: list[SwappedIn] = []
-            appended: list[tuple[str, Tables]] = []
-            for member in new.members:
+            run = self._journal.add_scheduled(new.run)
+            for member in new.content:
                 request = self._requests.get(member.state.request_id)
                 if request is None or request.state is not member.state:
                     continue
                 if request.is_active:
-                    self._append(request, appended)
-                elif request.is_swapped and request.state.request_id not in self._hits:
-                    swapped_in.append(self._swap_in(request))
+                    self._append(request, run.appended)
+                elif request.is_swapped and request.id not in self._hits:
+                    run.swapped_in.append(self._swap_in(request))
                 else:
-                    admitted.append(self._admit(request))
-            scheduled.append(
-                Scheduled(new.start_time, new.duration, [], admitted, appended, [], None)
-            )
-            scheduled[-1].swapped_in = swapped_in
+                    run.admitted.append(self._admit(request))
+        scheduled = self._journal.scheduled
         if not scheduled:
-            scheduled.append(Scheduled(batch.start_time, 0.0, [], [], [], [], None))
+            self._journal.add_scheduled(Scheduled(batch.run.start_time))
         # Found in the prefix cache, for which they are active, and in no batch.
         for request_id in list(self._hits):
             request = self._requests.get(request_id)
             if request is not None and request_id in self._scheduler.active_requests:
                 scheduled[-1].admitted.append(self._admit(request))
-        first, last = scheduled[0], scheduled[-1]
-        first.preempted, first.swapped_out = self._preempted, self._swapped_out
-        last.wait_reasons = self._wait_reasons
-        self._preempted, self._swapped_out = [], []
-        return scheduled
+        scheduled[-1].wait_reasons = self._wait_reasons
 
     def _admit(self, request: _Request) -> Admitted:
         request_id = request.state.request_id
@@ -530,11 +477,9 @@ class ProcessorObserver:
             request = self._requests.get(state.request_id)
             if request is None or request.state is not state:
                 continue
-            generated = state.generated_tokens
-            if len(generated) > request.num_generated:
-                ids.append(state.request_id)
-                tokens.append(generated[request.num_generated :])
-                request.num_generated = len(generated)
+            if new := request.take_output(state.generated_tokens):
+                ids.append(request.id)
+                tokens.append(new)
         return ids, tokens
 
     def _fork(self, state: Any) -> Scheduled:
@@ -543,26 +488,31 @@ class ProcessorObserver:
         self._publisher.send(arrived)
         tables = self._activate(self._requests[state.request_id])
         fork = Admitted(state.request_id, 0, tables, fork_time=arrived.arrival_time)
-        return Scheduled(arrived.arrival_time, 0.0, [], [fork], [], [])
+        return Scheduled(arrived.arrival_time, admitted=[fork])
 
     def _forget_ended(self) -> None:
-        for ended in self._ended:
+        for ended in self._journal.ended:
             self._requests.pop(ended.request_id, None)
-        self._ended = []
 
-    def _num_waiting(self) -> int:
+    def _counts(self) -> Counts:
         num_swapped = len(getattr(self._offloading, "_request_id_to_cpu_blocks", ()))
-        return len(self._scheduler.waiting_requests) - num_swapped - len(self._late)
+        num_waiting = len(self._scheduler.waiting_requests) - num_swapped - len(self._late)
+        num_cached = self._blocks.num_cached
+        return Counts(
+            num_waiting=num_waiting,
+            num_free_blocks=self._blocks.num_free() + num_cached,
+            num_cached_blocks=num_cached,
+            num_prefix_queries=self._num_queries,
+            num_prefix_hits=self._num_hits,
+            num_free_cpu_blocks=(
+                None if self._host_pool is None else self._blocks.num_free(self._host_pool)
+            ),
+        )
 
-    def _num_free_cpu_blocks(self) -> int | None:
-        return None if self._host_pool is None else self._blocks.num_free(self._host_pool)
-
-    def all_requests(self) -> AllRequests:
-        """Returns the current state of all requests."""
-        self._ran, self._running = [], None  # the publisher may lack the last step
-        self._new_batches, self._preempted, self._swapped_out = [], [], []
+    def _send_all(self) -> None:
+        """Reports the present state of all requests."""
+        self._new_batches, self._late = [], []
         self._hits.clear()
-        self._late = []
         active = self._scheduler.active_requests
         order = self._scheduler.waiting_requests_order
         waiting = [
@@ -570,30 +520,21 @@ class ProcessorObserver:
             for request_id in dict.fromkeys(order)
             if request_id not in active
         ]
-        num_cached = self._blocks.num_cached
         before, self._requests = self._requests, {}
-        return AllRequests(
-            time=self._clock(),
-            requests=[
-                self._current(state, active, before) for state in (*active.values(), *waiting)
-            ],
-            num_waiting=self._num_waiting(),
-            num_free_blocks=self._blocks.num_free() + num_cached,
-            num_cached_blocks=num_cached,
-            num_prefix_queries=self._num_queries,
-            num_prefix_hits=self._num_hits,
-            num_free_cpu_blocks=self._num_free_cpu_blocks(),
-        )
+        current = [self._current(state, active, before) for state in (*active.values(), *waiting)]
+        self._journal.send_all(current, self._counts())
 
     def _current(
         self, state: Any, active: dict[str, Any], before: dict[str, _Request]
     ) -> CurrentRequest:
-        request = _Request(state, _num_prompt_tokens(state))
-        self._requests[state.request_id] = request
+        request = _Request(
+            id=state.request_id, state=state, num_prompt_tokens=_num_prompt_tokens(state)
+        )
+        self._requests[request.id] = request
         if known := before.get(state.request_id):
             request.parent, request.was_preempted = known.parent, known.was_preempted
         arrived, is_active = self._arrived(request), state.request_id in active
-        request.num_generated = len(state.generated_tokens)
+        request.num_output = len(state.generated_tokens)
         is_swapped = getattr(state, "is_cpu_offloaded", False)
         if is_swapped:
             self._note_swapped(request)

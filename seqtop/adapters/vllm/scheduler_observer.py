@@ -10,26 +10,25 @@ import hashlib
 import re
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any, Final
 
 from seqtop.adapters.observations import (
     Admitted,
-    AllRequests,
     Arrived,
     Controlled,
+    Counts,
     CurrentRequest,
     ObservationSink,
     Preempted,
     RequestEnded,
     Scheduled,
-    Stepped,
     StreamingInput,
     Tables,
     WaitingRequest,
 )
+from seqtop.adapters.step_journal import Batch, StepJournal
 from seqtop.adapters.vllm.admission import Admission, waiting_requests
 from seqtop.adapters.vllm.engine_description import Layout
 from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
@@ -77,6 +76,8 @@ class SchedulerObserver:
         self._scheduler = scheduler
         self._clock, self._timer = clock, timer
         self._publisher = publisher
+        # The outputs of the n-th call of `schedule` are those of the n-th reported step.
+        self._journal = StepJournal(publisher.send, clock, timer)
         self._layout = layout
         has_cache = scheduler.vllm_config.cache_config.enable_prefix_caching
         self._cache = (
@@ -107,20 +108,8 @@ class SchedulerObserver:
         self._held: set[str] = set()
         """Finished requests whose blocks a KV connector holds."""
         self._released: list[str] = []
-        self._preempted: list[Preempted] = []
         self._has_preempted = False
         """True if the current call of `schedule` has preempted a request."""
-        self._ended: list[RequestEnded] = []
-        self._scheduled: list[Scheduled] = []
-        """Calls of `schedule` since the last reported step."""
-        self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
-        """Scheduled steps without outputs so far, with the time at which scheduling ended."""
-        self._ran: list[str] = []
-        """The requests of the last reported step."""
-        self._num_schedule_calls = 0
-        """Those since this observer exists, and those before it whose outputs it has seen. So the
-        outputs of the n-th call are those of the n-th reported step."""
-        self._start = self._started_at = self._back = 0.0
         self._controls: list[Controlled] = []
         self._parents: dict[str, str] = {}
         """By the id of each sample, that of its request."""
@@ -130,7 +119,12 @@ class SchedulerObserver:
         wrap(scheduler, "schedule", before=self._before_schedule, after=self._after_schedule)
         wrap(scheduler, "_preempt_request", before=self._before_preempt)
         wrap(scheduler, "_free_request", before=self._before_free, after=self._after_free)
-        wrap(scheduler, "update_from_output", before=self._before_update, after=self._after_update)
+        wrap(
+            scheduler,
+            "update_from_output",
+            before=self._journal.begin_processing,
+            after=self._after_update,
+        )
         if hasattr(scheduler, "_free_blocks"):
             wrap(scheduler, "_free_blocks", before=self._before_free_blocks)
         if hasattr(scheduler, "_update_request_as_session"):
@@ -140,7 +134,7 @@ class SchedulerObserver:
         if hasattr(scheduler, "set_pause_state"):
             wrap(scheduler, "set_pause_state", before=self._before_pause)
         if scheduler.requests or (self._cache is not None and self._cache.has_content):
-            self._publisher.send(self.all_requests())
+            self._send_all()
 
     def _after_create(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
         """Records the parent of a sample. The thread is the one that receives requests."""
@@ -157,8 +151,8 @@ class SchedulerObserver:
     def _after_add(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
         if self._is_new and request.request_id in self._scheduler.requests:
             arrived = self._arrived(request)
-            arrived.num_schedule_calls = self._num_schedule_calls
-            if self._ended or self._released:
+            arrived.num_schedule_calls = self._journal.num_schedule_calls
+            if self._journal.ended or self._released:
                 arrived.before = self._take_end(request.request_id)
             self._publisher.send(arrived)
         self._send_inputs()
@@ -168,12 +162,13 @@ class SchedulerObserver:
 
         Nothing else of the earlier request is reported any more: the id is now that of another.
         """
-        ends = [ended for ended in self._ended if ended.request_id == request_id]
+        journal = self._journal
+        ends = [ended for ended in journal.ended if ended.request_id == request_id]
         if not ends and request_id not in self._released:
             return None
-        self._ended = [ended for ended in self._ended if ended.request_id != request_id]
+        journal.ended = [ended for ended in journal.ended if ended.request_id != request_id]
         self._released = [released for released in self._released if released != request_id]
-        for run in self._scheduled:
+        for run in journal.scheduled:
             run.admitted = [new for new in run.admitted if new.request_id != request_id]
             run.appended = [new for new in run.appended if new[0] != request_id]
             run.preempted = [new for new in run.preempted if new.request_id != request_id]
@@ -233,11 +228,11 @@ class SchedulerObserver:
         self._control("set_pause_state", pause_state.name)
 
     def _control(self, name: str, argument: bool | str) -> None:
-        self._controls.append(Controlled(name, argument, self._num_schedule_calls))
+        self._controls.append(Controlled(name, argument, self._journal.num_schedule_calls))
 
     def _before_schedule(self, *_: Any, **__: Any) -> None:
-        self._start, self._started_at = self._clock(), self._timer()
-        self._num_schedule_calls += 1
+        self._journal.begin_schedule()
+        self._journal.num_schedule_calls += 1
 
     def _after_schedule(self, output: Any, *_: Any, **__: Any) -> None:
         ended = self._timer()
@@ -260,10 +255,9 @@ class SchedulerObserver:
                     self._changed_tables.add(request_id)
                 else:
                     appended.append((request_id, tables))
-        observation = Scheduled(
-            start_time=self._start,
-            duration=ended - self._started_at,
-            preempted=self._preempted,
+        run = Scheduled(
+            start_time=self._journal.start_time,
+            duration=ended - self._journal.started_at,
             admitted=admitted,
             appended=appended,
             wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
@@ -272,9 +266,8 @@ class SchedulerObserver:
         if self._cache is not None:
             requests = self._scheduler.requests
             self._cache.admitted([requests[member.request_id] for member in admitted])
-        self._preempted, self._has_preempted = [], False
-        self._scheduled.append(observation)
-        self._in_flight.append((output, observation, ended))
+        self._has_preempted = False
+        self._journal.in_flight.append(Batch(output, self._journal.add_scheduled(run), ended))
 
     def _num_encoder_tokens(self, output: Any) -> int | None:
         if self._encoder_cache is None:
@@ -306,7 +299,7 @@ class SchedulerObserver:
         cause = None
         if caller.f_code.co_name == "schedule":
             self._has_preempted, cause = True, caller.f_locals.get("request")
-        self._preempted.append(
+        self._journal.preempted.append(
             Preempted(
                 request_id=request.request_id,
                 # Without drafts in flight.
@@ -321,14 +314,14 @@ class SchedulerObserver:
         self._sessions.pop(request_id, None)
         self._parents.pop(request_id, None)
         self._admission.num_external.pop(request_id, None)
-        self._ended.append(
+        self._journal.ended.append(
             RequestEnded(
                 request_id=request_id,
                 status=request.status.name,
                 stop_reason=request.stop_reason,
                 num_computed_tokens=request.num_computed_tokens,
                 time=self._clock(),
-                num_schedule_calls=self._num_schedule_calls,
+                num_schedule_calls=self._journal.num_schedule_calls,
             )
         )
 
@@ -336,15 +329,12 @@ class SchedulerObserver:
         if request.request_id in self._scheduler.requests:
             # A KV connector still sends its blocks, or loads into them.
             self._held.add(request.request_id)
-            self._ended[-1].tables = self._tables_of(request.request_id)
+            self._journal.ended[-1].tables = self._tables_of(request.request_id)
 
     def _before_free_blocks(self, request: Any, *_: Any, **__: Any) -> None:
         if request.request_id in self._held:
             self._held.remove(request.request_id)
             self._released.append(request.request_id)
-
-    def _before_update(self, *_: Any, **__: Any) -> None:
-        self._back = self._timer()
 
     def _after_update(
         self,
@@ -354,82 +344,49 @@ class SchedulerObserver:
         *_: Any,
         **__: Any,
     ) -> None:
-        run, scheduled_at = self._take_scheduled(scheduler_output)
+        batch = self._journal.take_batch(scheduler_output)
         scheduler = self._scheduler
         running = scheduler.running
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        waiting = self._changed_waiting()
-        others_run = (
-            self._ended
-            or waiting
-            or self._preempted  # by a reset since the last call of `schedule`
-            or any(step.admitted or step.preempted for step in self._scheduled)
-        )
         num_scheduled = scheduler_output.num_scheduled_tokens
-        ran = list(num_scheduled)
-        all_one = scheduler_output.total_num_scheduled_tokens == len(ran)
-        # Most of a message: the same hundreds of ids in each step of a decoding batch.
-        is_repeated = all_one and ran == self._ran
-        self._ran = ran
         # No container per request: hundreds in each step would trigger the garbage collector.
         of_clients = [of_client.outputs for of_client in outputs.values()]
         token_ids = [output.new_token_ids for part in of_clients for output in part]
         # vLLM processes outputs in the order of scheduling, and only groups them by client.
         output_ids = None
-        if len(of_clients) != 1 or len(token_ids) != len(ran) or not all(token_ids):
+        if len(of_clients) != 1 or len(token_ids) != len(num_scheduled) or not all(token_ids):
             output_ids = [
                 output.request_id for part in of_clients for output in part if output.new_token_ids
             ]
             token_ids = [new for new in token_ids if new]
-        observation = Stepped(
-            scheduled=self._scheduled,
-            start_time=run.start_time,
-            scheduler_time=run.duration,
-            execute_time=self._back - scheduled_at,
-            time=self._clock(),
-            num_scheduled_tokens=None if is_repeated else num_scheduled,
+        self._journal.send_step(
+            batch,
+            num_scheduled,
+            [request.request_id for request in running],
             num_draft_tokens={name: len(ids) for name, ids in drafts.items()},
             output_ids=output_ids,
             output_token_ids=token_ids,
-            ended=self._ended,
             released=self._released,
-            running=[request.request_id for request in running] if others_run else None,
             num_computed_tokens=[request.num_computed_tokens for request in running],
             tables=[
                 (request_id, self._tables_of(request_id))
                 for request_id in self._changed_tables
                 if request_id in scheduler.requests
             ],
-            waiting=waiting,
-            num_waiting=scheduler.get_request_counts()[1],
-            num_free_blocks=self._pool.num_free,
-            num_cached_blocks=self._pool.num_cached,
-            num_prefix_queries=self._admission.num_prefix_queries,
-            num_prefix_hits=self._admission.num_prefix_hits,
+            waiting=self._changed_waiting(),
+            counts=self._counts(),
             cache_events=self._cache.take() if self._cache is not None else [],
             cuda_graph=_cuda_graph(model_runner_output),
-            num_encoder_tokens=run.num_encoder_tokens,
+            num_encoder_tokens=batch.run.num_encoder_tokens,
             num_used_encoder_slots=_num_used_slots(self._encoder_cache),
-            num_schedule_calls=self._num_schedule_calls,
             controls=self._controls,
         )
-        self._scheduled, self._ended, self._released, self._controls = [], [], [], []
+        self._released, self._controls = [], []
         self._changed_tables.clear()
-        self._publisher.send(observation)
         if self._inputs:
             self._send_inputs()
         if self._publisher.wants_all_requests:
-            self._publisher.send(self.all_requests())
-
-    def _take_scheduled(self, output: Any) -> tuple[Scheduled, float]:
-        """Returns the call of `schedule` with this result, and the time at which it ended."""
-        while self._in_flight:  # steps before it have failed
-            scheduled, run, scheduled_at = self._in_flight.popleft()
-            if scheduled is output:
-                return run, scheduled_at
-        # It was scheduled before this observer existed.
-        self._num_schedule_calls += 1
-        return Scheduled(self._clock(), 0.0, [], [], [], []), self._back
+            self._send_all()
 
     def _changed_waiting(self) -> list[WaitingRequest]:
         """Returns the waiting requests whose status has changed, other than by a preemption."""
@@ -472,17 +429,24 @@ class SchedulerObserver:
             request_id, status, request.num_computed_tokens, self._tables_of(request_id)
         )
 
-    def all_requests(self) -> AllRequests:
-        """Returns the current state of all requests."""
-        self._ran = []  # the publisher may lack the last step
+    def _counts(self) -> Counts:
+        return Counts(
+            num_waiting=self._scheduler.get_request_counts()[1],
+            num_free_blocks=self._pool.num_free,
+            num_cached_blocks=self._pool.num_cached,
+            num_prefix_queries=self._admission.num_prefix_queries,
+            num_prefix_hits=self._admission.num_prefix_hits,
+        )
+
+    def _send_all(self) -> None:
+        """Reports the present state of all requests."""
         scheduler = self._scheduler
         running = {request.request_id: request for request in scheduler.running}
         waiting = {request.request_id: request for request in waiting_requests(scheduler)}
         # Those in no queue have finished, and a KV connector holds their blocks.
         requests = {**running, **waiting, **scheduler.requests}
-        return AllRequests(
-            time=self._clock(),
-            requests=[
+        self._journal.send_all(
+            [
                 CurrentRequest(
                     arrived=self._arrived(request),
                     num_computed_tokens=request.num_computed_tokens,
@@ -495,11 +459,7 @@ class SchedulerObserver:
                 )
                 for request_id, request in requests.items()
             ],
-            num_waiting=scheduler.get_request_counts()[1],
-            num_free_blocks=self._pool.num_free,
-            num_cached_blocks=self._pool.num_cached,
-            num_prefix_queries=self._admission.num_prefix_queries,
-            num_prefix_hits=self._admission.num_prefix_hits,
+            self._counts(),
         )
 
     def _tables_of(self, request_id: str) -> Tables:

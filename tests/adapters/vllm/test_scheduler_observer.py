@@ -76,7 +76,7 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     def fail(error: BaseException) -> None:
         pytest.fail(str(error))
 
-    observer = SchedulerObserver(scheduler, Wrapping(fail).wrap, sink, layout)
+    SchedulerObserver(scheduler, Wrapping(fail).wrap, sink, layout)
 
     def ran() -> dict[str, int] | None:
         step(scheduler)
@@ -91,8 +91,8 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     assert ran() is None
     sink.wants_all_requests = False
     assert isinstance(sent[-1], AllRequests)
+    assert sent[-1].counts.num_waiting == 0
     assert [ran(), ran()] == [{"one": 1, "two": 1}, None]
-    assert observer.all_requests().num_waiting == 0
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,20 @@ def test_the_id_of_a_transfer(params: Any, transfer_id: str, modules: SimpleName
 def test_a_repair_says_which_requests_have_run(modules: SimpleNamespace) -> None:
     scheduler = Scheduler()
     _, layout = describe(scheduler, PublisherSettings(bind="ipc:///e"))
-    sink = SimpleNamespace(wants_all_requests=False, send=lambda _: None)
+    sent: list[AnyObservation] = []
+    sink = SimpleNamespace(wants_all_requests=False, send=sent.append)
     errors: list[Exception] = []
-    observer = SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
     running, new, preempted, loaded = (Request(name, [1, 2, 3], 20) for name in "rnpl")
     scheduler.add_request(running)
     step(scheduler)
     for request in (new, preempted, loaded):
         scheduler.add_request(request)
     preempted.num_preemptions, loaded.num_computed_tokens = 1, 2
+    SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
+    (everything,) = sent
+    assert isinstance(everything, AllRequests)
     have_run = {
-        current.arrived.request_id: current.was_scheduled
-        for current in observer.all_requests().requests
+        current.arrived.request_id: current.was_scheduled for current in everything.requests
     }
     assert have_run == {"r": True, "n": False, "p": True, "l": True}
     assert not errors
@@ -182,7 +184,8 @@ def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> No
     )
     errors: list[Exception] = []
     observer = SchedulerObserver(scheduler, Wrapping(errors.append).wrap, sink, layout)
-    owners = observer, observer._admission, observer._cache, observer._pool, translator
+    parts = observer._admission, observer._cache, observer._pool, observer._journal
+    owners = observer, *parts, translator
     at_first = sizes(*owners)
 
     def add(number: int) -> Request:
@@ -218,7 +221,7 @@ def test_nothing_is_held_of_requests_that_have_left(kind: type[Scheduler]) -> No
         scheduler._free_blocks(request)
     for _ in range(3):
         step(scheduler)
-    at_first["SchedulerObserver", "_in_flight"] = scheduler.num_steps_ahead
+    at_first["StepJournal", "in_flight"] = scheduler.num_steps_ahead
     assert sizes(*owners) == at_first
     assert not errors
 
@@ -260,7 +263,6 @@ def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint
         "_after_add",
         "_before_schedule",
         "_after_schedule",
-        "_before_update",
         "_after_update",
         "_before_free",
         "_after_free",
