@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import Crowd
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints

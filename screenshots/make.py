@@ -30,11 +30,11 @@ from engine_stub.processing.output_processor import ProcessedOutputs
 from engine_stub.step_record import StepRecord
 from engine_stub.worker.model_runner import ModelOutput
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import Connection, ConnectionState, ControlError
 from seqtop.process.observable import Observable
 from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
+from seqtop.transport.connection import Connection, ConnectionState, ControlError
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.tour import STOPS
 from seqtop.wire import codec, parsing

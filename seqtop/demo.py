@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.live.session import Session
 from seqtop.text import format as fmt
+from seqtop.transport.connection import Connection, ConnectionState
 
 _SECONDS_TO_END = 5.0
 

@@ -50,9 +50,9 @@ class CheckedEngine:
 
     def _receive_all(self, timeout: float) -> None:
         """Waits until the session has all that the engine has published, or the engine ends."""
-        from seqtop.live.connection import ConnectionState
         from seqtop.live.session import Session
         from seqtop.process.observable import Observable
+        from seqtop.transport.connection import ConnectionState
 
         live, session, change = ConnectionState.LIVE, self.session, Observable()
         # A snapshot contains everything that was published before it was requested.

@@ -22,9 +22,9 @@ from seqtop.cli.parser import build_parser
 from seqtop.kv import cells, header
 from seqtop.kv.cache import KvCache
 from seqtop.kv.ui_state import KvUiState
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state.fields import FIELDS
 from seqtop.state.wait_causes import BEHIND, CAUSES, OUTSIDE_STEPS
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.tui.rendering import cell_map, owner_marks
 from seqtop.tui.rendering.block_grid import BlockGrid
 from seqtop.tui.rendering.style import Line
@@ -270,10 +270,10 @@ def test_the_floors_of_components() -> None:
     """The table has the layers of import-linter's contract."""
     contracts = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     (layers,) = (
-        contract["layers"] for contract in contracts if "seqtop.cli" in str(contract.get("layers"))
+        contract["layers"] for contract in contracts if contract.get("containers") == ["seqtop"]
     )
     floors = {
-        module: str(floor)
+        f"seqtop.{module}": str(floor)
         for floor, layer in enumerate(reversed(layers), 1)
         for module in layer.split(" | ")
     }

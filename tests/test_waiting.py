@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support import piloting, waiting
 from tests.support.scripted import ScriptedSource

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
 from seqtop import __version__
 from seqtop.flight_recorder import process as flight_recorder
-from seqtop.live import local_engines
 from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.process.distribution import install_command
 from seqtop.process.signals import when_stdin_closes
@@ -30,6 +29,7 @@ from seqtop.text import format as fmt
 from seqtop.text.ascii_output import replace_unencodable
 from seqtop.text.sanitize import safe_line
 from seqtop.text.tokenizer_file import TokenizerError
+from seqtop.transport import local_engines
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
 from seqtop.transport.publisher import Publisher, PublishError

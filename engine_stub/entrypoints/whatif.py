@@ -12,10 +12,10 @@ from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.worker.recorded_worker import RecordedWorker
+from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
-from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo
 

@@ -8,6 +8,7 @@ from itertools import count
 from engine_stub.core.beam_search import is_beam_search
 from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.sent_groups import update_group
+from seqtop.history.step_time import Size
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     ExecuteModelRequest,
@@ -17,7 +18,6 @@ from seqtop.sequence import (
     SequenceGroupMetadata,
     SequenceOutput,
 )
-from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer
 
 _NO_TOKEN = 0

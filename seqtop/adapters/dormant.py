@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from seqtop.adapters.attachment import Attachment, Host
-from seqtop.live import local_engines
+from seqtop.transport import local_engines
 
 _BIND_SECONDS: Final = 25.0
 _POLL_SECONDS: Final = 0.02

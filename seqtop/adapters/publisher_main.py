@@ -25,9 +25,9 @@ from seqtop.adapters.observations import (
 )
 from seqtop.adapters.translate import Translator, engine_info
 from seqtop.flight_recorder import process as flight_recorder
-from seqtop.live import local_engines
 from seqtop.process.signals import when_stdin_closes
 from seqtop.state import EngineState, not_available
+from seqtop.transport import local_engines
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import Publisher, PublishError

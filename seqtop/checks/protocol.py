@@ -20,9 +20,9 @@ import zmq
 from seqtop.checks.message_rules import FRAMES, IGNORED, SILENCE, SNAPSHOT, UNREADABLE, WELCOME
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
-from seqtop.live.connection import UnreachableError
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import sockets
+from seqtop.transport.connection import UnreachableError
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import check, snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor

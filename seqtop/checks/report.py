@@ -23,9 +23,9 @@ from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
 
 __all__ = ["Report", "check_live", "check_protocol", "check_recording"]

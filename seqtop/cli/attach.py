@@ -10,10 +10,10 @@ from seqtop.cli.http_servers import is_http, stream_of
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
 from seqtop.cli.run_app import run_app
-from seqtop.live import local_engines
-from seqtop.live.local_engines import LocalEngineError
 from seqtop.text.sanitize import safe_line
+from seqtop.transport import local_engines
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
+from seqtop.transport.local_engines import LocalEngineError
 
 _MAX_RANKS = 64
 

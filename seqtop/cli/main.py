@@ -11,10 +11,10 @@ from pathlib import Path
 from seqtop.cli import COMMANDS
 from seqtop.cli.messages import fail
 from seqtop.cli.parser import build_parser
-from seqtop.live.connection import UnreachableError
 from seqtop.process.argparse_ext import suggestion
 from seqtop.process.distribution import other_seqtop
 from seqtop.text.ascii_output import replace_unencodable
+from seqtop.transport.connection import UnreachableError
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from urllib.parse import urlsplit
 
-from seqtop.live import local_engines
+from seqtop.transport import local_engines
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT
 
 _CONNECT_SECONDS = 0.5

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import threading
 
     from seqtop.history.recorder import Recorder
-    from seqtop.live.connection import Connection
     from seqtop.live.session import Session
     from seqtop.state.slo import Slo
+    from seqtop.transport.connection import Connection
 
 _STATUS_SECONDS = 0.5
 _SILENCE_SECONDS = 2.0
@@ -224,7 +224,7 @@ def _wait(
 
 def _describe_silence(connection: Connection, seconds: float) -> str | None:
     """Returns a warning if the last message was received `seconds` ago and that is too long."""
-    from seqtop.live.connection import ConnectionState
+    from seqtop.transport.connection import ConnectionState
 
     if connection.state is ConnectionState.LIVE and seconds < _SILENCE_SECONDS:
         return None

@@ -51,7 +51,7 @@ def validate(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     from seqtop.history import FileStore, RecordingError
-    from seqtop.history.playback import Playback
+    from seqtop.live.playback import Playback
 
     try:
         with FileStore(options.file) as recording:

@@ -26,8 +26,8 @@ from seqtop.process.argparse_ext import not_negative
 
 if TYPE_CHECKING:
     from seqtop.history import FileStore
-    from seqtop.live.connection import Connection
     from seqtop.state import EngineState
+    from seqtop.transport.connection import Connection
 
 
 def add_command(commands: Commands) -> None:
@@ -152,7 +152,7 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
 
 def _show_recording(options: argparse.Namespace) -> int:
     from seqtop.history import RecordingError
-    from seqtop.live.connection import Connection, ConnectionState
+    from seqtop.transport.connection import Connection, ConnectionState
 
     try:
         with open_recording(options.source) as recording:

@@ -140,7 +140,8 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.whatif import report, step_time
+    from seqtop.history import step_time
+    from seqtop.whatif import report
     from seqtop.whatif.predict import WHATIF_ERRORS, Question
 
     if (conflict := _find_conflict(options)) is not None:

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from seqtop.live.connection import Connection, ConnectionState, UnreachableError
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -22,6 +21,7 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.listener import StateChange
 from seqtop.text.sanitize import safe_json
+from seqtop.transport.connection import Connection, ConnectionState, UnreachableError
 
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
-from seqtop.live.connection import Connection
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.text.sanitize import safe_json
+from seqtop.transport.connection import Connection
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.snapshot import WaitTimes
 

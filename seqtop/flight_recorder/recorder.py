@@ -31,7 +31,6 @@ from seqtop.flight_recorder.verdict import (
 from seqtop.history import RecordingError
 from seqtop.history.copying import save
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import ConnectionState, UnreachableError
 from seqtop.live.session import Session
 from seqtop.process import files
 from seqtop.state import EngineState
@@ -39,6 +38,7 @@ from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json
+from seqtop.transport.connection import ConnectionState, UnreachableError
 from seqtop.transport.subscriber import SILENCE_SECONDS
 from seqtop.wire.messages import EngineStopped
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from seqtop.kv.cells import UNNAMED
 from seqtop.kv.ui_state import KvUiState
-from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
 from seqtop.tui.rendering.bars import figure, row, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width

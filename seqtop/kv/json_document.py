@@ -8,8 +8,8 @@ import msgspec
 
 from seqtop.kv.cache import CachedKvBlock, KvCache, merged_tree
 from seqtop.kv.messages import BlockHash
-from seqtop.live.connection import Connection
 from seqtop.text.sanitize import safe_json
+from seqtop.transport.connection import Connection
 
 
 def document(cache: KvCache, connection: Connection) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from seqtop.kv.cache import KvCache
 from seqtop.kv.messages import EventBatch
 from seqtop.kv.subscriber import KvSubscriber
 from seqtop.live.base_session import BaseSession
-from seqtop.live.connection import ConnectionState, UnreachableError
+from seqtop.transport.connection import ConnectionState, UnreachableError
 
 
 class KvSession(BaseSession):

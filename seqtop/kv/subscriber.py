@@ -16,10 +16,10 @@ from zmq.utils.monitor import recv_monitor_message
 from seqtop.kv import messages
 from seqtop.kv.messages import EventBatch, KvMessage
 from seqtop.kv.replay_client import ReplayClient, ReplayEnded
-from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import check
 from seqtop.wire.errors import WireError
 

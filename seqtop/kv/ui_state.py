@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from seqtop.kv.cache import CachedKvBlock, KvCache
-from seqtop.live.connection import Connection
+from seqtop.transport.connection import Connection
 from seqtop.tui.rendering.owner_marks import OwnerMarks
 
 TokenDecoder: TypeAlias = Callable[[Sequence[int]], str]

@@ -20,6 +20,7 @@ from seqtop.explain.chain import (
     Chain,
     Piece,
 )
+from seqtop.history.step_time import StepTime
 from seqtop.ledger.contention import Contention, Tokens, shares
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import (
@@ -29,7 +30,6 @@ from seqtop.state.wait_causes import (
     PACED,
     is_known_status,
 )
-from seqtop.whatif.step_time import StepTime
 
 ChargedTo: TypeAlias = Literal["itself", "request", "settings", "host", "unexplained"]
 """To whom or to what time is charged: the request itself, another one, a setting of the engine, the

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 from seqtop.explain.explanation import Explanation
+from seqtop.history.step_time import StepTime, StepTimeError, fit
+from seqtop.history.timed_steps import TimedStep, timed_step
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.ledger.ledger import Ledger
 from seqtop.state import EngineState, RequestState
 from seqtop.state.wait_causes import IN_PROGRESS
-from seqtop.whatif.step_time import StepTime, StepTimeError, fit
-from seqtop.whatif.workload import StepInputs, inputs
 from seqtop.wire.messages import Event, Step
 
 _MAX_STEPS = 500
@@ -37,7 +37,7 @@ class ChargedExplanation(Explanation):
         self._request = request
         self._ledger: Ledger | None = None
         self._account: Account | None = None
-        self._steps: deque[StepInputs] = deque(maxlen=_MAX_STEPS)
+        self._steps: deque[TimedStep] = deque(maxlen=_MAX_STEPS)
         self._step_time: StepTime | None = None
         self._num_read = 0
         """The steps that were read."""
@@ -74,7 +74,7 @@ class ChargedExplanation(Explanation):
         self._ledger.apply(position, event)
         self._find_account()
         if isinstance(event, Step):
-            self._steps.append(inputs(event, [], [], [self._steps[-1]] if self._steps else []))
+            self._steps.append(timed_step(event, [], [], [self._steps[-1]] if self._steps else []))
             self._num_read += 1
 
     def _is_it(self, request: RequestState) -> bool:

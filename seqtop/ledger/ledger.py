@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from seqtop.explain.chain import IndexedStep
+from seqtop.history.step_time import StepTime, StepTimeError, fit
+from seqtop.history.timed_steps import TimedStep, TimedSteps
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.ledger.contention import Contention
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState, RequestState
-from seqtop.whatif.step_time import StepTime, StepTimeError, fit
-from seqtop.whatif.workload import StepInputs, StepsReader
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
 
 
@@ -61,9 +61,9 @@ class Run:
         metrics = self._ends.get((request.request_id, request.metrics.arrival_time))
         return request if metrics is None else msgspec.structs.replace(request, metrics=metrics)
 
-    def _read(self) -> list[StepInputs]:
+    def _read(self) -> list[TimedStep]:
         """Stores the ends of requests, and returns the steps."""
-        timeline, reader = self.timeline, StepsReader()
+        timeline, reader = self.timeline, TimedSteps()
         for _, event in timeline.events(timeline.first, timeline.last):
             reader.read(event)
             if isinstance(event, RequestFinished):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from seqtop.explain import chain
+from seqtop.history.step_time import StepTime
 from seqtop.ledger import account
 from seqtop.ledger.account import Account, Charge
 from seqtop.ledger.ledger import Harm, Run
@@ -17,7 +18,6 @@ from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
-from seqtop.whatif.step_time import StepTime
 
 _MAX_REQUESTS = 12
 """Other requests that a table names."""

@@ -15,13 +15,13 @@ from collections.abc import Collection
 import msgspec
 
 from seqtop.explain.chain import IndexedStep, Piece
+from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import Account, ChargedTo, cost
 from seqtop.ledger.contention import Contention, shares
 from seqtop.ledger.ledger import Ledger, Run
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState
 from seqtop.state.wait_causes import head_reason
-from seqtop.whatif.step_time import StepTime
 from seqtop.wire.batch import Member
 from seqtop.wire.messages import (
     EngineInfo,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Self
 
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.process.observable import Observable
 from seqtop.transport.base_subscriber import BaseSubscriber
+from seqtop.transport.connection import Connection, ConnectionState
 
 
 class BaseSession(Observable):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.base_session import BaseSession
-from seqtop.live.connection import ConnectionState, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, StateChange
 from seqtop.transport import control_client
+from seqtop.transport.connection import ConnectionState, UnreachableError
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
 from seqtop.wire import codec

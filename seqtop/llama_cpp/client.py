@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from seqtop.live.connection import UnreachableError
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import UnreachableError
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """The largest answer. A slot takes 2 KB, or more if the server is told to send the prompts."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from seqtop.live.connection import UnreachableError
 from seqtop.llama_cpp.client import Client
 from seqtop.llama_cpp.observer import Observer, engine_info
 from seqtop.state import EngineState
+from seqtop.transport.connection import UnreachableError
 from seqtop.transport.publisher import Publisher
 
 POLL_SECONDS: Final = 0.1

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Any
 
 from seqtop.flight_recorder import process as flight_recorder
-from seqtop.live import local_engines
 from seqtop.process import bind_setting
 from seqtop.publish.adapter import Adapter, EngineDescription
 from seqtop.publish.comparison import Comparison
 from seqtop.state import EngineState
+from seqtop.transport import local_engines
 from seqtop.transport import publisher as transport
 from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of, from_environment
 from seqtop.wire.messages import EngineInfo

@@ -9,8 +9,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import zmq
 
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.transport import sockets
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.transport.endpoints import check
 from seqtop.wire.errors import WireError
 

@@ -2,7 +2,7 @@
 
 import zmq
 
-from seqtop.live.connection import ControlError
+from seqtop.transport.connection import ControlError
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import check, snapshot_endpoint
 from seqtop.wire import codec, frames, parsing

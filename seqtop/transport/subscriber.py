@@ -16,10 +16,10 @@ from typing import Protocol
 
 import zmq
 
-from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor

@@ -21,12 +21,12 @@ from textual.widget import AwaitMount
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.live.connection import ConnectionState, ControlError
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState, ControlError
 from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.checks import sentence

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from seqtop.live.connection import Connection
+from seqtop.transport.connection import Connection
 
 
 class MessageClock:

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
-from seqtop.live.connection import Connection
+from seqtop.live.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener
+from seqtop.transport.connection import Connection
 
 
 class Engine(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from seqtop.history.event_index import EventKind
-from seqtop.history.playback import Playback
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.state.listener import Listener, StateChange

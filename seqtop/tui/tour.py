@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from seqtop.history.condition_search import ConditionSearch
-from seqtop.live.connection import ConnectionState
 from seqtop.state.condition import parse_condition
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui import seek
 from seqtop.tui.navigation import jump
 from seqtop.tui.ui_state import UiState

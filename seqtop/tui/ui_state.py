@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from seqtop.history.step_series import StepSeries
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS
@@ -20,6 +19,7 @@ from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.block_cursor import BlockCursor
 from seqtop.tui.checks import Checks
 from seqtop.tui.condition_finder import ConditionFinder

@@ -15,6 +15,8 @@ import msgspec
 from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import Run
 from seqtop.history.file_store import FileStore
+from seqtop.history.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
+from seqtop.history.timed_steps import TimedStep
 from seqtop.history.timeline import RecordingError
 from seqtop.process import files
 from seqtop.text import format as fmt
@@ -30,8 +32,7 @@ from seqtop.whatif.driver import (
 from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError, parse_change, recorded_settings
-from seqtop.whatif.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
-from seqtop.whatif.workload import StepInputs, Workload, WorkloadError, read_steps
+from seqtop.whatif.workload import Workload, WorkloadError, read_steps
 from seqtop.wire.messages import Setting
 
 WHATIF_ERRORS = (RecordingError, WorkloadError, SettingError, StepTimeError, DriverError)
@@ -369,14 +370,14 @@ def _check(question: Question) -> None:
         )
 
 
-def _fit_or_none(steps: list[StepInputs]) -> StepTime | None:
+def _fit_or_none(steps: list[TimedStep]) -> StepTime | None:
     try:
         return fit(steps)
     except StepTimeError:
         return None
 
 
-def _ratio(steps: list[StepInputs], model: StepTime | None) -> float | None:
+def _ratio(steps: list[TimedStep], model: StepTime | None) -> float | None:
     """Returns the time of steps divided by what a model gives for them."""
     if model is None:
         return None

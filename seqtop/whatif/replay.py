@@ -12,11 +12,12 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from seqtop.history.file_writer import FileWriter
+from seqtop.history.step_time import Size, StepTime
+from seqtop.history.timed_steps import TimedStep
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.whatif.figures import FigureCounter, RunFigures
-from seqtop.whatif.step_time import Size, StepTime
-from seqtop.whatif.workload import StepInputs, Workload, WorkloadRequest, predecessors
+from seqtop.whatif.workload import Workload, WorkloadRequest, predecessors
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import ControlCall, Event, RequestFinished
 
@@ -260,7 +261,7 @@ class Replay:
             self._step(scheduler)
             self._clock.now += model.gap_seconds(0)
 
-    def _give_recorded(self, scheduler: Scheduler, recorded: StepInputs, later: float) -> None:
+    def _give_recorded(self, scheduler: Scheduler, recorded: TimedStep, later: float) -> None:
         """Gives what the engine was given before a recorded step, by `later` seconds later."""
         for _, call in recorded.controls:
             scheduler.control(call)

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from seqtop.history.step_time import StepTime
 from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.whatif.changed_requests import describe
 from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.predict import Basis, Prediction
-from seqtop.whatif.step_time import StepTime
 from seqtop.whatif.sweep import Capacity, Point, Sweep
 from seqtop.wire.messages import Setting
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import msgspec
 from msgspec.structs import replace
 
+from seqtop.history.step_time import MAX_EXTRAPOLATED
 from seqtop.state.slo import Slo
 from seqtop.whatif.driver import DriverError, ShowProgress, no_progress
 from seqtop.whatif.figures import RunFigures
@@ -21,7 +22,6 @@ from seqtop.whatif.predict import (
 )
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError, parse_sweep
-from seqtop.whatif.step_time import MAX_EXTRAPOLATED
 from seqtop.wire.messages import Setting
 
 LOADS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

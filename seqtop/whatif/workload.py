@@ -6,18 +6,18 @@ output so far, and not by step, because with other settings the steps are others
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from seqtop.history.timed_steps import TimedStep, TimedSteps, timed_step
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state.snapshot import request_snapshots
 from seqtop.text import format as fmt
 from seqtop.whatif.figures import FigureCounter, RunFigures
 from seqtop.wire.messages import (
-    ControlCall,
     EngineInfo,
     Event,
     RequestArrived,
@@ -115,98 +115,7 @@ class WorkloadRequest(msgspec.Struct):
         return not is_beam and params.temperature > 0 and params.seed is None
 
 
-class StepInputs(msgspec.Struct):
-    """The inputs of the engine before it scheduled one step, and the times and size of the step.
-
-    An asynchronous engine schedules a step before it has processed the outputs of the one before.
-    """
-
-    arrived: list[str]
-    """Ids of requests, in order."""
-    aborted: list[str]
-    start_time: float
-    end_time: float
-    num_prefill_tokens: int
-    num_decode_tokens: int
-    is_idle_after: bool = False
-    """True if no request was unfinished after the step."""
-    is_last: bool = False
-    """True if the recording has no step after it, or a gap."""
-    first_joined_at: float | None = None
-    """The time at which the first of those that arrived could be scheduled."""
-    aborted_during: list[str] = []
-    """Ids of requests that were aborted between its scheduling and the next outputs."""
-    controls: list[tuple[int, ControlCall]] = []
-    """Calls from outside before it was scheduled, each with the steps whose outputs had been
-    processed."""
-    num_schedule_calls: int | None = None
-    """Calls of the scheduler before its outputs were processed, if the engine counts them."""
-    num_processed: int | None = None
-    """The steps whose outputs were processed before it was scheduled; `None` for all before it."""
-    busy_until: float = 0.0
-    """The end of the step before, whose model an asynchronous engine does not wait for."""
-
-    @property
-    def seconds(self) -> float:
-        """The duration of the step, without the time that its model waited for that of another."""
-        return max(self.end_time - max(self.start_time, self.busy_until), 0.0)
-
-
-def inputs(
-    step: Step, arrived: list[str], aborted: list[str], before: Sequence[StepInputs] = ()
-) -> StepInputs:
-    """Returns the inputs, the times and the size of a step after the steps `before`."""
-    stats = step.stats
-    return StepInputs(
-        arrived,
-        aborted,
-        step.start_time,
-        step.time,
-        stats.num_prefill_tokens,
-        stats.num_decode_tokens,
-        is_idle_after=not stats.num_running + stats.num_waiting + (stats.num_swapped or 0),
-        controls=[(len(before), call) for call in step.control_calls],
-        busy_until=before[-1].end_time if before else 0.0,
-        num_schedule_calls=step.num_schedule_calls,
-    )
-
-
-class StepsReader:
-    """The inputs, times and sizes of the steps of a run, which may start in the middle.
-
-    Attributes:
-        steps: The steps read so far.
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[StepInputs] = []
-        self._arrived: list[str] = []
-        self._first_joined_at: float | None = None
-
-    def read(self, event: Event | None) -> None:
-        """Reads the next event; `None` stands for missing ones."""
-        match event:
-            case None:
-                self._arrived, self._first_joined_at = [], None
-                self.end()
-            case RequestArrived():
-                self._arrived.append(event.request_id)
-                if self._first_joined_at is None:
-                    self._first_joined_at = event.arrival_time
-            case Step():
-                self.steps.append(inputs(event, self._arrived, [], self.steps))
-                self.steps[-1].first_joined_at = self._first_joined_at
-                self._arrived, self._first_joined_at = [], None
-            case _:
-                pass
-
-    def end(self) -> None:
-        """Marks the last step as one without a known step after it."""
-        if self.steps:
-            self.steps[-1].is_last = True
-
-
-def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
+def read_steps(timeline: Timeline, like: EngineInfo) -> list[TimedStep]:
     """Reads the times of the steps of another recording, which may start in the middle.
 
     Args:
@@ -218,7 +127,7 @@ def read_steps(timeline: Timeline, like: EngineInfo) -> list[StepInputs]:
         WorkloadError: It is of another model or device.
     """
     info = timeline.at(timeline.first).info
-    reader = StepsReader()
+    reader = TimedSteps()
     for _, event in timeline.events(timeline.first, timeline.last):
         reader.read(event)
         if isinstance(event, EngineInfo):
@@ -271,7 +180,7 @@ class Workload:
         self.info: EngineInfo
         self.requests: dict[str, WorkloadRequest] = {}
         """All requests by id, in order of arrival."""
-        self.steps: list[StepInputs] = []
+        self.steps: list[TimedStep] = []
         self.figures: RunFigures
         """The figures of the recorded run."""
         self._counter = FigureCounter()
@@ -302,9 +211,7 @@ class Workload:
         if self._aborted:  # by the end of the recording no step had taken note of them
             last = self.steps[-1]
             end = last.end_time
-            self.steps.append(
-                StepInputs(self._arrived, self._aborted, end, end, 0, 0, is_last=True)
-            )
+            self.steps.append(TimedStep(self._arrived, self._aborted, end, end, 0, 0, is_last=True))
 
     @property
     def unfinished(self) -> list[str]:
@@ -389,7 +296,7 @@ class Workload:
     def _step(self, step: Step) -> None:
         if not self.steps:
             self._first_step = step.step
-        self.steps.append(inputs(step, self._arrived, self._aborted, self.steps))
+        self.steps.append(timed_step(step, self._arrived, self._aborted, self.steps))
         self._arrived, self._aborted = [], []
         # Forks come before their parents, and begin with the output that these had before the step.
         before = {update.seq_id: self._outputs.get(update.seq_id, ()) for update in step.sequences}
@@ -436,7 +343,7 @@ class Workload:
 
 
 def _assign_by_call(
-    steps: list[StepInputs],
+    steps: list[TimedStep],
     requests: dict[str, WorkloadRequest],
     first: int,
     aborted_after: list[str],

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from seqtop.adapters import vllm as adapter
-from seqtop.live import local_engines
-from seqtop.live.connection import ConnectionState
-from seqtop.live.local_engines import LocalEngine
 from seqtop.live.session import Session
+from seqtop.transport import local_engines
+from seqtop.transport.connection import ConnectionState
+from seqtop.transport.local_engines import LocalEngine
 from tests.adapters.test_step_builder import SHARED, step_and_assert_shows
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until

@@ -23,11 +23,11 @@ from seqtop.adapters.publisher_process import encode
 from seqtop.adapters.translate import Translator, engine_info
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.hook import follow
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.transport.publisher import Publisher
 from seqtop.transport.publisher_process import EngineConnection, address_in

@@ -11,8 +11,8 @@ import pytest
 from seqtop.adapters.observations import Arrived
 from seqtop.adapters.publisher_process import encode
 from seqtop.adapters.vllm import hook
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until

@@ -9,11 +9,11 @@ import pytest
 from seqtop.adapters.vllm.hook import follow
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
 from seqtop.wire.batch import members

@@ -13,9 +13,9 @@ import pytest
 
 from seqtop.cli import main, record
 from seqtop.history import FileStore
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo

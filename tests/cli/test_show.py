@@ -15,8 +15,8 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileWriter
-from seqtop.live import local_engines
 from seqtop.state import EngineState
+from seqtop.transport import local_engines
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, run, run_here

@@ -34,12 +34,12 @@ from seqtop.history import FileStore, FileWriter, segments
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import Cursor
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport import publisher as publisher_module
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Heartbeat, PreemptionMode

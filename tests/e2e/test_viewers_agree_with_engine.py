@@ -13,10 +13,10 @@ from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from tests.support.shown import CountingPublisher, assert_shows, catch_up
 from tests.support.waiting import SECONDS
 

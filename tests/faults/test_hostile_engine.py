@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.state import EngineState
 from seqtop.state.snapshot import take
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, frames

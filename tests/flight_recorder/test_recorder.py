@@ -29,11 +29,11 @@ from seqtop.flight_recorder.recorder import (
     recent_history,
 )
 from seqtop.history import FileStore
-from seqtop.live.connection import UnreachableError
 from seqtop.live.session import Session
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
+from seqtop.transport.connection import UnreachableError
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineStopped, Event
 from tests.support import faulty_engine

@@ -9,9 +9,9 @@ from seqtop.export import csv_rows, json_document, perfetto, text
 from seqtop.export.lifecycle import EngineRun, read_runs
 from seqtop.history import FileStore
 from seqtop.history.event_index import EventKind
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import codec, parsing
 from tests.golden.conftest import Compare
 from tests.support import layouts, protocol_examples, public_names, trace_format

@@ -7,10 +7,10 @@ import pytest
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import Timeline
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import codec
 from tests.support.events import arrival, engine_info, step
 from tests.support.hand_driven import HandDrivenEngine

@@ -1,7 +1,7 @@
 """The header of KV-cache events names what is not known."""
 
 from seqtop.kv.messages import AllBlocksCleared, UnknownEvent
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, app_of, digest, run
 from tests.support.piloting import play, screen
 

@@ -3,7 +3,7 @@
 import json
 
 from seqtop.kv import json_document
-from seqtop.live.connection import Connection
+from seqtop.transport.connection import Connection
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from seqtop.kv.session import KvSession
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from tests.support.kv_publisher import KvPublisher, hashes, removed, stored
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ import pytest
 
 from seqtop.kv import json_document
 from seqtop.kv.session import KvSession
-from seqtop.live.connection import ConnectionState, UnreachableError
+from seqtop.transport.connection import ConnectionState, UnreachableError
 from tests.support.kv_publisher import KvPublisher, batch, cleared, hashes, removed, stored
 from tests.support.waiting import wait_until
 

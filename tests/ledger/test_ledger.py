@@ -9,11 +9,11 @@ from msgspec.structs import asdict, replace
 
 from seqtop.explain.explanation import explain, find_request
 from seqtop.history import FileStore
+from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
 from seqtop.ledger.ledger import Run, charge, charge_all, harm_done
 from seqtop.ledger.totals import HarmTotal, harm_totals
 from seqtop.sequence import latency
-from seqtop.whatif.step_time import StepTime
 from tests.explain.test_explanation import MILLISECOND, Recorded
 from tests.support.culprits import CulpritRun, Kind
 from tests.support.latency_run import latency_run

@@ -15,10 +15,10 @@ from engine_stub.entrypoints.publishing import engine_info
 from engine_stub.entrypoints.server import EngineServer
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
+from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import SHARED_STEP, Charge
 from seqtop.ledger.ledger import Run, charge
 from seqtop.whatif.replay import Clock, RecordingSink
-from seqtop.whatif.step_time import StepTime
 from tests.support.simulated_model import engine_without_model
 from tests.support.waiting import SECONDS
 

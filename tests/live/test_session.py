@@ -5,10 +5,10 @@ import weakref
 import msgspec
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire.messages import RequestFinished
 from seqtop.wire.snapshot import SnapshotPart
 from tests.support.events import arrival, engine_info, engine_snapshot

@@ -15,7 +15,6 @@ import pytest
 
 from seqtop.checks.checker import Checker
 from seqtop.cli.main import main
-from seqtop.live.connection import ConnectionState, UnreachableError
 from seqtop.live.session import Session
 from seqtop.llama_cpp import poller
 from seqtop.llama_cpp.client import MAX_ANSWER_BYTES, Client, Props, Slot
@@ -23,6 +22,7 @@ from seqtop.llama_cpp.observer import Observer, engine_info
 from seqtop.llama_cpp.poller import published
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState, UnreachableError
 from seqtop.wire import codec, parsing
 from tests.support.commands import SEQTOP, assert_one_sentence
 from tests.support.commands import run as run_command

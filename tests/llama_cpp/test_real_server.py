@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from seqtop.checks.live_checker import LiveChecker
-from seqtop.live.connection import UnreachableError
 from seqtop.live.session import Session
 from seqtop.llama_cpp import poller
 from seqtop.llama_cpp.client import Client
 from seqtop.llama_cpp.poller import published
+from seqtop.transport.connection import UnreachableError
 from tests.support.waiting import SECONDS, wait_until
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed; see docs/llama-cpp.md")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from seqtop.checks.report import Report, check_protocol
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
+from seqtop.transport.connection import ConnectionState
 from tests.support.waiting import SECONDS, wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example_engine.py"

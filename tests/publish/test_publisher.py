@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.publish import Publisher, RequestDescription, SequenceStatus
 from seqtop.publish.comparison import Comparison
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire.messages import Step
 from tests.support.small_engine import Config, Engine, Seq
 from tests.support.waiting import wait_until

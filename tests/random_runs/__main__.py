@@ -24,9 +24,9 @@ from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.report import Report, report_live, sentence
 from seqtop.checks.thresholds import Thresholds
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from tests.support.random_runs import RandomRun, small_models
 from tests.support.waiting import SECONDS

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Step
 from tests.support.random_engine import RandomEngine

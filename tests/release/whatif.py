@@ -28,10 +28,10 @@ from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.diff.run import Run
 from seqtop.history import FileStore, FileWriter
+from seqtop.history.step_time import Size, StepTime, fit
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions
-from seqtop.whatif.step_time import Size, StepTime, fit
 from seqtop.whatif.workload import Answer, Workload
 from tests.support.checkpoints import make_checkpoint
 from tests.support.random_runs import small_models

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from stepping import page_sizes
 
-from seqtop.live import local_engines
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport import local_engines
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import rank_endpoint
 from tests.support.waiting import SECONDS
 from tests.support.watch import THRESHOLDS, Watch

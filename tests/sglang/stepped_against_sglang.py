@@ -29,10 +29,10 @@ from stepping import (
 )
 
 from seqtop.adapters.sglang.hook import follow
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state.ordering import SequenceView
 from seqtop.state.status_sentence import status_sentence
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.waiting import SECONDS
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from seqtop.history.step_time import StepTime
 from seqtop.misses.cache_misses import CacheMisses
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.whatif.replay import Clock
-from seqtop.whatif.step_time import StepTime
 from seqtop.wire import parsing
 from tests.support.mutants import PayloadCollector
 from tests.support.simulated_model import engine_without_model

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.history import FileWriter
+from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock, RecordingSink
-from seqtop.whatif.step_time import Size
 from tests.support.simulated_model import engine_without_model
 
 Kind: TypeAlias = Literal["long_prompt", "burst", "priority", "leak", "pause"]

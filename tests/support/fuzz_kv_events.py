@@ -11,7 +11,7 @@ import msgspec
 
 from seqtop.kv import json_document, messages
 from seqtop.kv.cache import KvCache
-from seqtop.live.connection import Connection, ConnectionState
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import WireError
 from tests.support.fuzz import Feed, require_reason
 from tests.support.kv_publisher import batch, cleared, removed, stored

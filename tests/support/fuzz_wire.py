@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from seqtop.checks.checker import Checker
 from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.state import EngineState, snapshot
 from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.status_sentence import status_sentence
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
 from seqtop.wire.messages import Accepted, Event, Refused
 from seqtop.wire.snapshot import Snapshot, SnapshotPart

@@ -9,9 +9,9 @@ from typing import Any
 
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.history import FileWriter
+from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock, RecordingSink
-from seqtop.whatif.step_time import Size
 from seqtop.wire.messages import Event
 from tests.support.simulated_model import engine_without_model
 

@@ -6,9 +6,9 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState, snapshot
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import openai
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import RequestState
+from seqtop.transport.connection import ConnectionState
 from tests.support.waiting import SECONDS, wait_until
 
 ENGINE = (sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1")

@@ -21,9 +21,9 @@ import msgspec
 from seqtop.history import FileStore
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.recorder import Recorder
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo

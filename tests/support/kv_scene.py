@@ -7,7 +7,7 @@ from typing import Any
 from seqtop.kv.app import KvApp
 from seqtop.kv.cache import KvCache
 from seqtop.kv.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
-from seqtop.live.connection import Connection, ConnectionState
+from seqtop.transport.connection import Connection, ConnectionState
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, Step

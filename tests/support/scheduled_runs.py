@@ -11,9 +11,9 @@ from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock
-from seqtop.whatif.step_time import Size
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, PreemptionMode
 from tests.support.simulated_model import engine_without_model

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import Connection, ConnectionState
 from seqtop.process.observable import Observable
 from seqtop.sequence import (
     SamplingParams,
@@ -13,6 +12,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
+from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     EngineInfo,

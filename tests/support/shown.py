@@ -6,11 +6,11 @@ from typing import Any
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceGroup, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import EngineInfo, Event
 from seqtop.wire.snapshot import Snapshot

@@ -6,8 +6,8 @@ from typing import Any
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.worker.recorded_worker import RecordedWorker
+from seqtop.history.step_time import Size
 from seqtop.whatif.replay import Clock
-from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer
 
 

@@ -12,13 +12,13 @@ from typing import Any
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import Thresholds
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Step

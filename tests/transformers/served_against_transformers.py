@@ -20,9 +20,9 @@ from transformers.generation.continuous_batching import continuous_api
 
 from seqtop.adapters.transformers import attach
 from seqtop.adapters.transformers.processor_observer import ProcessorObserver
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import parsing
 from seqtop.wire.messages import EngineStopped
 from tests.support.waiting import SECONDS

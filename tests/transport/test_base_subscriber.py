@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.transport import base_subscriber, subscriber
 from seqtop.transport.base_subscriber import PendingMessages
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire.frames import Frame
 from tests.support.events import arrival, engine_info, step
 from tests.support.hand_driven import HandDrivenEngine, joined, same

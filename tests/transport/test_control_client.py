@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from seqtop.live.connection import ControlError
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport import (
     control_client,
 )
+from seqtop.transport.connection import ControlError
 from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import (
     Abort,

@@ -11,11 +11,11 @@ import pytest
 import zmq
 import zmq.auth
 
-from seqtop.live.connection import ConnectionState, ControlError, UnreachableError
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport import curve_keys
+from seqtop.transport.connection import ConnectionState, ControlError, UnreachableError
 from seqtop.transport.curve_keys import KeyFileError, ViewerKeys
 from seqtop.transport.endpoints import EndpointError, check_bind, snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import codec
 from seqtop.wire.messages import Refused
 from tests.support.events import arrival

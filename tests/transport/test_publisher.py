@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,
 )
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.outbound_queue import OutboundQueue
 from seqtop.transport.publisher import Publisher, PublishError

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,
 )
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from tests.support.events import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until

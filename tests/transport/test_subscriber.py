@@ -2,9 +2,9 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.transport import subscriber
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
     EngineStopped,

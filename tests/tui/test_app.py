@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual import events
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
 from tests.support.piloting import notices, play, rows, screen, until, words

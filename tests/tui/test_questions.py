@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.history import FileStore
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import ComparisonDialog
 from tests.support.piloting import burst, notices, play, rows, screen, selected, words

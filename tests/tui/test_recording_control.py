@@ -11,7 +11,7 @@ import pytest
 from seqtop.cli.main import main
 from seqtop.history import FileStore
 from seqtop.history.copying import save
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import notices, play, screen, selected, until
 from tests.support.recordings import assert_same

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.refresher import FRAMES_PER_SECOND, Refresher

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from tests.support.piloting import Pilot, checked

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from seqtop.wire.arrays import Floats

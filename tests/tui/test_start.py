@@ -42,7 +42,7 @@ def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> Non
     code = """
 import asyncio, sys
 from seqtop.cli import main
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp

@@ -11,8 +11,8 @@ from seqtop.history import FileStore, FileWriter, segments
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.playback import Playback
 from seqtop.history.timeline import RecordingError
+from seqtop.live.playback import Playback
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS, num_tokens
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import rank_endpoint
 from seqtop.wire.messages import Step
 from tests.support.watch import THRESHOLDS, Watch

@@ -24,7 +24,7 @@ from vllm.distributed.kv_events import (
 
 from seqtop.kv.messages import EventBatch
 from seqtop.kv.session import KvSession
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 
 SECONDS = 60
 

@@ -21,8 +21,8 @@ import zmq
 from against_vllm import assert_ended_as_users_saw, serve, vllm
 from serve import ABORTED_AFTER, NUM_REQUESTS, num_tokens
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from tests.support.waiting import wait_until
 

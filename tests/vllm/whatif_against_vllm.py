@@ -40,11 +40,11 @@ from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
-from seqtop.live.connection import ConnectionState
+from seqtop.history.step_time import StepTime
 from seqtop.live.session import Session
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
-from seqtop.whatif.step_time import StepTime
 from seqtop.whatif.workload import Workload
 from tests.support.waiting import SECONDS
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from seqtop.history import FileStore
+from seqtop.history.step_time import fit
 from seqtop.whatif.replay import ReplayOptions
-from seqtop.whatif.step_time import fit
 from seqtop.whatif.workload import Workload
 from seqtop.wire.messages import Event, Step
 from tests.support.greedy_runs import record_run

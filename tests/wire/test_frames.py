@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.connection import ConnectionState
 from seqtop.wire.frames import ForeignMessageError, unpack_reply
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS

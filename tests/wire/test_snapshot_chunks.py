@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import subscriber
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, frames, parsing, snapshot_chunks
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements

@@ -30,10 +30,10 @@ from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import probe
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.wrapping import Wrapping
+from seqtop.history.step_time import Size
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
-from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo, Event, RequestArrived, Setting
 from seqtop.wire.snapshot import Snapshot

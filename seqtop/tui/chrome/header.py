@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from seqtop.history.step_series import Interval
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import not_available
 from seqtop.state.condition import kv_use
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
 from seqtop.tui.rendering.bars import bar, figure, grid, row, sparkline, spread
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
-from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN

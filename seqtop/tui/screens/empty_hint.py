@@ -2,8 +2,8 @@
 
 import json
 
-from seqtop.live.connection import ConnectionState
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import centred
 from seqtop.tui.ui_state import UiState

@@ -11,8 +11,8 @@ import pytest
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher_settings import PublisherSettings, endpoint_of
 from tests.support.fake_vllm import (

@@ -10,9 +10,9 @@ from seqtop.adapters.vllm.probe import probe
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.export import text
-from seqtop.live.connection import ConnectionState
 from seqtop.live.session import Session
 from seqtop.state.listener import StateChange
+from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import parsing
 from tests.adapters.test_step_builder import catch_up

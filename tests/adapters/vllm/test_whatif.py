@@ -8,10 +8,10 @@ import pytest
 
 from seqtop.adapters.vllm.whatif import RecordedModel, VllmScheduler
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.whatif.replay import Clock, Replay, ReplayOptions
-from seqtop.whatif.step_time import Size
 from seqtop.whatif.workload import Answer, Workload
 from seqtop.wire import codec
 from tests.support.events import arrival, engine_info, step

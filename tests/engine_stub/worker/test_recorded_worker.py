@@ -3,7 +3,7 @@
 from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.worker.recorded_worker import RecordedWorker
-from seqtop.whatif.step_time import Size
+from seqtop.history.step_time import Size
 from seqtop.whatif.workload import Answer, Draft
 from tests.support.running import greedy
 

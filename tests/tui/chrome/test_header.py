@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.playback import Playback
-from seqtop.live.connection import ConnectionState
+from seqtop.live.playback import Playback
 from seqtop.text import format as fmt
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import cache, identity, throughput
 from seqtop.tui.chrome.notice import SENTENCES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.notice import notice_text
 from seqtop.tui.ui_state import UiState

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.scrubber import Scrubber, track
 from seqtop.tui.rendering.style import plain

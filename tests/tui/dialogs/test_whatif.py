@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.history import FileStore
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs import whatif

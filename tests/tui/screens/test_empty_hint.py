@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, engine_info

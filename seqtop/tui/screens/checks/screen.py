@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from seqtop.checks.background import LocatedFinding
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width

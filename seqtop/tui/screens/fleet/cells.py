@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from seqtop.history.step_series import Interval
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.condition import kv_use
 from seqtop.state.sliding_window import Figures
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import Column, fit
 from seqtop.text.sanitize import safe_text
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width

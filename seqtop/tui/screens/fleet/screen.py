@@ -8,10 +8,10 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.chrome.latency_panel import latency_lines
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from seqtop.live.connection import ConnectionState
 from seqtop.state import RequestState, SequenceState, transfer, wait_graph
 from seqtop.state.remaining_wait import describe, remaining_wait
 from seqtop.text.sanitize import safe_line
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.pane import ScrollablePane

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.misses.cache_misses import BackgroundMisses
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange

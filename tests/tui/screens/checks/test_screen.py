@@ -3,7 +3,7 @@
 import threading
 
 from seqtop.checks.rules import RULES
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.findings import Findings
 from seqtop.tui.screens.checks.screen import ChecksScreen

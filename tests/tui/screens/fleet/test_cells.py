@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.text import format as fmt
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.base_header import BADGES
 from seqtop.tui.rendering.style import plain

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqtop.live.connection import ConnectionState
 from seqtop.state.filter import FilterError
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.engine_filter import parse_engine_filter
 

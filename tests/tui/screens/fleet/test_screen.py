@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from seqtop.live.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.screen import FleetScreen
 from seqtop.tui.screens.fleet.table import FleetRows

@@ -1,6 +1,6 @@
 """The table of engines is drawn again when one of them changes."""
 
-from seqtop.live.connection import ConnectionState
+from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.wire.messages import RequestArrived

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.history.playback import Playback
-from seqtop.live.connection import ConnectionState, ControlError
+from seqtop.live.playback import Playback
 from seqtop.state.fields import DEFAULT_COLUMNS
 from seqtop.state.ordering import Sort
+from seqtop.transport.connection import ConnectionState, ControlError
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.screen import SequencesScreen

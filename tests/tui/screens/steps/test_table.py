@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import inside, play, screen

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.viewport import Extent, Mode, Viewport

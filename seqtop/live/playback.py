@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
-from seqtop.live.connection import Connection, ConnectionState
+from seqtop.transport.connection import Connection, ConnectionState
 
 _LONGEST_PAUSE = 5.0
 """Longest pause in recorded seconds that is played. Engines send heartbeats, so a longer one is a

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from seqtop.history.timed_steps import TimedStep
 from seqtop.state.filter import FilterError, quantity
 from seqtop.state.least_squares import solve, solve_non_negative
 from seqtop.text import format as fmt
-from seqtop.whatif.workload import StepInputs
 
 MIN_STEPS = 20
 """Steps that a fit needs."""
@@ -114,7 +114,7 @@ def parse(text: str) -> dict[str, float]:
     return given
 
 
-def fit(steps: Sequence[StepInputs], given: Mapping[str, float] | None = None) -> StepTime:
+def fit(steps: Sequence[TimedStep], given: Mapping[str, float] | None = None) -> StepTime:
     """Fits the model to the steps of one or several runs.
 
     Args:
@@ -149,7 +149,7 @@ def fit(steps: Sequence[StepInputs], given: Mapping[str, float] | None = None) -
     )
 
 
-def _check_amounts(timed: Sequence[StepInputs], given: Mapping[str, float]) -> None:
+def _check_amounts(timed: Sequence[TimedStep], given: Mapping[str, float]) -> None:
     """Checks that there are steps of each kind, so that no tokens seem to cost nothing."""
     if len(timed) < MIN_STEPS:
         raise StepTimeError(
@@ -169,7 +169,7 @@ def _check_amounts(timed: Sequence[StepInputs], given: Mapping[str, float]) -> N
 
 
 def _fit(
-    steps: Sequence[StepInputs], given: Mapping[str, float]
+    steps: Sequence[TimedStep], given: Mapping[str, float]
 ) -> tuple[dict[str, float], list[str]]:
     """Returns the coefficients, and the names of those that are uncertain."""
     timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
@@ -190,7 +190,7 @@ def _fit(
     return _between_steps(steps) | fitted | dict(given), uncertain
 
 
-def _columns(step: StepInputs) -> dict[str, float]:
+def _columns(step: TimedStep) -> dict[str, float]:
     return {
         "step": 1.0,
         "prefill": float(step.num_prefill_tokens),
@@ -198,7 +198,7 @@ def _columns(step: StepInputs) -> dict[str, float]:
     }
 
 
-def _between_steps(steps: Sequence[StepInputs]) -> dict[str, float]:
+def _between_steps(steps: Sequence[TimedStep]) -> dict[str, float]:
     """Returns the coefficients of the time between steps.
 
     They are medians: a pause of the host is no part of what each step costs.
@@ -228,7 +228,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _held_out_error(
-    steps: Sequence[StepInputs], given: Mapping[str, float]
+    steps: Sequence[TimedStep], given: Mapping[str, float]
 ) -> tuple[float | None, float | None]:
     """Returns the median relative error of held-out times from start to start, and of their sum."""
     kept = [step for index, step in enumerate(steps) if index % _HELD_OUT]

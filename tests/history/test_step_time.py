@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from seqtop.whatif.step_time import (
+from seqtop.history.step_time import (
     MIN_STEPS,
     MIN_STEPS_OF_A_KIND,
     Size,
@@ -14,10 +14,10 @@ from seqtop.whatif.step_time import (
     non_negative_least_squares,
     parse,
 )
-from seqtop.whatif.workload import StepInputs
+from seqtop.history.timed_steps import TimedStep
 
 
-def steps(count: int, *, noise: float = 0.0, seed: int = 1) -> list[StepInputs]:
+def steps(count: int, *, noise: float = 0.0, seed: int = 1) -> list[TimedStep]:
     """Returns steps of 2 ms, 10 µs a prefill token and 100 µs a decode token.
 
     The next one starts 0.5 ms later, and 0.2 ms more if a request arrives, as for each tenth step.
@@ -29,7 +29,7 @@ def steps(count: int, *, noise: float = 0.0, seed: int = 1) -> list[StepInputs]:
         seconds *= 1 + noise * draw.uniform(-1, 1)
         arrived = ["one"] if number % 10 == 0 else []
         now += 2e-4 * len(arrived)
-        made.append(StepInputs(arrived, [], now, now + seconds, prefill, decode))
+        made.append(TimedStep(arrived, [], now, now + seconds, prefill, decode))
         now += seconds + 5e-4
     return made
 

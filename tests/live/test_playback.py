@@ -3,7 +3,7 @@
 import pytest
 
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.playback import Playback
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from seqtop.cli.main import main
-from seqtop.live import local_engines
-from seqtop.live.local_engines import LocalEngine, LocalEngineError
+from seqtop.transport import local_engines
+from seqtop.transport.local_engines import LocalEngine, LocalEngineError
 
 
 @pytest.fixture(autouse=True)
