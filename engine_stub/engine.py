@@ -61,6 +61,7 @@ class LLMEngine:
         timer: Returns the seconds since any fixed time, for the durations of a step's parts.
         worker: Answers in place of the model; None for the model, on the device and in the stages
             that `config` names.
+        model_config: The model's configuration; None to read it.
 
     Raises:
         ValueError: A setting does not fit the model or the device.
@@ -75,9 +76,10 @@ class LLMEngine:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
         worker: Worker | Pipeline | RecordedWorker | None = None,
+        model_config: ModelConfig | None = None,
     ) -> None:
         config = dataclasses.replace(config, model=find_model(config.model))
-        self.model_config = ModelConfig.from_pretrained(config.model)
+        self.model_config = model_config or ModelConfig.from_pretrained(config.model)
         if worker is None:
             from engine_stub.worker.start import start_worker  # imports torch
 

@@ -250,7 +250,14 @@ def _serve(options: argparse.Namespace) -> int:
     trace = None
     if options.load is not None:
         try:
-            trace = read_trace(options.load, options, options.model or DEFAULT_MODEL)
+            trace = read_trace(
+                options.load,
+                tokenizer=options.model or DEFAULT_MODEL,
+                request_rate=options.request_rate,
+                limit=options.limit,
+                scale_arrivals=options.scale_arrivals,
+                scale_lengths=options.scale_lengths,
+            )
         except (TraceError, TokenizerError) as error:
             return _fail(f"--load {options.load}: {error}", status=2)
         except OSError as error:

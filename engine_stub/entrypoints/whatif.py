@@ -11,6 +11,8 @@ from typing import Any
 from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.model_executor.hub import find_model
+from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams, SequenceGroup
@@ -70,7 +72,14 @@ class BundledScheduler:
         self._worker = RecordedWorker(answers, ran, is_speculative=config.speculative is not None)
         self._has_texts = replay.is_recorded
         clock.now = workload.info.start_time
-        self._engine = LLMEngine(config, clock=clock, timer=clock, worker=self._worker)
+        model_config = None
+        if not workload.steps:  # a trace: no model runs, so its positions are no limit
+            known = ModelConfig.from_pretrained(find_model(config.model))
+            longest = workload.info.max_model_len
+            model_config = dataclasses.replace(known, max_position_embeddings=longest)
+        self._engine = LLMEngine(
+            config, clock=clock, timer=clock, worker=self._worker, model_config=model_config
+        )
         self._steps = StepPublisher(sink)
         info = engine_info(self._engine, engine_id=workload.info.engine_id, control=False)
         info.model, info.dtype, info.device = (
@@ -103,7 +112,7 @@ class BundledScheduler:
             arrival.request_id,
             params=params,
             prompt=arrival.prompt,
-            prompt_token_ids=list(arrival.prompt_token_ids),
+            prompt_token_ids=request.prompt_token_ids(),
             arrival_time=arrival_time,
             priority=arrival.priority,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.process.argparse_ext import positive
+from seqtop.whatif.trace_options import add_trace_options
 
 if TYPE_CHECKING:
     from seqtop.whatif.driver import ShowProgress
@@ -35,7 +36,7 @@ def add_command(commands: Commands) -> None:
         " repeated, and 2 if it cannot be used.",
         epilog="example: seqtop whatif run.seqtop --set num_gpu_blocks=+20% -o more.seqtop",
     )
-    whatif.add_argument("source", metavar="FILE", help="the recording")
+    whatif.add_argument("source", metavar="FILE", help="the recording, or a trace")
     whatif.add_argument(
         "--set",
         dest="changes",
@@ -72,6 +73,12 @@ def add_command(commands: Commands) -> None:
         default=[],
         metavar="REQUEST",
         help="the id of a request to leave out; may be repeated",
+    )
+    add_trace_options(whatif, has_scale=False)
+    whatif.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="the tokenizer.json, or its folder, that measures the texts of a trace",
     )
     times = whatif.add_argument_group("times")
     times.add_argument(
@@ -150,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
         if options.bisect:
             return _bisect(options)
         question = Question(
-            recording=options.source,
+            source=options.source,
             changes=options.changes,
             arrivals=options.arrivals,
             scale_arrivals=options.scale_arrivals,
@@ -161,6 +168,10 @@ def run(options: argparse.Namespace) -> int:
             output=options.output,
             overwrite=options.force,
             model=options.model,
+            limit=options.limit,
+            request_rate=options.request_rate,
+            scale_lengths=options.scale_lengths,
+            tokenizer=options.tokenizer,
             python=options.python,
         )
         with _progress() as progress:
@@ -171,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
         print_document(report.as_json(answer))
     else:
         print(report.as_text(answer))
-    return 0 if answer.basis.proof.is_proven else _DIFFERS
+    return 0 if answer.basis.is_proven else _DIFFERS
 
 
 def _find_conflict(options: argparse.Namespace) -> str | None:

@@ -127,7 +127,10 @@ class FileStore(Timeline):
                     f"{self.path} is a recording of version {version};"
                     f" this seqtop reads version {file_format.VERSION}"
                 )
-            raise RecordingError(f"{self.path} is not a seqtop recording")
+            raise RecordingError(
+                f"{self.path} is not a seqtop recording; seqtop whatif takes traces of requests,"
+                " and seqtop export --merge takes traces of torch"
+            )
         try:
             self._add_indexed(self._read_index(size), size)
         except ValueError:

@@ -18,7 +18,7 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.whatif.driver import DriverError, ReplayRequest, driver_of, run_driver
 from seqtop.whatif.replay import ReplayOptions
-from seqtop.whatif.workload import Workload
+from seqtop.whatif.workload import read_workload
 
 _PLACE = "{version}"
 
@@ -55,7 +55,7 @@ def bisect(recording: str, python: str, versions: str) -> Bisection:
     chosen = installed_versions(python, versions)
     with FileStore(recording) as store:
         store.require()
-        module = driver_of(Workload(store).info)
+        module = driver_of(read_workload(store).info)
     with TemporaryDirectory(prefix="seqtop-") as directory:
 
         def replay(version: str) -> Run:

@@ -35,7 +35,10 @@ from seqtop.whatif.replay import (
     ReplayResult,
     Scheduler,
 )
-from seqtop.whatif.workload import Workload, WorkloadError
+from seqtop.whatif.trace_options import read_trace
+from seqtop.whatif.trace_workload import trace_workload
+from seqtop.whatif.traces import TraceError
+from seqtop.whatif.workload import Workload, WorkloadError, read_workload
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo
 
@@ -67,14 +70,31 @@ def driver_of(info: EngineInfo) -> str:
     return DRIVERS[engine]
 
 
+class TraceInput(msgspec.Struct):
+    """A trace as the workload of an engine."""
+
+    info: EngineInfo
+    """The engine with its settings."""
+    tokenizer: str | None = None
+    """A `tokenizer.json` or its folder, for traces with texts."""
+    request_rate: float | None = None
+    """Requests per second of a trace without times."""
+    limit: int | None = None
+    """The number of its first requests that are taken; `None` for all."""
+    scale_lengths: float = 1.0
+    """The factor by which prompts and outputs are longer."""
+
+
 class ReplayRequest(msgspec.Struct):
     """A request to a driver."""
 
-    recording: str
-    """The path of the recording."""
+    source: str
+    """The path of the recording or of the trace."""
     output: str | None
     """The path of the prediction; `None` if only its figures are wanted."""
     options: ReplayOptions
+    trace: TraceInput | None = None
+    """The meaning of a trace; `None` for a recording."""
 
 
 class MakeScheduler(Protocol):
@@ -101,16 +121,34 @@ def serve(make_scheduler: MakeScheduler) -> int:
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=ReplayRequest)
         try:
-            if request.recording not in workloads:
-                with FileStore(request.recording) as recording:
-                    workloads[request.recording] = Workload(recording)
-            workload = workloads[request.recording]
+            if request.source not in workloads:
+                workloads[request.source] = _read(request)
+            workload = workloads[request.source]
             result = _replay(workload, request, make_scheduler, _progress_to(output))
-        except (WorkloadError, RecordingError, WireError, ValueError, OSError) as error:
+        except (WorkloadError, TraceError, RecordingError, WireError, ValueError, OSError) as error:
             result = ReplayResult(error=str(error))
         output.write(msgspec.json.encode(result) + b"\n")
         output.flush()
     return 0
+
+
+def _read(request: ReplayRequest) -> Workload:
+    """Reads the workload of a request.
+
+    Raises:
+        RecordingError, WorkloadError, TraceError, OSError: It cannot be read.
+    """
+    if (given := request.trace) is not None:
+        trace = read_trace(
+            request.source,
+            tokenizer=given.tokenizer,
+            request_rate=given.request_rate,
+            limit=given.limit,
+            scale_lengths=given.scale_lengths,
+        )
+        return trace_workload(trace.fitting(given.info.max_model_len), given.info)
+    with FileStore(request.source) as recording:
+        return read_workload(recording)
 
 
 def _progress_to(output: IO[bytes]) -> Callable[[float], None]:
@@ -140,7 +178,7 @@ def _replay(
             writer = FileWriter(request.output)
             recording = RecordingSink(stack.enter_context(writer))
         replay = Replay(workload, request.options, clock, recording, progress)
-        name = Path(request.recording).name
+        name = Path(request.source).name
         return replay.run(make_scheduler(workload, request.options, replay, clock, replay, name))
 
 

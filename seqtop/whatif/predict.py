@@ -14,36 +14,51 @@ import msgspec
 
 from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import Run
+from seqtop.history.file_format import SIGNATURE
 from seqtop.history.file_store import FileStore
 from seqtop.history.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
 from seqtop.history.timed_steps import TimedStep
 from seqtop.history.timeline import RecordingError
 from seqtop.process import files
 from seqtop.text import format as fmt
+from seqtop.text.tokenizer_file import TokenizerError
 from seqtop.whatif.changed_requests import ChangedRequest, changed_requests
 from seqtop.whatif.driver import (
     DriverError,
     Drivers,
     ReplayRequest,
     ShowProgress,
+    TraceInput,
     driver_of,
     no_progress,
 )
 from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError, parse_change, recorded_settings
-from seqtop.whatif.workload import Workload, WorkloadError, read_steps
+from seqtop.whatif.trace_engine import engine_of
+from seqtop.whatif.trace_options import read_trace
+from seqtop.whatif.trace_workload import trace_workload
+from seqtop.whatif.traces import TraceError
+from seqtop.whatif.workload import WorkloadError, read_steps, read_workload
 from seqtop.wire.messages import Setting
 
-WHATIF_ERRORS = (RecordingError, WorkloadError, SettingError, StepTimeError, DriverError)
+WHATIF_ERRORS = (
+    RecordingError,
+    TraceError,
+    WorkloadError,
+    SettingError,
+    StepTimeError,
+    DriverError,
+    TokenizerError,
+)
 """The errors of a question that has no answer; each is one sentence for the user."""
 
 
 class Question(msgspec.Struct, kw_only=True):
-    """The settings of a prediction. Without any change, the recording is only repeated."""
+    """The settings of a prediction. Without any change, a recording is only repeated."""
 
-    recording: str
-    """The path of the recording."""
+    source: str
+    """The path of the recording or of the trace."""
     changes: list[str] = []
     """Settings with new values, such as `max_num_seqs=64`."""
     arrivals: Arrivals = "time"
@@ -63,6 +78,14 @@ class Question(msgspec.Struct, kw_only=True):
     """True if the file at `output` is to be replaced."""
     model: str | None = None
     """The directory of the model, if it is not where the recording says."""
+    limit: int | None = None
+    """The number of the first requests of a trace that are taken; `None` for all."""
+    request_rate: float | None = None
+    """Requests per second of a trace without times."""
+    scale_lengths: float = 1.0
+    """The factor by which prompts and outputs of a trace are longer."""
+    tokenizer: str | None = None
+    """A `tokenizer.json` or its folder, for a trace with texts."""
     python: str = sys.executable
     """The Python that runs the engine's scheduler."""
 
@@ -102,11 +125,22 @@ class Calibration(msgspec.Struct):
     differs from run to run; `None` if the recording has no model alone."""
 
 
-class Basis(msgspec.Struct):
-    """The knowledge about a recording on which its predictions are based."""
+class TraceSummary(msgspec.Struct):
+    """A trace that is the workload."""
 
-    recording: str
-    proof: Proof
+    format: str
+    left_out: dict[str, int]
+    """Numbers of rows that are not replayed, by the reason."""
+    settings: dict[str, Setting]
+    """The settings of the engine that replays it."""
+
+
+class Basis(msgspec.Struct):
+    """The knowledge about a recording or a trace on which its predictions are based."""
+
+    source: str
+    proof: Proof | None
+    """`None` for a trace, of which nothing can be repeated."""
     num_requests: int
     num_free_lengths: int
     """Requests that end by themselves and sample without a seed: with other settings, a real run
@@ -119,6 +153,13 @@ class Basis(msgspec.Struct):
     """`None` if only the proof was made."""
     calibrations: list[Calibration] = []
     arrivals: Arrivals = "time"
+    trace: TraceSummary | None = None
+    """`None` for a recording."""
+
+    @property
+    def is_proven(self) -> bool:
+        """True if nothing says that the scheduler is not the one of the source."""
+        return self.proof is None or self.proof.is_proven
 
 
 class Prediction(msgspec.Struct):
@@ -137,7 +178,7 @@ class Prediction(msgspec.Struct):
 
 
 class Replays:
-    """Replays of the recording of one question, by processes of the driver of its engine.
+    """Replays of the recording or trace of one question, by processes of the driver of its engine.
 
     A context manager starts and ends the processes.
 
@@ -158,31 +199,73 @@ class Replays:
 
     def __init__(self, question: Question, progress: ShowProgress = no_progress) -> None:
         _check(question)
-        with FileStore(question.recording) as recording:
-            recording.require()
-            if recording.damage:
-                raise WorkloadError(f"{recording.damage}; only a whole run can be replayed")
-            self.workload = Workload(recording)
-            self.settings = dict(
-                parse_change(text, self.workload.info) for text in question.changes
-            )
-            unknown = [name for name in question.without if name not in self.workload.requests]
-            if unknown:
-                raise WorkloadError(f"the recording has no request {unknown[0]!r}")
-            module = driver_of(self.workload.info)
-            self._run = Run(recording)
-            starts_late = recording.at(recording.first).step >= 0
         self.question = question
+        self.settings: dict[str, Setting] = {}
+        self._trace: TraceInput | None = None
+        proof, trace = None, None
+        if _is_recording(question.source):
+            proof = self._read_recording()
+        else:
+            trace = self._read_trace()
+        unknown = [name for name in question.without if name not in self.workload.requests]
+        if unknown:
+            raise WorkloadError(f"{question.source} has no request {unknown[0]!r}")
         self.basis = Basis(
-            question.recording,
-            Proof(len(self._run.steps), 0, None, "", starts_late),
+            question.source,
+            proof,
             len(self.workload.requests),
             self.workload.num_free_lengths,
             self.workload.unfinished,
             self.workload.figures,
             arrivals=question.arrivals,
+            trace=trace,
         )
+        module = driver_of(self.workload.info)
         self._drivers = Drivers(module, python=question.python, progress=progress)
+
+    def _read_recording(self) -> Proof:
+        question = self.question
+        with FileStore(question.source) as recording:
+            recording.require()
+            if recording.damage:
+                raise WorkloadError(f"{recording.damage}; only a whole run can be replayed")
+            self.workload = read_workload(recording)
+            self.settings = dict(
+                parse_change(text, self.workload.info) for text in question.changes
+            )
+            self._run = Run(recording)
+            starts_late = recording.at(recording.first).step >= 0
+        return Proof(len(self._run.steps), 0, None, "", starts_late)
+
+    def _read_trace(self) -> TraceSummary:
+        question = self.question
+        if question.arrivals != "time":
+            raise SettingError("a trace has no steps or ends: its requests arrive by time")
+        try:
+            trace = read_trace(
+                question.source,
+                tokenizer=question.tokenizer,
+                request_rate=question.request_rate,
+                limit=question.limit,
+                scale_lengths=question.scale_lengths,
+            )
+        except TraceError as error:
+            raise TraceError(
+                f"{question.source} is neither a seqtop recording nor a trace: {error}"
+            ) from error
+        info = engine_of(trace, question.changes, question.calibrations)
+        trace = trace.fitting(info.max_model_len)
+        if not trace.requests:
+            raise TraceError(f"no request of it fits {info.max_model_len:,} tokens")
+        self.workload = trace_workload(trace, info)
+        self._trace = TraceInput(
+            info,
+            tokenizer=question.tokenizer,
+            request_rate=question.request_rate,
+            limit=question.limit,
+            scale_lengths=question.scale_lengths,
+        )
+        return TraceSummary(trace.format, trace.left_out, recorded_settings(info))
 
     def __enter__(self) -> Replays:
         return self
@@ -226,13 +309,24 @@ class Replays:
 
     def submit(self, options: ReplayOptions, output: str | None = None) -> Future[ReplayResult]:
         """Starts a replay in one of the processes."""
-        return self._drivers.submit(ReplayRequest(self.question.recording, output, options))
+        request = ReplayRequest(self.question.source, output, options, self._trace)
+        return self._drivers.submit(request)
 
-    def prove(self, repeated: Future[ReplayResult], output: str) -> bool:
+    def repeat(self, output: str) -> Future[ReplayResult] | None:
+        """Starts the replay with unchanged settings; returns `None` for a trace.
+
+        Args:
+            output: The path of its recording.
+        """
+        return (
+            None if self._trace else self.submit(ReplayOptions(model=self.question.model), output)
+        )
+
+    def prove(self, repeated: Future[ReplayResult] | None, output: str) -> bool:
         """Compares the repeated run with the recorded one.
 
         Args:
-            repeated: The replay with unchanged settings.
+            repeated: The replay that `repeat` started.
             output: The path of its recording.
 
         Returns:
@@ -241,11 +335,13 @@ class Replays:
         Raises:
             DriverError: It could not be replayed.
         """
+        proof = self.basis.proof
+        if repeated is None or proof is None:
+            return True
         result_of(repeated)
         with FileStore(output) as recording:
             run = Run(recording)
         comparison = compare(self._run, run)
-        proof = self.basis.proof
         if run.info is not None and run.info.engine != self.workload.info.engine:
             proof.repeated_by = run.info.engine
         proof.num_equal_steps, proof.first_difference = comparison.num_equal_steps, comparison.first
@@ -271,11 +367,6 @@ def result_of(replay: Future[ReplayResult]) -> ReplayResult:
     return result
 
 
-def proof_options(question: Question) -> ReplayOptions:
-    """Returns the options with which a recording is repeated."""
-    return ReplayOptions(model=question.model)
-
-
 def predict(question: Question, progress: ShowProgress = no_progress) -> Prediction:
     """Answers a question, by up to three replays.
 
@@ -294,12 +385,15 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             replays.settings,
             {name: recorded[name] for name in replays.settings},
         )
-        if question.has_changes:
+        if question.has_changes or replays.basis.proof is None:
             replays.fit()
+        if replays.basis.proof is None:
+            answer.predicted = result_of(replays.submit(replays.options(), question.output))
+            return answer
         proof, *paths = (
             str(folder / f"{name}.seqtop") for name in ("proof", "unchanged", "predicted")
         )
-        repeated = replays.submit(proof_options(question), proof)
+        repeated = replays.repeat(proof)
         if not question.has_changes:
             replays.prove(repeated, proof)
             _keep(proof, question)
@@ -355,6 +449,15 @@ def check_sizes(result: ReplayResult, step_time: StepTime | None, question: Ques
         f" {fmt.plural(largest.num_decode_tokens, 'decode token')}), whose times are not known;"
         " --calibrate takes those of another recording, --step-time the times, --anyway predicts"
     )
+
+
+def _is_recording(path: str) -> bool:
+    """Returns True if a file begins as a recording does, or cannot be read."""
+    try:
+        start = files.read(path, len(SIGNATURE))
+    except OSError:
+        return True
+    return not start or start == SIGNATURE
 
 
 def _check(question: Question) -> None:

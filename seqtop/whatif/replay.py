@@ -192,8 +192,8 @@ class Replay:
         """A heap of aborts, which come a time after the arrival."""
         self._latest_arrival = -math.inf, -math.inf
         """The latest arrival time so far, as recorded and as replayed."""
-        self._followers: dict[str, str] = {}
-        """In a closed loop: the request that waits for the end of another one."""
+        self._followers: dict[str, tuple[str, float]] = {}
+        """By request, the one that waits for its end, and the seconds from there to its arrival."""
 
     @property
     def is_recorded(self) -> bool:
@@ -338,8 +338,18 @@ class Replay:
         awaited: dict[str, str] = {}
         if self._options.arrivals == "closed-loop":
             awaited = predecessors(requests)
-            self._followers = {before: after for after, before in awaited.items()}
-            self._result.num_following = len(awaited)
+            for after, before in awaited.items():
+                ended_at = requests[before].ended_at
+                assert ended_at is not None
+                delay = max(requests[after].arrival.arrival_time - ended_at, 0.0)
+                self._followers[before] = after, delay
+        else:
+            for name, request in requests.items():
+                if request.follows is not None:
+                    awaited[name] = request.follows
+                    delay = request.delay / self._options.scale_arrivals
+                    self._followers[request.follows] = name, delay
+        self._result.num_following = len(awaited)
         first = min(request.arrival.arrival_time for request in requests.values())
         for request_id, request in requests.items():
             if request_id not in awaited:
@@ -384,12 +394,9 @@ class Replay:
     def _end(self, request_id: str, time: float) -> None:
         """Lets the request arrive that waits for the end of this one."""
         self._num_ended += 1
-        follower = self._followers.pop(request_id, None)
-        if follower is not None:
-            arrival = self._workload.requests[follower].arrival
-            ended_at = self._workload.requests[request_id].ended_at
-            assert ended_at is not None
-            self._expect(follower, time + max(arrival.arrival_time - ended_at, 0.0))
+        if request_id in self._followers:
+            follower, delay = self._followers.pop(request_id)
+            self._expect(follower, time + delay)
 
     def _step(self, scheduler: Scheduler) -> None:
         exhausted = scheduler.step()

@@ -30,7 +30,7 @@ _Format: TypeAlias = Callable[[float | None], str]
 def as_json(answer: Answer) -> str:
     """Returns an answer as indented JSON."""
     document = {
-        "is_proven": answer.basis.proof.is_proven,
+        "is_proven": answer.basis.is_proven,
         **msgspec.structs.asdict(answer),
     }
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
@@ -66,6 +66,8 @@ def as_text(answer: Answer) -> str:
 
 def _proof(basis: Basis) -> list[str]:
     proof = basis.proof
+    if proof is None:
+        return _trace(basis)
     steps = fmt.plural(proof.num_steps, "step")
     lines = [f"unchanged settings: {proof.num_equal_steps:,} of {steps} equal"]
     if proof.repeated_by:
@@ -83,6 +85,15 @@ def _proof(basis: Basis) -> list[str]:
                 " prefix cache at the start is unknown"
             )
     return lines
+
+
+def _trace(basis: Basis) -> list[str]:
+    trace = basis.trace
+    assert trace is not None
+    lines = [f"{trace.format} trace: {fmt.plural(basis.num_requests, 'request')}"]
+    lines += [f"  left out: {count:,}, {reason}" for reason, count in trace.left_out.items()]
+    settings = (f"{name}={setting_text(value)}" for name, value in trace.settings.items())
+    return [*lines, f"  engine: {', '.join(settings)}"]
 
 
 def _step(number: int) -> str:
@@ -154,10 +165,12 @@ def _seconds(value: float | None) -> str:
 
 
 def _table(answer: Prediction) -> list[str]:
-    assert answer.unchanged is not None
     assert answer.predicted is not None
-    runs = answer.basis.recorded, answer.unchanged.figures, answer.predicted.figures
     width = max(len(name) for name, _, _ in _figures())
+    if answer.unchanged is None:
+        run = answer.predicted.figures
+        return [f"{name:{width}}{form(own(run)):>{_WIDTH}}" for name, own, form in _figures()]
+    runs = answer.basis.recorded, answer.unchanged.figures, answer.predicted.figures
     titles = ("recorded", "model", "predicted", "change")
     lines = [f"{'':{width}}{''.join(f'{title:>{_WIDTH}}' for title in titles)}"]
     for name, figure, form in _figures():
@@ -261,7 +274,9 @@ def setting_text(value: Setting) -> str:
 
 def _knowledge(basis: Basis) -> list[str]:
     """Returns what is exact, what is estimated, and what is unknown."""
-    if basis.proof.is_proven:
+    if basis.proof is None:
+        decisions = "the engine's own scheduler, with the arrivals and lengths of the trace"
+    elif basis.proof.is_proven:
         decisions = "the engine's own scheduler, which repeated the recording"
     else:
         decisions = "a scheduler that does not repeat the recording"
@@ -277,9 +292,10 @@ def _knowledge(basis: Basis) -> list[str]:
 
 
 def _times(basis: Basis, model: StepTime) -> list[str]:
+    speed = "" if basis.trace else "at the recorded speed, "
     lines: list[str] = []
     lines.append(
-        f"  times: at the recorded speed, {fmt.seconds(model.per_step)} a step +"
+        f"  times: {speed}{fmt.seconds(model.per_step)} a step +"
         f" {fmt.seconds(model.per_prefill_token)} a prefill token +"
         f" {fmt.seconds(model.per_decode_token)} a decode token, and {fmt.seconds(model.per_gap)}"
         f" until the next step + {fmt.seconds(model.per_arrival)} an arrival"

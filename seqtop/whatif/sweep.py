@@ -16,7 +16,6 @@ from seqtop.whatif.predict import (
     Basis,
     Question,
     Replays,
-    proof_options,
     result_of,
     scratch_folder,
 )
@@ -105,7 +104,7 @@ def sweep(question: Question, text: str, slo: Slo, progress: ShowProgress = no_p
         )
         replays.fit()
         proof = str(folder / "proof.seqtop")
-        repeated = replays.submit(proof_options(question), proof)
+        repeated = replays.repeat(proof)
         futures = [
             replays.submit(
                 replace(
@@ -149,7 +148,7 @@ def find_capacity(question: Question, slo: Slo, progress: ShowProgress = no_prog
             raise SettingError("all requests arrived at once, so that there is no load to change")
         replays.fit()
         proof = str(folder / "proof.seqtop")
-        repeated = replays.submit(proof_options(question), proof)
+        repeated = replays.repeat(proof)
         options = replace(replays.options(), objectives={**slo.limits})
         points = _Loads(replays, options)
         points.submit(LOADS)

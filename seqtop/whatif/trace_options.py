@@ -52,13 +52,24 @@ def add_trace_options(parser: argparse.ArgumentParser, *, has_scale: bool = True
     )
 
 
-def read_trace(path: str, options: argparse.Namespace, tokenizer: str | Path | None) -> Trace:
+def read_trace(
+    path: str,
+    *,
+    tokenizer: str | Path | None,
+    request_rate: float | None = None,
+    limit: int | None = None,
+    scale_arrivals: float = 1.0,
+    scale_lengths: float = 1.0,
+) -> Trace:
     """Reads a trace as the options of `add_trace_options` say.
 
     Args:
         path: The file.
-        options: The options.
-        tokenizer: A `tokenizer.json` or its folder, for traces with texts.
+        tokenizer: A `tokenizer.json` or its folder, for traces with texts; `None` without one.
+        request_rate: Requests per second of a trace without times.
+        limit: The number of its first requests that are taken; `None` for all.
+        scale_arrivals: Requests arrive this many times as fast.
+        scale_lengths: The factor by which prompts and outputs are longer.
 
     Raises:
         TraceError: It is no trace.
@@ -79,8 +90,6 @@ def read_trace(path: str, options: argparse.Namespace, tokenizer: str | Path | N
     trace = traces.read(
         path,
         tokenize=None if tokenizer is None else tokenize,
-        request_rate=options.request_rate,
+        request_rate=request_rate,
     )
-    return trace.scaled(
-        limit=options.limit, arrivals=options.scale_arrivals, lengths=options.scale_lengths
-    )
+    return trace.scaled(limit=limit, arrivals=scale_arrivals, lengths=scale_lengths)

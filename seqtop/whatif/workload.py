@@ -6,7 +6,7 @@ output so far, and not by step, because with other settings the steps are others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -84,6 +84,19 @@ class WorkloadRequest(msgspec.Struct):
     """The steps whose outputs had been processed when it arrived."""
     num_processed_at_abort: int = 0
     """Those that had been processed when it was aborted."""
+    follows: str | None = None
+    """The request after whose end it arrives, as in a conversation; `None` if it arrives at its
+    time."""
+    delay: float = 0.0
+    """The seconds from the end of that one until it arrives."""
+    make_prompt: Callable[[], list[int]] | None = None
+    """Makes the prompt of a request of a trace, of which all at once would take much memory."""
+
+    def prompt_token_ids(self) -> list[int]:
+        """Returns a new list of the tokens of the prompt."""
+        if self.make_prompt is not None:
+            return self.make_prompt()
+        return list(self.arrival.prompt_token_ids)
 
     @property
     def lag(self) -> float:
@@ -165,8 +178,30 @@ def predecessors(requests: Mapping[str, WorkloadRequest]) -> dict[str, str]:
     return waits
 
 
-class Workload:
-    """The workload of a recorded run.
+class Workload(msgspec.Struct):
+    """The workload of a run, recorded or from a trace."""
+
+    info: EngineInfo
+    requests: dict[str, WorkloadRequest]
+    """All requests by id, in order of arrival."""
+    steps: list[TimedStep] = []
+    """The recorded steps; none of a trace."""
+    figures: RunFigures = msgspec.field(default_factory=RunFigures)
+    """The figures of the recorded run."""
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The requests that had not ended when the recording ends."""
+        return [name for name, request in self.requests.items() if request.status is None]
+
+    @property
+    def num_free_lengths(self) -> int:
+        """The number of requests that might sample another length."""
+        return sum(request.has_free_length for request in self.requests.values())
+
+
+def read_workload(timeline: Timeline) -> Workload:
+    """Returns the workload of a recorded run.
 
     Args:
         timeline: The recording, which is read from its beginning to its end.
@@ -175,14 +210,15 @@ class Workload:
         RecordingError: A part of the recording cannot be read.
         WorkloadError: The recording does not contain a whole run from its start, with its tokens.
     """
+    return _Reader(timeline).workload
+
+
+class _Reader:
+    """Reads the workload of a recorded run."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self.info: EngineInfo
         self.requests: dict[str, WorkloadRequest] = {}
-        """All requests by id, in order of arrival."""
         self.steps: list[TimedStep] = []
-        self.figures: RunFigures
-        """The figures of the recorded run."""
         self._counter = FigureCounter()
         self._info: EngineInfo | None
         self._arrived: list[str] = []
@@ -199,29 +235,18 @@ class Workload:
             raise WorkloadError("the recording does not describe its engine")
         if not self.steps:
             raise WorkloadError("the recording has no step")
-        self.info = info
         if all(step.num_schedule_calls is not None for step in self.steps):
             _assign_by_call(self.steps, self.requests, self._first_step, self._aborted)
             self._aborted = []
         for step in self.steps:
             joined = (self.requests[request_id].joined_at for request_id in step.arrived)
             step.first_joined_at = min(joined, default=None)
-        self.figures = self._counter.figures()
         self.steps[-1].is_last = True
         if self._aborted:  # by the end of the recording no step had taken note of them
             last = self.steps[-1]
             end = last.end_time
             self.steps.append(TimedStep(self._arrived, self._aborted, end, end, 0, 0, is_last=True))
-
-    @property
-    def unfinished(self) -> list[str]:
-        """The requests that had not ended when the recording ends."""
-        return [name for name, request in self.requests.items() if request.status is None]
-
-    @property
-    def num_free_lengths(self) -> int:
-        """The number of requests that might sample another length."""
-        return sum(request.has_free_length for request in self.requests.values())
+        self.workload = Workload(info, self.requests, self.steps, self._counter.figures())
 
     def _read_all(self, timeline: Timeline) -> None:
         self._read_start(timeline)

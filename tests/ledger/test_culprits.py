@@ -18,7 +18,7 @@ from seqtop.state import RequestState
 from seqtop.state.fields import harm
 from seqtop.state.wait_causes import PACED
 from seqtop.whatif.replay import ReplayOptions
-from seqtop.whatif.workload import Workload
+from seqtop.whatif.workload import read_workload
 from seqtop.wire.messages import Event, RequestArrived
 from tests.support.culprits import CULPRIT, VICTIM, CulpritRun, Kind
 from tests.support.events import wait_reason
@@ -109,7 +109,7 @@ def test_a_prediction_without_the_culprit_confirms_sign_and_size(
         step_time = Run(recording).step_time
         charged = _by_culprit(recording)[CULPRIT]
         before = latency.e2e_latency(_of(recording, VICTIM).metrics)
-        names = [name for name in Workload(recording).requests if name.startswith(CULPRIT)]
+        names = [name for name in read_workload(recording).requests if name.startswith(CULPRIT)]
     replayed(path, without, ReplayOptions(step_time=step_time, without=names))
     with FileStore(without) as recording:
         after = latency.e2e_latency(_of(recording, VICTIM).metrics)

@@ -32,7 +32,7 @@ from seqtop.history.step_time import Size, StepTime, fit
 from seqtop.sequence import SamplingParams
 from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions
-from seqtop.whatif.workload import Answer, Workload
+from seqtop.whatif.workload import Answer, read_workload
 from tests.support.checkpoints import make_checkpoint
 from tests.support.random_runs import small_models
 from tests.support.replaying import compared, record_random, replayed
@@ -226,7 +226,7 @@ def measure_clock(
         requests = make_workload(seed, "greedy", 30)
         record(base, requests, by_time=True)
         with FileStore(base) as recording:
-            workload = Workload(recording)
+            workload = read_workload(recording)
         step_time = fit(workload.steps)
         for _ in range(num_repeated):
             record(real, requests, by_time=True)
@@ -243,7 +243,7 @@ def measure_clock(
 
 def _of(path: Path) -> RunFigures:
     with FileStore(path) as recording:
-        return Workload(recording).figures
+        return read_workload(recording).figures
 
 
 def _differences(one: RunFigures, other: RunFigures) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from seqtop.diff.comparison import Comparison, compare
 from seqtop.diff.run import Run
 from seqtop.history import FileStore, FileWriter
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
-from seqtop.whatif.workload import Workload
+from seqtop.whatif.workload import read_workload
 from tests.support.random_runs import RandomRun
 
 
@@ -25,7 +25,7 @@ def record_random(path: Path, seed: int, models: list[Path]) -> RandomRun:
 def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
     """Replays a recording into another one."""
     with FileStore(source) as recording:
-        workload = Workload(recording)
+        workload = read_workload(recording)
     clock = Clock()
     with FileWriter(target, overwrite=True) as writer:
         replay = Replay(workload, options, clock, RecordingSink(writer))

@@ -45,7 +45,7 @@ from seqtop.live.session import Session
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
-from seqtop.whatif.workload import Workload
+from seqtop.whatif.workload import read_workload
 from tests.support.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,7 +264,7 @@ def observe(path: Path, core: Any, drive: Callable[[Any], None], **clocks: Clock
 
 def predict(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
     with FileStore(source) as recording:
-        workload = Workload(recording)
+        workload = read_workload(recording)
     clock = Clock()
     with FileWriter(target, overwrite=True) as writer:
         replay = Replay(workload, options, clock, RecordingSink(writer))
@@ -296,7 +296,9 @@ def test_a_recorded_run_comes_out_again_and_predictions_are_what_runs_do(
     counts = Counter({"workloads": 1, "steps": comparison.num_equal_steps})
     wrong: list[str] = []
     with FileStore(base) as recording:  # an abort that came too late is in no recording
-        aborted = {name for name, request in Workload(recording).requests.items() if request.is_cut}
+        aborted = {
+            name for name, request in read_workload(recording).requests.items() if request.is_cut
+        }
     for change in changes_of(seed, settings):
         record(real, seed, settings | change, aborted)
         options = ReplayOptions(settings=change, step_time=STEP_TIME)

@@ -8,7 +8,7 @@ import pytest
 from seqtop.history import FileStore
 from seqtop.history.step_time import fit
 from seqtop.whatif.replay import ReplayOptions
-from seqtop.whatif.workload import Workload
+from seqtop.whatif.workload import read_workload
 from seqtop.wire.messages import Event, Step
 from tests.support.greedy_runs import record_run
 from tests.support.random_runs import small_models
@@ -92,7 +92,7 @@ def test_a_prediction_is_what_a_run_with_these_settings_does(
     record_run(real, **changes)
     assert compared(base, real).first is not None, "the settings make no difference"
     with FileStore(base) as recording:
-        step_time = fit(Workload(recording).steps)
+        step_time = fit(read_workload(recording).steps)
     result = replayed(base, predicted, ReplayOptions(settings=changes, step_time=step_time))
     comparison = compared(real, predicted)
     assert comparison.first is None

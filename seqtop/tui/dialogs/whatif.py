@@ -119,7 +119,7 @@ def _answer(
                 path = folder / "history.seqtop"
                 save(history, path)
             output = str(folder / "prediction.seqtop")
-            question = Question(recording=str(path), changes=changes, output=output)
+            question = Question(source=str(path), changes=changes, output=output)
             answer = predict(question, progress)
             lines = [report.as_text(answer)]
             if answer.predicted is not None:
