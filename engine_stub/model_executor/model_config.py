@@ -266,13 +266,24 @@ def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
 
 def _rope_parameters(raw: dict[str, Any]) -> dict[str, Any]:
     """Returns ``rope_parameters`` of transformers 5, or ``rope_scaling`` of transformers 4."""
-    parameters: dict[str, Any] = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    return parameters
+    for name in ("rope_scaling", "rope_parameters"):
+        parameters = raw.get(name)
+        if parameters is not None and not isinstance(parameters, dict):
+            raise UnsupportedModel(
+                f"{name} must be an object of parameters, got {parameters!r:.40}"
+            )
+        if parameters:
+            return parameters
+    return {}
 
 
 def _rope_theta(raw: dict[str, Any]) -> float:
     """Returns the rotary base, which transformers 4 stores beside the other parameters."""
-    return float(_rope_parameters(raw).get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    for theta in (_rope_parameters(raw).get("rope_theta"), raw.get("rope_theta")):
+        if theta is not None:
+            _check_number("rope_theta", theta, 1e12)
+            return float(theta)
+    return 10_000.0
 
 
 def _rope_scaling(raw: dict[str, Any], config_path: Path) -> RopeScaling:

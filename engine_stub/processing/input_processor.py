@@ -117,8 +117,7 @@ class InputProcessor:
 
     def _check_length(self, text: str) -> None:
         """Raises ValueError for a text that is too long in any case, before it takes time."""
-        longest = self._tokenizer.max_token_bytes
-        if longest is not None and len(text.encode()) > longest * self._max_model_len:
+        if self._tokenizer.least_tokens(text) > self._max_model_len:
             raise ValueError(
                 f"the prompt has {len(text):,} characters, and this engine takes at most"
                 f" {self._max_model_len:,} tokens"

@@ -24,6 +24,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from seqtop.text.format import shortened
+
 MAX_SECONDS = 2
 """The most CPU time of compiling a template, and of rendering a prompt, in seconds."""
 
@@ -32,6 +34,9 @@ MAX_MEMORY = 2**29
 
 MAX_PROMPT = 2**24
 """The longest prompt, in characters."""
+
+MAX_ERROR = 1_000
+"""The longest error, in characters. A template makes them as long as it likes."""
 
 
 class _GenerationBlock(Extension):
@@ -112,6 +117,8 @@ def _main() -> None:
             result["error"] = f"takes more than {MAX_MEMORY} bytes of memory"
         except Exception as error:  # noqa: BLE001 - a template can raise any exception of Python
             result["error"] = f"fails on this: {type(error).__name__}: {error}"
+        if (message := result.get("error")) is not None:
+            result["error"] = shortened(message, MAX_ERROR)
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
 

@@ -50,6 +50,14 @@ class Tokenizer:
             if token.special
         )
 
+    def least_tokens(self, text: str) -> int:
+        """Returns a number of tokens that `text` has at least, without tokenizing it.
+
+        It is 0 for a tokenizer whose tokens may stand for any number of bytes.
+        """
+        longest = self.max_token_bytes
+        return 0 if longest is None else -(-len(text.encode()) // longest)
+
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, with the special tokens that the tokenizer adds."""
         ids: list[int] = self._tokenizer.encode(text).ids

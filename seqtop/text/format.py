@@ -113,6 +113,13 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
+def shortened(text: str, max_length: int) -> str:
+    """Cuts a text off at a number of characters, and says how long it was."""
+    if len(text) <= max_length:
+        return text
+    return f"{text[:max_length]}… ({len(text):,} characters)"
+
+
 def _three_digits(number: float) -> str:
     size = abs(number)
     decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0

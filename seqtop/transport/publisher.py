@@ -18,6 +18,7 @@ from typing import Final
 import zmq
 
 from seqtop.state import EngineState
+from seqtop.text.format import shortened
 from seqtop.transport import sockets
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
@@ -74,6 +75,8 @@ _MAX_SUBSCRIPTION_BYTES: Final = 1024
 
 _SECONDS_BETWEEN_REPAIRS = 1.0
 
+_MAX_REFUSAL: Final = 1_000
+"""The longest reason for a refusal, in characters. It may quote what a viewer sent."""
 _BIND_ADVICE: Final = "stop what runs there or choose another --bind"
 
 
@@ -97,8 +100,8 @@ class PendingCommand:
         self._reply(Accepted(request_id=request_id))
 
     def refuse(self, error: str) -> None:
-        """Replies with the reason for a refusal, in one sentence."""
-        self._reply(Refused(error=error))
+        """Replies with the reason for a refusal, in one sentence; a very long one is cut off."""
+        self._reply(Refused(error=shortened(error, _MAX_REFUSAL)))
 
 
 class Publisher:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ import msgspec
 from seqtop.history.file_store import FileStore
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
+from seqtop.process.distribution import install_command
 from seqtop.whatif.replay import (
     Clock,
     MessageSink,
@@ -50,6 +52,7 @@ DRIVERS = {
 
 NUM_PROCESSES = 2
 """The replays that run at the same time."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PROGRESS_SECONDS = 0.1
 """The time between two lines of progress."""
 
@@ -281,6 +284,7 @@ class _Process:
     """A process of a driver."""
 
     def __init__(self, python: str, module: str) -> None:
+        self._python = python
         self._module = module
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         try:
@@ -313,12 +317,20 @@ class _Process:
             self._process.kill()
 
     def _failure(self) -> DriverError:
-        """Returns an error with the last line that the process wrote to its standard error."""
+        """Returns an error with the last line that the process wrote to its standard error.
+
+        Of a package that is missing, it says what installs it.
+        """
         self._process.kill()
         self._process.wait()
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").strip()
-        return DriverError(f"{self._module} has failed: {(text.splitlines() or ['no reason'])[-1]}")
+        reason = (text.splitlines() or ["no reason"])[-1]
+        if missing := _MISSING.fullmatch(reason):
+            is_bundled = self._module.startswith("engine_stub.")
+            advice = f": {install_command('engine')}" if is_bundled else f" for {self._python}"
+            return DriverError(f"what if needs {missing[1]}, which is not installed{advice}")
+        return DriverError(f"{self._module} has failed: {reason}")
 
 
 _REPLY: msgspec.json.Decoder[float | ReplayResult] = msgspec.json.Decoder(float | ReplayResult)

@@ -339,3 +339,19 @@ def test_a_recording_that_starts_in_the_middle(
     options = ["--calibrate", str(path), "--set", "max_num_seqs=9"]
     assert main(["whatif", recording, *options]) == 0
     assert "late.seqtop" in capsys.readouterr().out
+
+
+def test_a_package_of_the_extra_that_is_missing_is_named(
+    recording: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    missing = "raise ModuleNotFoundError(\"No module named 'tokenizers'\", name='tokenizers')"
+    (tmp_path / "tokenizers.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main(["whatif", recording]) == 2
+    assert capsys.readouterr().err == (
+        "seqtop: what if needs tokenizers, which is not installed:"
+        " pip install 'seqtop-llm[engine]'\n"
+    )

@@ -146,8 +146,7 @@ class _Endpoints:
         request_id = self._request_id(request, "embd")
         try:
             params = body.pooling_params()
-            prompts = await asyncio.to_thread(self._encode, body.prompts)
-            self._check_lengths(prompts, "input", room=0)
+            prompts = await asyncio.to_thread(self._encode, body.prompts, "input", room=0)
             completion = await self._bridge.submit(request_id, prompts, params)
         except ValueError as error:
             raise ApiError(str(error)) from error
@@ -165,18 +164,33 @@ class _Endpoints:
         """Returns the prompt of a conversation."""
         variables = body.chat_template_kwargs or {}
         text = template.render(for_template(body.messages), **variables)
+        self._check_length(self._tokenizer.least_tokens(text), "messages", is_least=True)
         return [token_inputs(self._tokenizer.encode_with_special_tokens(text), text)]
 
-    def _encode(self, make_prompts: Callable[[], list[Prompt]]) -> list[TokenInputs]:
-        """Makes prompts and tokenizes them, to save time on the engine's thread."""
-        return [
-            token_inputs(self._tokenizer.encode(prompt), prompt)
-            if isinstance(prompt, str)
-            else token_inputs(prompt)
-            if isinstance(prompt, list)
-            else prompt
-            for prompt in make_prompts()
-        ]
+    def _encode(
+        self, make_prompts: Callable[[], list[Prompt]], field: str, *, room: int = 1
+    ) -> list[TokenInputs]:
+        """Makes prompts and tokenizes them, to save time on the engine's thread.
+
+        Args:
+            make_prompts: Makes them.
+            field: The field of the request that they are given in.
+            room: Tokens of output that must fit in addition.
+
+        Raises:
+            ApiError: One of them is too long. A text that is too long in any case takes no time.
+        """
+        inputs = []
+        for prompt in make_prompts():
+            if isinstance(prompt, str):
+                least = self._tokenizer.least_tokens(prompt)
+                self._check_length(least, field, room=room, is_least=True)
+                tokens = token_inputs(self._tokenizer.encode(prompt), prompt)
+            else:
+                tokens = token_inputs(prompt) if isinstance(prompt, list) else prompt
+            self._check_length(len(tokens["prompt_token_ids"]), field, room=room)
+            inputs.append(tokens)
+        return inputs
 
     async def _complete(
         self,
@@ -191,8 +205,8 @@ class _Endpoints:
         request_id = self._request_id(request, id_prefix)
         try:
             params = body.params(stops)
-            prompts = await asyncio.to_thread(self._encode, make_prompts)
-            self._check_lengths(prompts, "messages" if is_chat else "prompt")
+            field = "messages" if is_chat else "prompt"
+            prompts = await asyncio.to_thread(self._encode, make_prompts, field)
             self._check_output_limit(prompts, *body.output_limit)
             completion = await self._bridge.submit(request_id, prompts, params)
         except ValueError as error:
@@ -254,23 +268,17 @@ class _Endpoints:
                 code="model_not_found",
             )
 
-    def _check_lengths(self, prompts: list[TokenInputs], field: str, *, room: int = 1) -> None:
-        """Refuses prompts that are too long.
-
-        Args:
-            prompts: The prompts.
-            field: The field that they were given in.
-            room: Tokens of output that must fit in addition.
-        """
-        for prompt in prompts:
-            num_tokens = len(prompt["prompt_token_ids"])
-            if num_tokens + room > self._model.max_model_len:
-                raise ApiError(
-                    f"the prompt has {num_tokens} tokens, and this engine takes at most"
-                    f" {self._model.max_model_len}, prompt and output together",
-                    param=field,
-                    code="context_length_exceeded",
-                )
+    def _check_length(
+        self, num_tokens: int, field: str, *, room: int = 1, is_least: bool = False
+    ) -> None:
+        """Refuses a prompt that is too long, whose tokens may be `num_tokens` at least."""
+        if num_tokens + room > self._model.max_model_len:
+            raise ApiError(
+                f"the prompt has{' at least' * is_least} {num_tokens} tokens, and this engine takes"
+                f" at most {self._model.max_model_len}, prompt and output together",
+                param=field,
+                code="context_length_exceeded",
+            )
 
     def _check_output_limit(
         self, prompts: list[TokenInputs], field: str, limit: int | None

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from seqtop.text.format import shortened
+
+MAX_LENGTH = 1_000
+"""The longest message in characters. It may quote what a client or a model's template gave."""
+
 
 class ErrorBody(msgspec.Struct):
     """The description of an error."""
@@ -31,7 +36,10 @@ class ApiError(Exception):
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
     ) -> None:
+        message = shortened(message, MAX_LENGTH)
         super().__init__(message)
         self.status = status
         kind = "invalid_request_error" if status < 500 else "server_error"
-        self.response = ErrorResponse(ErrorBody(message, kind, param, code))
+        self.response = ErrorResponse(
+            ErrorBody(message, kind, param and shortened(param, MAX_LENGTH), code)
+        )

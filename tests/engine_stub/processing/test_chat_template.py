@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from transformers import AutoTokenizer
 
@@ -99,6 +100,24 @@ def test_no_template(directory: Path) -> None:
 def test_templates_that_refuse_or_fail(source: str, words: str) -> None:
     with pytest.raises(ChatTemplateError, match=words):
         ChatTemplate(source, {}).render([*MESSAGES])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('a' * 10 ** 8) }}",
+        "{{ messages['a' * 10 ** 7].b }}",
+        "{{ undefined[('a' * 10 ** 7)] + 1 }}",
+        "{% include 'a' * 10 ** 7 %}",
+        "{% " + "a" * 10**6 + " %}",
+    ],
+    ids=range(5),
+)
+def test_error_of_a_template_is_bounded(source: str) -> None:
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ChatTemplateError, match=r"(?s)^.{20,1100}$"):
+        ChatTemplate(source, {}).render([*MESSAGES])
+    assert psutil.Process().memory_info().rss - before < 20 * 2**20
 
 
 def test_a_template_that_cannot_be_read(directory: Path) -> None:

@@ -4,6 +4,8 @@ import contextlib
 import re
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import psutil
@@ -120,6 +122,30 @@ def test_a_body_of_a_gigabyte_is_not_read(served: Served, chunked: bool) -> None
     assert sent < 2**26  # what fits into the buffers of both ends, and not more
     assert process.memory_info().rss - before < 2**25
     assert httpx.get(f"{served.url}/health").status_code == 200
+
+
+def test_a_storm_of_refused_requests_leaves_no_memory_behind(served: Served) -> None:
+    process = psutil.Process(served.process.pid)
+    text, conversation = "never " * 150_000, [{"role": "user", "content": "never " * 150_000}]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("completions", {"prompt": text}),
+        ("completions", {"prompt": [5] * 300_000}),
+        ("completions", {"prompt": ["x"] * 200_000}),
+        ("completions", {"prompt": "x", "model": text}),
+        ("chat/completions", {"messages": conversation}),
+        ("embeddings", {"input": text}),
+    ]
+
+    def post(number: int) -> int:
+        path, body = kinds[number % len(kinds)]
+        url = f"{served.url}/v1/{path}"
+        return httpx.post(url, json=body, timeout=SECONDS).status_code
+
+    with ThreadPoolExecutor(max_workers=16) as clients:
+        assert {*clients.map(post, range(24))} == {400, 404}
+        before = process.memory_info().rss
+        assert {*clients.map(post, range(120))} == {400, 404}
+    assert process.memory_info().rss - before < 2**26
 
 
 def test_connections_that_say_little_hinder_nobody(served: Served) -> None:

@@ -54,6 +54,10 @@ from tests.support.http_engine import CHAT, GREEDY, Served
         ('{"prompt": "x", "min_p": 1.5}', 400, "$.min_p"),
         ('{"prompt": "x", "model": "gpt-9"}', 404, "'bundled-stories'"),
         (json.dumps({"prompt": "never " * 1100}), 400, "at most 1024"),
+        (json.dumps({"prompt": "never " * 150_000}), 400, "has at least "),
+        (json.dumps({"prompt": "x", "model": "x" * 900_000}), 404, "… (900,"),
+        (json.dumps({"prompt": "x", "stop": "x" * 900_000}), 400, "stop"),
+        (json.dumps({"prompt": "x", "use_beam_search": "x" * 900_000}), 400, "use_beam_search"),
         (json.dumps({"prompt": "x" * 2**20}), 413, "longer than 1048576 bytes"),
     ],
 )
@@ -67,6 +71,7 @@ def test_mistakes_are_answered_in_one_sentence(
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert words in error["message"]
+    assert len(answer.content) < 1_300
     assert {"message", "type", "param", "code"} == error.keys()
 
 
