@@ -282,7 +282,7 @@ class StepBuilder:
                 self.metrics[request.name] = metrics
             if num_drafted := observation.num_draft_tokens.get(request_id):
                 update.num_draft_tokens = num_drafted
-                update.num_accepted_tokens = len(token_ids) - 1
+                update.num_accepted_tokens = max(len(token_ids) - 1, 0)
 
     def _apply_computed_tokens(self) -> None:
         """Takes over computed tokens, which rejected drafts reduce."""

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 
 from seqtop.checks.block_rules import BlockRules
 from seqtop.checks.block_tables import BlockTables
+from seqtop.checks.figure_rules import FigureRules
 from seqtop.checks.finding import Finding
 from seqtop.checks.lifecycle_rules import LifecycleRules
+from seqtop.checks.limit_rules import LimitRules
 from seqtop.checks.liveness_rules import LivenessRules
 from seqtop.checks.message_rules import MessageRules
+from seqtop.checks.outside_waits import OutsideWaits
 from seqtop.checks.pool_rules import PoolRules
 from seqtop.checks.prefix_cache_rules import PrefixCacheRules
 from seqtop.checks.rules import RuleGroup
@@ -16,6 +19,7 @@ from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.checks.time_rules import TimeRules
 from seqtop.checks.wait_graph_rules import WaitGraphRules
 from seqtop.checks.wait_rules import WaitRules
+from seqtop.checks.waste_rules import WasteRules
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 from seqtop.wire.batch import scheduled_requests
@@ -37,16 +41,20 @@ class Checker:
     ) -> None:
         self.state = state or EngineState()
         self._tables = BlockTables(self.state)
+        self._outside = OutsideWaits(self.state, thresholds)
         self._groups: tuple[RuleGroup, ...] = (
             MessageRules(self.state),
+            FigureRules(self.state),
             PoolRules(self.state, self._tables),  # first: it is about the step before
             BlockRules(self.state, self._tables),
             PrefixCacheRules(self.state, self._tables),
             LifecycleRules(self.state),
             SchedulingRules(self.state),
-            LivenessRules(self.state, thresholds),
+            LivenessRules(self.state, thresholds, self._outside),
             WaitRules(self.state, thresholds),
-            WaitGraphRules(self.state),
+            WaitGraphRules(self.state, self._outside),
+            LimitRules(self.state, thresholds, self._outside),
+            WasteRules(self.state, thresholds, self._outside),
             TimeRules(self.state),
         )
         # The hook that runs for every sequence of a step.
@@ -63,6 +71,7 @@ class Checker:
         before = [finding for group in self._groups for finding in group.before(event)]
         touched = list(self.state.apply(event))
         self._tables.update(touched)
+        self._outside.update(event)
         yield from before
         for group in self._groups:
             yield from group.after(event, touched)

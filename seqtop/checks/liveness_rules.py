@@ -9,14 +9,17 @@ from itertools import islice
 import msgspec
 
 from seqtop.checks.finding import Finding
+from seqtop.checks.outside_waits import OutsideWaits, is_unfinished
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import has_positions
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.resources import full_resources
 from seqtop.state.sort_key import has_priorities
-from seqtop.state.wait_causes import CAUSES, OWN_TURN
+from seqtop.state.wait_causes import CAUSES, OWN_TURN, describe_reason
+from seqtop.state.wait_graph import num_available_blocks
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import (
@@ -75,11 +78,13 @@ class LivenessRules(RuleGroup):
     Args:
         state: The state of the engine.
         thresholds: The amounts from which on there is a finding.
+        outside: The waits for something other than a turn, which are progress until their limits.
     """
 
-    def __init__(self, state: EngineState, thresholds: Thresholds) -> None:
+    def __init__(self, state: EngineState, thresholds: Thresholds, outside: OutsideWaits) -> None:
         super().__init__(state)
         self._thresholds = thresholds
+        self._outside = outside
         self._num_empty_steps = 0
         """Steps in a row that computed nothing while requests were unfinished."""
         self._progress_time = state.time
@@ -150,7 +155,8 @@ class LivenessRules(RuleGroup):
             self._num_batches += has_batch or has_tokens
         else:
             self._num_empty_steps += 1
-            if self._num_empty_steps >= self._thresholds.no_progress_steps:
+            is_long = step.time - self._progress_time >= self._thresholds.empty_seconds
+            if is_long and self._num_empty_steps >= self._thresholds.no_progress_steps:
                 yield from self._no_progress()
         for preemption in step.preemptions:
             if request := self.state.requests.get(preemption.request_id):
@@ -188,12 +194,12 @@ class LivenessRules(RuleGroup):
     @rule("no-progress", "requests are unfinished, and the engine computes nothing", "warning")
     def _no_progress(self) -> Iterator[Finding]:
         seconds = self.state.time - self._progress_time
-        if self._is_stuck or not self._num_unfinished:
+        if self._is_stuck or not self._num_unfinished or self._outside.lasts():
             return
         stuck = [
             request
             for request in self.state.requests.values()
-            if request.finish_reason is None and self._waits_for_its_turn(request)
+            if is_unfinished(self.state, request) and self._waits_for_its_turn(request)
         ]
         reasons = (self.state.requests.get(request_id) for request_id in self.state.wait_reason_ids)
         is_paused = any(
@@ -217,16 +223,31 @@ class LivenessRules(RuleGroup):
         yield self.of_engine(message, request_id=head.request_id)
 
     def _figures(self, head: RequestState) -> str:
-        """Describes the pool, and the blocks that the first request needs."""
+        """Describes who runs, what is used up, and what the first request holds and misses."""
         stats, info = self.state.stats, self.state.info
-        if stats is None or info is None or info.block_size < 1:
+        if stats is None or info is None:
             return ""
-        available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
+        text = f", {stats.num_running} run{' and get no token' if stats.num_running else ''}"
+        if full := full_resources(self.state):
+            text += f"; {', '.join(full)}"
+        reason = head.wait_reason
+        if reason is not None and reason.cause not in ("no_blocks", "reserved_blocks"):
+            return f"{text}; the first request waits: {describe_reason(reason, info)}"
+        if info.block_size < 1 or (reason is None and full):
+            return text
+        available = num_available_blocks(self.state) or 0
         sequences = [self.state.sequences[seq_id] for seq_id in head.seq_ids]
-        need = sum(-(-sequence.num_tokens // info.block_size) for sequence in sequences)
+        held = sum(len(sequence.block_table) for sequence in sequences)
+        missing = 0 if reason is None else reason.num_missing
+        if missing <= 0:
+            need = sum(-(-sequence.num_tokens // info.block_size) for sequence in sequences)
+            missing = max(need - held, 0)
+        holds = f"holds {held} and " if held else ""
+        needs = "misses" if reason is not None and reason.num_missing > 0 else "needs"
+        more = " more" if held and needs == "needs" else ""
         return (
-            f", {stats.num_running} run; {plural(available, 'block')} available, the first request"
-            f" needs {need}"
+            f"{text}; {plural(available, 'block')} available, the first request"
+            f" {holds}{needs} {missing}{more}"
         )
 
     def _waits_for_its_turn(self, request: RequestState) -> bool:

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from seqtop.checks.block_tables import BlockTables, cache_changes
+from seqtop.checks.figure_rules import has_impossible_pool
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
+from seqtop.checks.stale_tables import StaleTable, stale_tables
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.text.format import plural
 from seqtop.wire.messages import Event, RequestFinished, Step
 
 _MAX_NAMED = 8
@@ -57,6 +60,12 @@ class PoolRules(RuleGroup):
         """The changes of the numbers since the last step, by requests that ended after it."""
         self._cached_unused: set[int] = set()
         """Blocks in the prefix cache that no block table names."""
+        self._num_excess = 0
+        """The blocks that tables named in the last step, less those in use."""
+        self._has_stale = False
+        """True if some of these tables are stale, which explains the difference."""
+        self._stale: set[tuple[int, int]] = set()
+        """The sequences and groups whose tables have been reported as stale."""
         self._released: dict[str, list[int]] = {}
         """The blocks that were released in the last step, and between those beside it."""
         self._released_late: dict[str, list[int]] = {}
@@ -92,14 +101,14 @@ class PoolRules(RuleGroup):
         """Checks the pools' figures as of the last step."""
         yield from self._pool_sum()
         if self._has_step:
-            yield from self._leak()
+            yield from self._blocks_of_tables()
             yield from self._host_leak()
             yield from self._cache_sum()
 
     @rule("pool-sum", "free, used and cached blocks do not add up to the pool")
     def _pool_sum(self) -> Iterator[Finding]:
         stats, info = self.state.stats, self.state.info
-        if stats is None or info is None:
+        if stats is None or info is None or has_impossible_pool(stats, info):
             return
         num_cached = stats.num_cached_blocks or 0  # the free blocks include what is not counted
         total = stats.num_free_blocks + stats.num_used_blocks + num_cached
@@ -111,10 +120,54 @@ class PoolRules(RuleGroup):
                 f" the pool has {num_blocks}"
             )
 
+    def _blocks_of_tables(self) -> Iterator[Finding]:
+        """Compares the blocks in use with those in tables, of which some may be stale."""
+        stats, info = self.state.stats, self.state.info
+        num_tables = len(info.kv_cache_groups) if info is not None else 0
+        if stats is not None and info is not None and num_tables > 1:
+            num_held = self._tables.index.num_held(first=info.num_reserved_blocks)
+            before, self._num_excess = self._num_excess, num_held - stats.num_used_blocks
+            if self._num_excess != before:
+                stale = stale_tables(self.state) if self._num_excess else []
+                self._has_stale = bool(stale)
+                yield from self._stale_tables(stale)
+            if self._has_stale:
+                return
+        yield from self._leak()
+
+    @rule(
+        "stale-table",
+        "a block table of a second KV-cache group names blocks that have been freed or given away",
+    )
+    def _stale_tables(self, stale: list[StaleTable]) -> Iterator[Finding]:
+        info = self.state.info
+        assert info is not None, "it has KV-cache groups"
+        for table in stale:
+            key = table.sequence.seq_id, table.group
+            if key in self._stale:
+                continue
+            self._stale.add(key)
+            named = ", ".join(map(str, table.blocks[:_MAX_NAMED]))
+            more = f" and {more:,} more" if (more := len(table.blocks) - _MAX_NAMED) > 0 else ""
+            kind = info.kv_cache_groups[table.group : table.group + 1]
+            others = ""
+            if table.holder is not None:
+                block, holder = table.holder
+                others = f"; block {block} is also in a table of {holder.request_id}"
+            yield self.of_sequence(
+                table.sequence,
+                f"its table of KV-cache group {table.group}{f' ({kind[0]})' if kind else ''} still"
+                f" names {plural(len(table.blocks), 'block')} that are not its own any more:"
+                f" {named}{more}{others}",
+                block=table.blocks[0],
+            )
+
     @rule("block-leak", "blocks are in use that no block table names, or the reverse")
     def _leak(self) -> Iterator[Finding]:
         stats, info = self.state.stats, self.state.info
         if stats is None or info is None or "blocks_of_requests" in info.not_available:
+            return
+        if has_impossible_pool(stats, info):
             return
         num_held = self._tables.index.num_held(first=info.num_reserved_blocks)
         if self._used.changes(stats.num_used_blocks, num_held, late=self._num_held_late):

@@ -18,8 +18,10 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
     no_progress_steps: float = 100
     """Steps in a row that compute nothing while requests are unfinished."""
+    empty_seconds: float = 5.0
+    """Seconds of these steps, at least: an engine that polls makes thousands a second."""
     no_progress_seconds: float = 60.0
-    """Seconds without a computed token while requests are unfinished."""
+    """Seconds without a computed token while requests are unfinished, if no step ends."""
     stalled_steps: float = 100
     """Steps that compute something while a running sequence does not advance."""
     stalled_seconds: float = 60.0
@@ -34,6 +36,30 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that it computes again for each token that it gains between them."""
     contradicted_steps: float = 10
     """Steps in which the engine's figures contradict the reason for which a request waits."""
+    load_seconds: float = 30.0
+    """Seconds in which a KV connector loads a request's KV cache."""
+    grammar_seconds: float = 10.0
+    """Seconds in which the grammar of a request is compiled."""
+    adapter_seconds: float = 30.0
+    """Seconds in which a request waits for a slot of its LoRA adapter."""
+    encoder_seconds: float = 30.0
+    """Seconds in which a request waits for the output of an encoder."""
+    input_seconds: float = 300.0
+    """Seconds in which a streaming session waits for more input."""
+    transfer_seconds: float = 20.0
+    """Seconds in which a request that has ended keeps its blocks."""
+    other_seconds: float = 60.0
+    """Seconds in which a request waits for anything else that an engine names itself."""
+    priority_seconds: float = 10.0
+    """Seconds in which a request waits for what requests of lower priority hold."""
+    repeated_tokens: float = 1000
+    """Tokens of an output in a row that are the same."""
+    recomputed_share: float = 0.25
+    """The part of all computed tokens that are computed again after preemptions."""
+    empty_share: float = 0.3
+    """The part of the time that steps without a token take while requests wait."""
+    window_seconds: float = 10.0
+    """Seconds over which these two parts are measured."""
 
 
 DEFAULT_THRESHOLDS = Thresholds()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from seqtop.checks.finding import Finding
+from seqtop.checks.outside_waits import OutsideWaits, is_unfinished, sequences_of
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
@@ -33,6 +35,8 @@ _PROVEN_STEPS = 8
 """Steps in which a waiting request has no source of progress before it is reported: an engine that
 schedules ahead reports arrivals and ends at other times than reasons."""
 _PROVEN_SECONDS = 0.25
+_MOVING = ("step", "outside", "paused", "budget")
+"""Sources of progress of a request that holds something."""
 _MAX_EXAMINED = 512
 """The unfinished requests that one look examines: the oldest."""
 
@@ -49,12 +53,16 @@ class WaitGraphRules(RuleGroup):
 
     Args:
         state: The state of the engine.
+        outside: The waits for something other than a turn, which are progress until their limits.
     """
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, outside: OutsideWaits) -> None:
         super().__init__(state)
+        self._outside = outside
         self._num_empty_steps = 0
         """Steps in a row that computed nothing while requests were unfinished."""
+        self._empty_since = 0.0
+        """The start of the first of them, epoch seconds."""
         self._is_deadlocked = False
         """True if the present deadlock has been reported."""
         self._gives_reasons = False
@@ -79,8 +87,12 @@ class WaitGraphRules(RuleGroup):
         if has_tokens or any(True for _ in scheduled_requests(event)):
             self._num_empty_steps, self._is_deadlocked = 0, False
         elif len(self.state.requests) > len(self.state.finished):
+            if not self._num_empty_steps:
+                self._empty_since = event.start_time
             self._num_empty_steps += 1
-            if self._num_empty_steps >= DEADLOCKED_STEPS and not self._is_deadlocked:
+            is_long = event.time - self._empty_since >= _PROVEN_SECONDS
+            is_proven = is_long and self._num_empty_steps >= DEADLOCKED_STEPS
+            if is_proven and not self._is_deadlocked and not self._outside.lasts():
                 yield from self._deadlock()
         is_due = event.step - self._swept_step >= _SWEEP_STEPS or event.step < self._swept_step
         if is_due and event.time - self._swept_time >= _SWEEP_SECONDS:
@@ -99,11 +111,23 @@ class WaitGraphRules(RuleGroup):
             return
         graph = wait_graph(self.state, request)
         missing = graph.reason.num_missing if graph.reason is not None else 0
-        if graph.source != "cycle" or graph.unit != "block" or (graph.reason and missing <= 0):
+        if graph.unit != "block" or (graph.reason and missing <= 0):
+            return
+        overdue = [own for own in graph.holders if self._outside.is_overdue(own.request_id)]
+        if graph.source != "cycle" and not (
+            graph.source == "holders"
+            and len(overdue) == sum(own.source in _MOVING for own in graph.holders)
+        ):
             return
         self._is_deadlocked = True
+        held = len(
+            {block for own in sequences_of(self.state, request) for block in own.block_table}
+        )
+        own = f" It holds {fmt.plural(held, 'block')} itself." if held else ""
+        late = "".join(f" {own.request_id} {own.detail} beyond its limit." for own in overdue[:4])
         yield self.of_engine(
-            f"{proof(graph)}. {unblocking(graph)}".rstrip(". "), request_id=request.request_id
+            f"{proof(graph)}.{own}{late} {unblocking(graph)}".rstrip(". "),
+            request_id=request.request_id,
         )
 
     @rule("orphan", "nothing lets an unfinished request advance", "warning")
@@ -144,9 +168,11 @@ class WaitGraphRules(RuleGroup):
             return "none"
         stats = self.state.stats
         is_head = head is not None and head.request is request
+        if source == "holders" and self._outside.ended():
+            return source  # those that have ended hold some
         if source == "holders" and is_head and stats is not None and not stats.num_running:
             return wait_graph(self.state, request).source
         return source
 
     def _unfinished(self) -> Iterator[RequestState]:
-        return (own for own in self.state.requests.values() if own.finish_reason is None)
+        return filter(partial(is_unfinished, self.state), self.state.requests.values())

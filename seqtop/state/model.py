@@ -159,6 +159,8 @@ class RequestState(msgspec.Struct, omit_defaults=True, gc=False):
     transfer_id: Public[Name] = ""
     """The id of the transfer of its KV cache to or from another engine, which has a request with
     the same id; empty without one."""
+    num_encoder_inputs: Public[int] = 0
+    """Inputs of an encoder, such as images."""
 
     def ended_after(self, time: float) -> bool:
         """Returns whether the request ended after `time`, in epoch seconds.

@@ -66,6 +66,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request.cache_salt = event.cache_salt
     request.traceparent = event.traceparent
     request.transfer_id = event.transfer_id
+    request.num_encoder_inputs = event.num_encoder_inputs
     request.parent_request_id = event.parent_request_id
     state.num_queued += 1
     request.queue_turn = state.num_queued
@@ -474,8 +475,9 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
         sequence = state.sequences[seq_id]
         if not SequenceStatus.is_finished(sequence.status):
             set_status(state, sequence, event.status)
-            sequence.block_table, sequence.group_block_tables = [], []
-            sequence.host_table = []
+        # A connector may have kept the blocks of a sequence that had ended before.
+        sequence.block_table, sequence.group_block_tables = [], []
+        sequence.host_table = []
     request.metrics = event.metrics
     if event.metrics.finished_time is None:  # not every engine reports it
         event.metrics.finished_time = event.time

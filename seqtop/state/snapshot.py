@@ -74,6 +74,7 @@ def request_snapshots(state: EngineData) -> Iterator[RequestSnapshot]:
             cache_salt=request.cache_salt,
             traceparent=request.traceparent,
             transfer_id=request.transfer_id,
+            num_encoder_inputs=request.num_encoder_inputs,
             parent_request_id=request.parent_request_id,
         )
         yield RequestSnapshot(

@@ -29,7 +29,9 @@ from seqtop.wire.messages import (
 )
 from seqtop.wire.redaction import redact
 from tests.support import events as builders
+from tests.support import field_cases
 from tests.support.events import engine_info, stats
+from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
 PREAMBLE = "You are a storyteller who likes rivers, lanterns, bread and old clocks. " * 2
 PROMPTS = (PREAMBLE + "Tell me more.", PREAMBLE + "Begin!", "Why? " * 40, "Hello", "One day", "Ah")
@@ -465,6 +467,86 @@ def ask_too_much(run: Run) -> None:
     ]
 
 
+def count_hits_twice(run: Run) -> None:
+    """The prefix cache has more hits than were looked up, from a step on."""
+    step = decoding(run)[0]
+    for later in steps_of(run):
+        if later.step >= step.step:
+            later.stats.prefix_cache_hits = later.stats.prefix_cache_queries + 1
+
+
+def free_too_often(run: Run) -> None:
+    """The number of used blocks is negative."""
+    figures = decoding(run)[0].stats
+    figures.num_free_blocks += figures.num_used_blocks + 5
+    figures.num_used_blocks = -5
+
+
+def forget_preemptions(run: Run) -> None:
+    """The engine counts its preemptions from 0 again."""
+    last = max(step.stats.num_preemptions for step in steps_of(run))
+    first = next(step for step in steps_of(run) if step.stats.num_preemptions == last)
+    for step in steps_of(run):
+        if step.step > first.step:
+            step.stats.num_preemptions -= last
+
+
+def replace_by(make: Callable[[], list[Event]]) -> Callable[[Run], None]:
+    def mutate(run: Run) -> None:
+        run[:] = make()
+
+    return mutate
+
+
+def load_for_ever(run: Run) -> None:
+    """A load has no end, while others are served."""
+    simulated = SimulatedScheduler()
+    simulated.add("lost", 100, 10, status=REMOTE)
+    while simulated.now < 1_032.0:
+        simulated.add(f"r{simulated.num_ids}", 30, 10)
+        simulated.steps(20)
+    run[:] = simulated.events
+
+
+def never_send(run: Run) -> None:
+    """A request has ended, and keeps its blocks while others are served."""
+    simulated = SimulatedScheduler()
+    simulated.add("sent", 100, 2, keeps_blocks=True)
+    while simulated.now < 1_022.0:
+        simulated.add(f"r{simulated.num_ids}", 30, 10)
+        simulated.steps(20)
+    run[:] = simulated.events
+
+
+def repeat_a_token(run: Run) -> None:
+    simulated = SimulatedScheduler(max_num_seqs=2)
+    vars(simulated)["sample"] = lambda request: 7
+    simulated.add("loop", 20, 1_100)
+    simulated.run_out()
+    run[:] = simulated.events
+
+
+def skip_every_second_batch(run: Run) -> None:
+    """Requests wait, and every second step has no batch."""
+    simulated = SimulatedScheduler(max_num_seqs=4)
+    vars(simulated)["may_run"] = lambda request: simulated.number % 2 == 0
+    for number in range(20):
+        simulated.add(f"r{number}", 30, 300)
+    while simulated.now < 1_011.0:
+        simulated.step()
+    run[:] = simulated.events
+
+
+def ask_too_little(run: Run) -> None:
+    """Prompts are shorter than a block of the prefix cache."""
+    simulated = SimulatedScheduler(block_size=256, enable_prefix_caching=True)
+    for number in range(25):
+        simulated.add(f"r{number}", 100 + number, 4)
+        simulated.steps(3)
+    simulated.run_out()
+    run[:] = simulated.events
+
+
 Mutant: TypeAlias = tuple[str, Callable[[list[Event]], None]]
 """The name of a rule, and a function that breaks a run so that this rule alone finds it."""
 
@@ -482,6 +564,21 @@ BLOCK_MUTANTS: list[Mutant] = [
     ("host-leak", forget_a_host_block),
     ("hit-not-cached", hit_what_is_not_cached),
     ("cached-before-computed", cache_a_part_of_a_block),
+]
+FIGURE_MUTANTS: list[Mutant] = [
+    ("impossible-figure", count_hits_twice),
+    ("impossible-figure", free_too_often),
+    ("impossible-figure", forget_preemptions),
+    ("stale-table", replace_by(field_cases.window_table)),
+]
+LIMIT_MUTANTS: list[Mutant] = [
+    ("wait-limit", load_for_ever),
+    ("blocks-after-end", never_send),
+    ("priority-wait", replace_by(field_cases.priority_waits)),
+    ("repetition", repeat_a_token),
+    ("recomputes", replace_by(field_cases.pool_is_oversubscribed)),
+    ("empty-steps", skip_every_second_batch),
+    ("cache-in-vain", ask_too_little),
 ]
 LIFECYCLE_MUTANTS: list[Mutant] = [
     ("table-short", shrink_blocks),
@@ -526,6 +623,8 @@ TIME_MUTANTS: list[Mutant] = [
 ]
 MUTANTS = (
     BLOCK_MUTANTS
+    + FIGURE_MUTANTS
+    + LIMIT_MUTANTS
     + LIFECYCLE_MUTANTS
     + LIVENESS_MUTANTS
     + MESSAGE_MUTANTS
@@ -539,6 +638,7 @@ NEED_TEXT = (
     append_to_the_metadata_twice,
     sample_beyond_any_vocabulary,
     swallow_a_character,
+    repeat_a_token,
 )
 """The mutants that differ from a correct run in tokens or text alone, which redaction removes."""
 
@@ -555,7 +655,7 @@ def assert_found(payloads: list[bytes], rule: str, mutate: Callable[[list[Event]
     run, again = events(payloads), events(payloads)
     mutate(run)
     mutate(again)
-    thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05)
+    thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05, empty_seconds=1e-9)
     findings = check(run, thresholds=thresholds)
     redacted = check([redact(event) for event in again], thresholds=thresholds)
     assert redacted == ([] if mutate in NEED_TEXT else findings)
