@@ -16,7 +16,7 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 WORKERS ?= 3
 PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
-	tests/state tests/test_documents.py tests/wire
+	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man protocol bench test-lowest test-python \
 	test-triton test-vllm test-sglang test-transformers clean

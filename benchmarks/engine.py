@@ -60,7 +60,7 @@ from engine_stub.config import DEFAULT_MODEL
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
 from seqtop.sequence import SamplingParams
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 _SIZES = (1, 8, 32)
 # Steps in a block with or without publishing. A block is many times as long as messages wait at
@@ -301,7 +301,7 @@ def cost_of_publishing(
 @contextmanager
 def decoding_engine(
     path: Path, requests: list[Request]
-) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
+) -> Iterator[tuple[LLMEngine, MessagePublisher, StepPublisher]]:
     """Yields an engine in which all of `requests` decode."""
     with published_engine(path) as (engine, publisher, steps):
         for index, request in enumerate(requests):

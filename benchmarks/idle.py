@@ -16,7 +16,7 @@ from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, OnTerminal, on_terminal
 from benchmarks.scenes import Crowd
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 TITLE = "An idle viewer"
 MAX_SHARE = 0.01
@@ -72,7 +72,7 @@ def _engine(stack: ExitStack, size: int) -> str:
     for event in (*crowd.arrivals(), *crowd.ends()):  # before a viewer connects
         state.apply(event)
     stack.enter_context(
-        Publisher(
+        MessagePublisher(
             endpoint, crowd.info, state, clock=lambda: crowd.time + time.monotonic() - started
         )
     )

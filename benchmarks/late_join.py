@@ -25,7 +25,7 @@ from benchmarks.scenes import Crowd
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 
@@ -132,7 +132,7 @@ def engine(size: int) -> Iterator[tuple[str, Connection]]:
 def _run_engine(endpoint: str, size: int, pipe: Connection) -> None:
     """Publishes after `step`; answers `digest` with the digest of the state, `stop` with times."""
     crowd, state = full_state(size)
-    with Publisher(endpoint, crowd.info, state) as publisher:
+    with MessagePublisher(endpoint, crowd.info, state) as publisher:
         pipe.send("ready")
         while True:
             order = pipe.recv()
@@ -142,7 +142,7 @@ def _run_engine(endpoint: str, size: int, pipe: Connection) -> None:
                 pipe.send(_step_on(crowd, publisher, pipe))
 
 
-def _step_on(crowd: Crowd, publisher: Publisher, pipe: Connection) -> list[float]:
+def _step_on(crowd: Crowd, publisher: MessagePublisher, pipe: Connection) -> list[float]:
     """Steps until the next command; returns the seconds of each round beyond its wait."""
     spent = []
     who = range(min(RUNNING, crowd.size))

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import zmq
 
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 
 @contextmanager
-def subscribed(publisher: Publisher) -> Iterator[None]:
+def subscribed(publisher: MessagePublisher) -> Iterator[None]:
     """Subscribes to the stream without reading it; messages over the socket's limit are dropped."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")

@@ -14,7 +14,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 SHARED_TOKENS = 256
 """The shared part of each prompt: sequences are long, and most of them is in the prefix cache."""
@@ -27,7 +27,7 @@ class Published:
     """An engine whose requests are all in decode, and the publisher of its steps."""
 
     engine: LLMEngine
-    publisher: Publisher
+    publisher: MessagePublisher
     steps: StepPublisher
     endpoint: str
 
@@ -49,7 +49,7 @@ def published(size: int) -> Iterator[Published]:
     info = engine_info(engine, engine_id="benchmark", control=False)
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        with Publisher(endpoint, info, EngineState()) as publisher:
+        with MessagePublisher(endpoint, info, EngineState()) as publisher:
             steps = StepPublisher(publisher)
             _add(engine, steps, 0)
             steps.stepped(engine.step())  # the first one alone, to cache its prefix

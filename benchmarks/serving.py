@@ -26,7 +26,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 MOST_AT_ONCE = 32
 """The most sequences that run at the same time, in any of the three ways."""
@@ -87,7 +87,7 @@ def _prompt(rng: random.Random, vocab_size: int, length: int) -> list[int]:
 @contextmanager
 def published_engine(
     path: Path, dtype: str = "float32"
-) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
+) -> Iterator[tuple[LLMEngine, MessagePublisher, StepPublisher]]:
     """Yields a new engine with its publisher."""
     engine = LLMEngine(
         EngineConfig(
@@ -100,7 +100,7 @@ def published_engine(
         )
     )
     info = engine_info(engine, engine_id="benchmark", control=False)
-    with Publisher("tcp://127.0.0.1:5997", info, EngineState()) as publisher:
+    with MessagePublisher("tcp://127.0.0.1:5997", info, EngineState()) as publisher:
         yield engine, publisher, StepPublisher(publisher)
 
 

@@ -15,12 +15,12 @@ pytest_plugins = ["pytester"]
 ENGINE = """
 import pytest
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from tests.support.events import arrival, engine_info, stats, step
 
 @pytest.fixture
 def engine():
-    with Publisher(ENDPOINT, engine_info(), EngineState()) as engine:
+    with MessagePublisher(ENDPOINT, engine_info(), EngineState()) as engine:
         yield engine
 """
 
@@ -123,7 +123,7 @@ def test_outcomes(suite: Suite) -> None:
 CLOSED = """
 def test_engine(seqtop_checks):
     seqtop_checks.timeout = 1e6  # a wait for it would not end
-    with Publisher({endpoint!r}, engine_info(), EngineState()) as engine:
+    with MessagePublisher({endpoint!r}, engine_info(), EngineState()) as engine:
         seqtop_checks(engine.endpoint, thresholds={{"no_progress_steps": 1e6}})
         for event in (arrival(1), *map(step, range(2_000))):
             engine.publish(event)

@@ -32,7 +32,7 @@ from seqtop.text.tokenizer_file import TokenizerError
 from seqtop.transport import local_engines
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
-from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher import MessagePublisher, PublishError
 from seqtop.whatif.trace_options import add_trace_options, read_trace
 from seqtop.whatif.traces import FORMATS, TraceError
 
@@ -331,7 +331,7 @@ def _serve(options: argparse.Namespace) -> int:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             sources.append(listener.bridge)
         try:
-            publisher = Publisher(
+            publisher = MessagePublisher(
                 options.bind,
                 info,
                 EngineState(),

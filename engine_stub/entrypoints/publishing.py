@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
@@ -39,12 +39,14 @@ from seqtop.wire.batch import ScheduledSequence, scheduled_sequences, without_ta
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
-    Event,
     PrefixMiss,
     RequestArrived,
     RequestFinished,
 )
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
+
+if TYPE_CHECKING:
+    from seqtop.whatif.replay import MessageSink
 
 
 def engine_info(
@@ -79,13 +81,6 @@ def engine_info(
 
 def _model_name(path: Path) -> str:
     return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
-
-
-class MessageSink(Protocol):
-    """Receives messages, as `seqtop.transport.publisher.Publisher` does."""
-
-    def publish(self, event: Event) -> None:
-        """Sends a message to all viewers."""
 
 
 class _Published(NamedTuple):

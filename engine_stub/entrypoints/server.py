@@ -14,7 +14,7 @@ from engine_stub.failure_log import log_failure
 from engine_stub.processing.input_processor import Params, Prompt
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SequenceGroup
-from seqtop.transport.publisher import PendingCommand, Publisher
+from seqtop.transport.publisher import MessagePublisher, PendingCommand
 from seqtop.wire.messages import Submit
 
 _IDLE_SECONDS = 0.01
@@ -52,7 +52,7 @@ class EngineServer:
     def __init__(
         self,
         engine: LLMEngine,
-        publisher: Publisher,
+        publisher: MessagePublisher,
         *,
         pace: float = 0.0,
         workload: Iterable[Arrival] = (),

@@ -36,7 +36,7 @@ _INFO_SETTINGS = (
 
 
 class BundledScheduler:
-    """The bundled engine without a model; a `seqtop.whatif.replay.Scheduler`.
+    """The bundled engine without a model; a `seqtop.whatif.replay.ReplayedScheduler`.
 
     Args:
         workload: The recorded workload.

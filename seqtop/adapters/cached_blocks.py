@@ -10,7 +10,7 @@ from seqtop.adapters.observations import (
     BlocksUncached,
     CacheReset,
 )
-from seqtop.adapters.request import Request
+from seqtop.adapters.request import PublishedRequest
 from seqtop.wire.messages import CachedBlocks
 
 _UNKNOWN = -1
@@ -24,7 +24,7 @@ class CachedContent:
         self._blocks: set[int] = set()
 
     def changes(
-        self, events: Iterable[AnyCacheEvent], requests: Mapping[str, Request]
+        self, events: Iterable[AnyCacheEvent], requests: Mapping[str, PublishedRequest]
     ) -> tuple[list[CachedBlocks], list[int]]:
         """Returns the blocks that a step has added in the end, and those that it has removed.
 
@@ -55,7 +55,7 @@ class CachedContent:
         return _runs(added), list(removed)
 
     def replace(
-        self, runs: Iterable[BlocksCached], requests: Mapping[str, Request]
+        self, runs: Iterable[BlocksCached], requests: Mapping[str, PublishedRequest]
     ) -> list[CachedBlocks]:
         """Replaces the content; returns it for viewers."""
         content = [_run(run, requests) for run in runs]
@@ -63,7 +63,7 @@ class CachedContent:
         return content
 
 
-def _run(event: BlocksCached, requests: Mapping[str, Request]) -> CachedBlocks:
+def _run(event: BlocksCached, requests: Mapping[str, PublishedRequest]) -> CachedBlocks:
     request = requests.get(event.request_id)
     return CachedBlocks(
         request_id=request.name if request is not None else "",

@@ -30,7 +30,7 @@ from seqtop.state import EngineState, not_available
 from seqtop.transport import local_engines
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
-from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher import MessagePublisher, PublishError
 from seqtop.transport.publisher_process import EngineConnection, give_way
 from seqtop.transport.publisher_settings import PublisherSettings
 
@@ -61,7 +61,7 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
     if not isinstance(started, EngineStarted):
         return 0
     try:
-        publisher = Publisher(
+        publisher = MessagePublisher(
             endpoint,
             engine_info(started, redacted=settings.redact),
             EngineState(),
@@ -102,7 +102,7 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
 
 
 def publish(
-    publisher: Publisher,
+    publisher: MessagePublisher,
     translator: Translator,
     receiver: ObservationReceiver,
     *,
@@ -152,7 +152,7 @@ class ViewerWatch:
         publisher: The publisher, which counts its viewers.
     """
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: MessagePublisher) -> None:
         self._publisher = publisher
         self._unwanted_at = time.monotonic() + _SECONDS_FOR_FIRST_VIEWER
 

@@ -54,7 +54,7 @@ def sampling_params(fields: dict[str, Any] | None) -> SamplingParams | None:
 
 
 @dataclass(slots=True)
-class Request:
+class PublishedRequest:
     """An unfinished request, as published so far."""
 
     seq_id: int
@@ -100,7 +100,7 @@ class Request:
     @classmethod
     def of(
         cls, observation: Arrived, seq_id: int, name: str, params: SamplingParams | None
-    ) -> Request:
+    ) -> PublishedRequest:
         """Creates the record of a request that has arrived."""
         metrics = RequestMetrics(
             arrival_time=observation.arrival_time,

@@ -18,7 +18,7 @@ from seqtop.adapters.observations import (
     Tables,
     WaitingRequest,
 )
-from seqtop.adapters.request import Request, end_status, engine_status
+from seqtop.adapters.request import PublishedRequest, end_status, engine_status
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -43,8 +43,8 @@ class StepBuilder:
         observation: Stepped,
         num_scheduled_tokens: dict[str, int],
         running: list[str],
-        requests: dict[str, Request],
-        ended_in_flight: dict[str, Request],
+        requests: dict[str, PublishedRequest],
+        ended_in_flight: dict[str, PublishedRequest],
         detokenizer: StreamDetokenizer | None,
     ) -> None:
         self._observation = observation

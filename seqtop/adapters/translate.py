@@ -29,7 +29,7 @@ from seqtop.adapters.observations import (
 )
 from seqtop.adapters.request import (
     Names,
-    Request,
+    PublishedRequest,
     end_status,
     sampling_params,
     shortened,
@@ -108,12 +108,12 @@ class Translator:
         self._started = started
         self._detokenizer = detokenizer
         self._names = Names(has_random_suffix=started.has_random_suffix)
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, PublishedRequest] = {}
         """Unfinished requests by the engine's internal id."""
         self._running: list[str] = []
         self._ran: list[str] = []
         """The requests of the last step."""
-        self._ended_in_flight: list[tuple[str, Request]] = []
+        self._ended_in_flight: list[tuple[str, PublishedRequest]] = []
         """Ended requests that may be in the batches of steps in flight, with the engine's internal
         ids, in the order of their ends."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
@@ -142,14 +142,14 @@ class Translator:
         if (earlier := self._requests.get(observation.request_id)) is not None:
             yield self._replaced(earlier, observation)
         params = sampling_params(observation.sampling_params)
-        request = Request.of(
+        request = PublishedRequest.of(
             observation, self._num_seqs, self._names.of(observation.request_id), params
         )
         self._num_seqs += 1
         self._requests[observation.request_id] = request
         yield self._arrival(request, observation, params)
 
-    def _replaced(self, earlier: Request, observation: Arrived) -> RequestFinished:
+    def _replaced(self, earlier: PublishedRequest, observation: Arrived) -> RequestFinished:
         """Ends a request whose id another one has now."""
         if (ended := observation.before) is not None:
             self._end(earlier, ended)
@@ -166,18 +166,18 @@ class Translator:
         self._end(request, observation)
         yield self._finished(observation.request_id, request, observation.time)
 
-    def _end(self, request: Request, ended: RequestEnded) -> None:
+    def _end(self, request: PublishedRequest, ended: RequestEnded) -> None:
         request.status, request.end_time = end_status(ended.status), ended.time
         request.metrics.finished_time = ended.time
         self._record_in_flight(request, ended)
 
-    def _record_in_flight(self, request: Request, ended: RequestEnded) -> None:
+    def _record_in_flight(self, request: PublishedRequest, ended: RequestEnded) -> None:
         # The tokens of steps in flight are included in the engine's number.
         in_flight = replace(request, num_computed_tokens=ended.num_computed_tokens)
         self._ended_in_flight.append((ended.request_id, in_flight))
 
     def _arrival(
-        self, request: Request, observation: Arrived, params: SamplingParams | None
+        self, request: PublishedRequest, observation: Arrived, params: SamplingParams | None
     ) -> RequestArrived:
         return RequestArrived(
             request_id=request.name,
@@ -231,7 +231,7 @@ class Translator:
             params = sampling_params(current.arrived.sampling_params)
             request = before.get(request_id)
             if request is None:
-                request = Request.of(
+                request = PublishedRequest.of(
                     current.arrived, self._num_seqs, self._names.of(request_id), params
                 )
                 self._num_seqs += 1
@@ -255,7 +255,7 @@ class Translator:
             else None,
         )
 
-    def _sequence(self, request: Request, current: CurrentRequest) -> SequenceSnapshot:
+    def _sequence(self, request: PublishedRequest, current: CurrentRequest) -> SequenceSnapshot:
         """Returns everything about a sequence."""
         text = ""
         if self._detokenizer is not None:
@@ -380,7 +380,7 @@ class Translator:
         return misses
 
     def _token_hashes(
-        self, request: Request | None, first: int, hashes: list[bytes]
+        self, request: PublishedRequest | None, first: int, hashes: list[bytes]
     ) -> Sequence[bytes]:
         """Returns the hashes of the tokens of blocks from `first` on; `hashes` if unknown."""
         if request is None:
@@ -389,7 +389,7 @@ class Translator:
             request.token_ids, self._started.block_size, first, hashes
         )
 
-    def _finished(self, request_id: str, request: Request, time: float) -> RequestFinished:
+    def _finished(self, request_id: str, request: PublishedRequest, time: float) -> RequestFinished:
         del self._requests[request_id]
         if self._detokenizer is not None:
             self._detokenizer.end(request.seq_id)

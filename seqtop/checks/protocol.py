@@ -447,7 +447,7 @@ class ProtocolChecker(StreamChecker):
             self.report(rule, message)
 
 
-class Difference(NamedTuple):
+class StateDifference(NamedTuple):
     """A field in which what is differs in two states, and both values as text."""
 
     field: str
@@ -458,7 +458,7 @@ class Difference(NamedTuple):
     other: str
 
 
-def differences(one: EngineState, other: EngineState) -> Iterator[Difference]:
+def differences(one: EngineState, other: EngineState) -> Iterator[StateDifference]:
     """Yields the fields in which what is differs in two states."""
     for name in ("stats", "cached_blocks"):
         yield from _compared(name, "", getattr(one, name), getattr(other, name))
@@ -467,7 +467,7 @@ def differences(one: EngineState, other: EngineState) -> Iterator[Difference]:
         owner, words = f"request {request_id!r}", ("missing", "there")
         if request_id not in requests or request_id not in reference:
             here, there = words[request_id in requests], words[request_id in reference]
-            yield Difference("", owner, here, there)
+            yield StateDifference("", owner, here, there)
             continue
         whole, expected = requests[request_id], reference[request_id]
         yield from _compared("arrival", owner, whole.arrival, expected.arrival)
@@ -485,7 +485,7 @@ def _unfinished(state: EngineState) -> dict[str, RequestSnapshot]:
     }
 
 
-def _compared(field: str, owner: str, one: Any, other: Any) -> Iterator[Difference]:
+def _compared(field: str, owner: str, one: Any, other: Any) -> Iterator[StateDifference]:
     """Yields the fields in which two values differ: of structs, those inside."""
     names = getattr(one, "__struct_fields__", ()) or getattr(one, "__dataclass_fields__", ())
     if names and type(one) is type(other):
@@ -496,9 +496,9 @@ def _compared(field: str, owner: str, one: Any, other: Any) -> Iterator[Differen
     elif isinstance(one, float) and isinstance(other, float):
         # A sum may be rounded in another way.
         if one != other and not abs(one - other) <= _TOLERANCE_SECONDS:
-            yield Difference(field, owner, _shown(one), _shown(other))
+            yield StateDifference(field, owner, _shown(one), _shown(other))
     elif one != other:
-        yield Difference(field, owner, _shown(one), _shown(other))
+        yield StateDifference(field, owner, _shown(one), _shown(other))
 
 
 def _shown(value: Any) -> str:

@@ -38,14 +38,14 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.cli.recordings import open_recording
     from seqtop.diff import report
     from seqtop.diff.comparison import compare
-    from seqtop.diff.run import Run
+    from seqtop.diff.run import RunDecisions
     from seqtop.history import RecordingError
 
-    runs: list[Run] = []
+    runs: list[RunDecisions] = []
     for path in (options.a, options.b):
         try:
             with open_recording(path) as recording:
-                runs.append(Run(recording))
+                runs.append(RunDecisions(recording))
         except RecordingError as error:
             return fail(str(error), status=2)
     comparison = compare(runs[0], runs[1], options.ignore)

@@ -21,7 +21,7 @@ from seqtop.text import format as fmt
 if TYPE_CHECKING:
     from seqtop.export.lifecycle import EngineRun
     from seqtop.export.measured import MeasuredRequests
-    from seqtop.export.mooncake import Workload
+    from seqtop.export.mooncake import MooncakeTrace
     from seqtop.export.torch_trace import TorchTrace
     from seqtop.history.timeline import Timeline
 
@@ -243,7 +243,7 @@ def _write_file(
     return contents
 
 
-def _workload(workload: Workload, block_size: int) -> str:
+def _workload(workload: MooncakeTrace, block_size: int) -> str:
     """Returns a phrase on a workload."""
     left_out = workload.num_left_out
     tokens = fmt.plural(block_size, "token")

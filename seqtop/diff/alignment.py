@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from seqtop.diff.run import Run, StepDecisions
+from seqtop.diff.run import RunDecisions, StepDecisions
 
 Ignored: TypeAlias = Literal["arrivals", "tokens"]
 """A kind of differences that is not compared."""
@@ -21,7 +21,7 @@ _FIRST_WINDOW = 16
 class Alignment:
     """Two runs, and the requests of the second by their numbers in the first."""
 
-    def __init__(self, a: Run, b: Run, ignored: Iterable[Ignored] = ()) -> None:
+    def __init__(self, a: RunDecisions, b: RunDecisions, ignored: Iterable[Ignored] = ()) -> None:
         self.a, self.b = a, b
         self.ignored = frozenset(ignored)
         # The fields of a step from `arrived` to `tokens`.

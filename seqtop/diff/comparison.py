@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.diff.alignment import MAX_NAMED, Alignment, Ignored
-from seqtop.diff.run import Run, StepDecisions
+from seqtop.diff.run import RunDecisions, StepDecisions
 from seqtop.state.wait_causes import CAUSES, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
@@ -85,7 +85,7 @@ class Figure(msgspec.Struct):
     """True if it counts from the arrivals of requests, also those before the recording."""
 
 
-class Comparison(msgspec.Struct):
+class RunComparison(msgspec.Struct):
     """The result of comparing two runs."""
 
     settings: list[Setting]
@@ -111,7 +111,7 @@ class Comparison(msgspec.Struct):
         return bool(self.differences or self.settings)
 
 
-def compare(a: Run, b: Run, ignored: Iterable[Ignored] = ()) -> Comparison:
+def compare(a: RunDecisions, b: RunDecisions, ignored: Iterable[Ignored] = ()) -> RunComparison:
     """Compares two runs, apart from what is to be ignored."""
     aligned = Alignment(a, b, ignored)
     settings = _settings(a.info, b.info)
@@ -120,7 +120,7 @@ def compare(a: Run, b: Run, ignored: Iterable[Ignored] = ()) -> Comparison:
     if settings and differences:
         changed = ", ".join(f"{setting.name} {setting.a} → {setting.b}" for setting in settings)
         differences[0].cause = f"the settings differ: {changed}; {differences[0].cause}"
-    return Comparison(
+    return RunComparison(
         settings,
         differences,
         _figures(a, b),
@@ -414,8 +414,8 @@ def _tokens(aligned: Alignment, sides: _Sides) -> Difference:
     return _found(aligned, "tokens", sides, texts, cause, numbers)
 
 
-def _figures(a: Run, b: Run) -> list[Figure]:
-    recorded: list[tuple[str, str, Callable[[Run], float | None]]] = [
+def _figures(a: RunDecisions, b: RunDecisions) -> list[Figure]:
+    recorded: list[tuple[str, str, Callable[[RunDecisions], float | None]]] = [
         ("steps", "steps", lambda run: len(run.steps)),
         ("duration", "s", lambda run: run.duration),
         ("requests finished", "requests", lambda run: run.num_finished),
@@ -425,7 +425,7 @@ def _figures(a: Run, b: Run) -> list[Figure]:
         ("lost to preemption", "tokens", lambda run: run.num_lost_tokens),
         ("found in the prefix cache", "tokens", lambda run: run.num_cached_tokens),
     ]
-    lifetime: list[tuple[str, Callable[[Run], float | None]]] = [
+    lifetime: list[tuple[str, Callable[[RunDecisions], float | None]]] = [
         ("TTFT, mean", lambda run: _mean([request.ttft for request in run.requests])),
         ("TTFT, largest", lambda run: _largest([request.ttft for request in run.requests])),
         ("end to end, mean", lambda run: _mean([request.e2e for request in run.requests])),
@@ -455,7 +455,7 @@ def _figures(a: Run, b: Run) -> list[Figure]:
     return figures
 
 
-def _throughput(run: Run) -> float | None:
+def _throughput(run: RunDecisions) -> float | None:
     return run.num_output_tokens / run.duration if run.duration > 0 else None
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from seqtop.diff.comparison import Comparison, Figure
+from seqtop.diff.comparison import Figure, RunComparison
 from seqtop.text.sanitize import safe_json, safe_line
 
 _FRACTIONS = ("s", "request-s", "tokens/s")
 """Units of figures that are no whole numbers."""
 
 
-def as_json(comparison: Comparison, a: str, b: str) -> str:
+def as_json(comparison: RunComparison, a: str, b: str) -> str:
     """Returns the comparison as indented JSON.
 
     Args:
@@ -30,7 +30,7 @@ def as_json(comparison: Comparison, a: str, b: str) -> str:
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def as_text(comparison: Comparison, a: str, b: str) -> str:
+def as_text(comparison: RunComparison, a: str, b: str) -> str:
     """Returns the comparison in sentences and a table of figures; arguments as in `as_json`."""
     lines = [f"A: {a}", f"B: {b}"]
     lines += [

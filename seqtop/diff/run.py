@@ -86,7 +86,7 @@ class RunRequest(msgspec.Struct):
         return latency.e2e_latency(self.metrics)
 
 
-class Run:
+class RunDecisions:
     """The decisions of a recorded run.
 
     Args:

@@ -59,7 +59,7 @@ _MAX_OTHERS = 1_000
 """The most other requests that are counted for one part."""
 
 
-class Holder(msgspec.Struct):
+class BlockHolder(msgspec.Struct):
     """The request that held the most blocks while another waited for blocks."""
 
     request_id: str
@@ -105,7 +105,7 @@ class Part(msgspec.Struct):
     """The amount that was missing at its beginning, as in `WaitReason`; 0 if unknown."""
     preemption: Preemption | None = None
     """The preemption that began the wait."""
-    holder: Holder | None = None
+    holder: BlockHolder | None = None
     """The request that held the most blocks when a wait for blocks began, if known."""
     has_holder: bool = False
     """True if `holder` has been looked up."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seqtop.explain.chain import Chain, Holder, Part
+from seqtop.explain.chain import BlockHolder, Chain, Part
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState, RequestState
 from seqtop.wire import parsing
@@ -194,7 +194,7 @@ def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int
 
 def _holder(
     timeline: Timeline, state: EngineState, position: int, request_id: str
-) -> Holder | None:
+) -> BlockHolder | None:
     """Returns the request other than `request_id` with the most blocks in its tables."""
     blocks: dict[str, set[int]] = {}
     for sequence in state.sequences.values():
@@ -204,7 +204,7 @@ def _holder(
         return None
     owner = max(blocks, key=lambda name: len(blocks[name]))
     request = state.requests[owner]
-    return Holder(
+    return BlockHolder(
         owner,
         len(blocks[owner]),
         state.stats.num_used_blocks if state.stats else len(set().union(*blocks.values())),

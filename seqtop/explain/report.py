@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from seqtop.explain import chain
-from seqtop.explain.chain import Holder, Part
+from seqtop.explain.chain import BlockHolder, Part
 from seqtop.explain.explanation import Explanation
 from seqtop.explain.outliers import Outliers
 from seqtop.sequence import latency
@@ -84,7 +84,7 @@ def _names(part: Part) -> str:
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def _describe_holder(holder: Holder) -> str:
+def _describe_holder(holder: BlockHolder) -> str:
     admitted = (
         f"admitted at step {holder.admitted_step:,}"
         if holder.admitted_step is not None

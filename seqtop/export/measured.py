@@ -43,7 +43,7 @@ class MeasuredError(Exception):
     """A file cannot be joined; `str()` is a sentence without the file's name."""
 
 
-class Measured(msgspec.Struct):
+class RequestMeasurement(msgspec.Struct):
     """Measurements of one request. Durations are seconds; `None` is unknown."""
 
     measured_by: str
@@ -121,7 +121,7 @@ class MeasuredRequests:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._by_id: dict[str, Measured] = {}
+        self._by_id: dict[str, RequestMeasurement] = {}
         self._joined: set[str] = set()
         for path in paths:
             try:
@@ -131,7 +131,7 @@ class MeasuredRequests:
             self._add_aiperf(lines)
             self._add_dynamo(lines)
 
-    def of(self, lifecycle: RequestLifecycle) -> Measured | None:
+    def of(self, lifecycle: RequestLifecycle) -> RequestMeasurement | None:
         """Returns what was measured about a request; `None` if nothing was."""
         request = lifecycle.request
         for name in (request.request_id, request.parent_request_id):
@@ -165,7 +165,7 @@ class MeasuredRequests:
             "tool_pause": measured.tool_pause,
         }
 
-    def _add(self, name: str, measured: Measured) -> None:
+    def _add(self, name: str, measured: RequestMeasurement) -> None:
         known = self._by_id.setdefault(name, measured)
         if known.ttft is None and known.e2e_latency is None:
             known.measured_by = measured.measured_by
@@ -184,7 +184,7 @@ class MeasuredRequests:
             whole = line.metrics.get("request_latency")
             self._add(
                 metadata.x_request_id,
-                Measured(
+                RequestMeasurement(
                     measured_by="aiperf",
                     ttft=None if ttft is None else ttft.seconds(),
                     e2e_latency=None if whole is None else whole.seconds(),
@@ -212,7 +212,7 @@ class MeasuredRequests:
             for interval in tools[session]:
                 pauses[bisect_left(starts, interval[1])].append(interval)
             for turn, (_, request) in enumerate(requests):
-                measured = Measured(
+                measured = RequestMeasurement(
                     measured_by="dynamo",
                     ttft=_seconds(request.ttft_ms),
                     e2e_latency=_seconds(request.total_time_ms),

@@ -16,7 +16,7 @@ from seqtop.export.lifecycle import EngineRun, RequestLifecycle
 from seqtop.export.measured import MeasuredRequests
 
 
-class Row(msgspec.Struct, omit_defaults=True):
+class MooncakeRequest(msgspec.Struct, omit_defaults=True):
     """A request of a workload. Lengths are tokens."""
 
     timestamp: float
@@ -32,10 +32,10 @@ class Row(msgspec.Struct, omit_defaults=True):
     """`None` if they are unknown, or are left out."""
 
 
-class Workload(msgspec.Struct):
+class MooncakeTrace(msgspec.Struct):
     """The rows of a recording."""
 
-    rows: list[Row]
+    rows: list[MooncakeRequest]
     num_left_out: int
     """Requests whose output is not complete or empty: their length is unknown."""
 
@@ -46,7 +46,7 @@ def read(
     *,
     redact: bool = False,
     measured: MeasuredRequests | None = None,
-) -> Workload:
+) -> MooncakeTrace:
     """Returns the workload of a recording, in the order of the arrivals.
 
     Args:
@@ -65,7 +65,7 @@ def read(
         output = lifecycle.sequences[0].output_token_ids
         found = None if measured is None else measured.of(lifecycle)
         rows.append(
-            Row(
+            MooncakeRequest(
                 timestamp=round((_arrival(lifecycle) - first) * 1e3, 3),
                 input_length=request.num_prompt_tokens,
                 output_length=len(output),
@@ -76,10 +76,10 @@ def read(
                 output_token_ids=output.tolist() if is_known else None,
             )
         )
-    return Workload(rows, sum(len(run.requests) for run in runs) - len(rows))
+    return MooncakeTrace(rows, sum(len(run.requests) for run in runs) - len(rows))
 
 
-def encode(workload: Workload) -> Iterator[bytes]:
+def encode(workload: MooncakeTrace) -> Iterator[bytes]:
     """Yields the lines of a workload."""
     for row in workload.rows:
         yield msgspec.json.encode(row) + b"\n"

@@ -23,8 +23,8 @@ from seqtop.flight_recorder.verdict import (
     MAX_REQUESTS,
     MISSED_SLO,
     SILENT,
-    Cause,
     FurtherCause,
+    Trigger,
     Verdict,
     verdict,
 )
@@ -72,7 +72,7 @@ Log = Callable[[str], object]
 class _Incident(msgspec.Struct):
     """An incident, whose record has been written or is tried again."""
 
-    cause: Cause
+    cause: Trigger
     verdict: Verdict
     path: Path
     """The path of the verdict."""
@@ -171,7 +171,7 @@ class FlightRecorder:
         while not self._session.wait_until(lambda: self._incarnation is not None, _POLL_SECONDS):
             if self._publisher_ended.is_set():
                 message = "the engine ended before the flight recorder had its state"
-                self._report(Cause(ENDED, f"{message}; why is unknown", []))
+                self._report(Trigger(ENDED, f"{message}; why is unknown", []))
                 raise UnreachableError(message)
             if time.monotonic() > deadline:
                 detail = self._session.connection.detail
@@ -233,7 +233,7 @@ class FlightRecorder:
                 if figures := missed(self._slo, request, sequence, state.time):
                     self._missed.setdefault(request.request_id, figures)
 
-    def _causes(self, *, publisher_ended: bool) -> Iterator[Cause]:
+    def _causes(self, *, publisher_ended: bool) -> Iterator[Trigger]:
         """Yields the reasons to write a record since the last call."""
         yield from self._findings()
         yield from self._missed_objectives()
@@ -254,7 +254,7 @@ class FlightRecorder:
                 SILENT, f"nothing was received for {SILENCE_SECONDS:g} s; {known}"
             )
 
-    def _findings(self) -> Iterator[Cause]:
+    def _findings(self) -> Iterator[Trigger]:
         last, self._num_findings = self._num_findings, self._checker.num_findings
         if last == self._num_findings:
             return
@@ -263,9 +263,9 @@ class FlightRecorder:
             same = [finding for finding in findings if finding.rule == rule]
             named = (finding.request_id for finding in same)
             ids = dict.fromkeys(request_id for request_id in named if request_id is not None)
-            yield Cause(rule, same[0].message, [*ids][:MAX_REQUESTS])
+            yield Trigger(rule, same[0].message, [*ids][:MAX_REQUESTS])
 
-    def _missed_objectives(self) -> Iterator[Cause]:
+    def _missed_objectives(self) -> Iterator[Trigger]:
         with self._session.lock:
             alerts, self._missed = self._missed, {}
         if alerts:
@@ -274,15 +274,15 @@ class FlightRecorder:
                 f"{FIGURES[key]} {fmt.seconds(value)} (limit {fmt.seconds(self._slo.limits[key])})"
                 for key, value in figures.items()
             ]
-            yield Cause(MISSED_SLO, f"{request_id} missed {', '.join(sentences)}", [*alerts])
+            yield Trigger(MISSED_SLO, f"{request_id} missed {', '.join(sentences)}", [*alerts])
 
-    def _of_unfinished(self, name: str, message: str) -> Cause:
+    def _of_unfinished(self, name: str, message: str) -> Trigger:
         with self._session.lock:
             state = self._last_state()
             requests = state.requests.values()
             ids = [request.request_id for request in requests if request.finish_reason is None]
         unfinished = f"{fmt.plural(len(ids), 'request')} unfinished after step {state.step}"
-        return Cause(name, f"{message}; {unfinished}", ids[:MAX_REQUESTS])
+        return Trigger(name, f"{message}; {unfinished}", ids[:MAX_REQUESTS])
 
     def _last_state(self) -> EngineState:
         """Returns the last state of the engine, even if another one has taken its endpoint."""
@@ -290,7 +290,7 @@ class FlightRecorder:
             return self._session.state
         return self._session.history.at(self._replaced_at - 1)
 
-    def _report(self, cause: Cause) -> None:
+    def _report(self, cause: Trigger) -> None:
         """Writes a record, or adds the cause to the one of the present incident."""
         now, incident = time.monotonic(), self._incident
         if now < self._next.get(cause.name, now):
@@ -306,7 +306,7 @@ class FlightRecorder:
         else:
             self._add(cause, incident)
 
-    def _add(self, cause: Cause, incident: _Incident) -> None:
+    def _add(self, cause: Trigger, incident: _Incident) -> None:
         """Adds a further cause to the verdict of an incident."""
         with self._session.lock:
             step = self._last_state().step
@@ -316,7 +316,7 @@ class FlightRecorder:
             _write(incident.verdict, incident.path)
         self._log(f"{cause.name}: {cause.message}; added to {incident.path}")
 
-    def _record(self, cause: Cause, begin: float, before: _Incident | None = None) -> None:
+    def _record(self, cause: Trigger, begin: float, before: _Incident | None = None) -> None:
         """Writes the record of an incident, which replaces the one of a cause before it, if any."""
         with self._session.lock:
             result = verdict(

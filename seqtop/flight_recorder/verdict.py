@@ -24,7 +24,7 @@ MAX_ALSO = 100
 """Further causes that a verdict names."""
 
 
-class Cause(NamedTuple):
+class Trigger(NamedTuple):
     """A reason to write a record."""
 
     name: str
@@ -98,7 +98,7 @@ class Verdict(msgspec.Struct):
 
 
 def verdict(
-    cause: Cause, state: EngineData, *, endpoint: str, findings: dict[str, int], redacted: bool
+    cause: Trigger, state: EngineData, *, endpoint: str, findings: dict[str, int], redacted: bool
 ) -> Verdict:
     """Returns the verdict on a cause, with the state of the engine at its last message."""
     info = state.info

@@ -15,7 +15,7 @@ from seqtop.llama_cpp.client import Client
 from seqtop.llama_cpp.observer import Observer, engine_info
 from seqtop.state import EngineState
 from seqtop.transport.connection import UnreachableError
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 
 POLL_SECONDS: Final = 0.1
 """The time between two polls. The server answers between two of its batches."""
@@ -44,7 +44,7 @@ def published(url: str) -> Iterator[str]:
     num_deferred, slots, now = client.num_deferred(), client.slots(), time.time()
     info, observer = engine_info(client.url, client.props(), slots, now), Observer()
     with TemporaryDirectory(prefix="seqtop-") as directory:
-        publisher = Publisher(f"ipc://{Path(directory, 'llama')}", info, EngineState())
+        publisher = MessagePublisher(f"ipc://{Path(directory, 'llama')}", info, EngineState())
         for event in observer.observe(slots, num_deferred, now, now):
             publisher.publish(event)
         ended = threading.Event()
@@ -63,7 +63,11 @@ def published(url: str) -> Iterator[str]:
 
 
 def _poll(
-    client: Client, observer: Observer, publisher: Publisher, before: float, ended: threading.Event
+    client: Client,
+    observer: Observer,
+    publisher: MessagePublisher,
+    before: float,
+    ended: threading.Event,
 ) -> None:
     """Polls until `ended` is set or the server answers no longer, and closes the publisher."""
     reason, last_answer = "polling has ended", time.monotonic()

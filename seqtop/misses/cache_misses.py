@@ -17,7 +17,7 @@ from typing import NamedTuple, get_args
 
 from seqtop.history.timeline import Timeline
 from seqtop.history.timeline_reader import TimelineReader
-from seqtop.misses.nearest_prefix import Difference, NearestPrefixes
+from seqtop.misses.nearest_prefix import NearestPrefixes, PrefixDifference
 from seqtop.misses.pool_replay import GROWTH, PoolReplay, unknown_reason
 from seqtop.misses.pool_sizes import MAX_CONTENTS, PoolSizes
 from seqtop.state import EngineState, SequenceState
@@ -68,7 +68,7 @@ class Lookup(NamedTuple):
     """Missed blocks that larger pools would have found, in order."""
     is_again: bool
     """True after a preemption."""
-    difference: Difference | None
+    difference: PrefixDifference | None
     """The first difference to the nearest cached prefix, if one begins as the sequence does, and
     what follows was not evicted."""
 

@@ -17,7 +17,7 @@ _CONTEXT = 24
 """Characters of text before the first difference, and from it on."""
 
 
-class Difference(NamedTuple):
+class PrefixDifference(NamedTuple):
     """The first difference between a sequence and the nearest cached prefix."""
 
     request_id: str
@@ -72,7 +72,7 @@ class NearestPrefixes:
         sequence: SequenceState,
         hashes: Sequence[bytes],
         num_found: int,
-    ) -> Difference | None:
+    ) -> PrefixDifference | None:
         """Returns the first difference to the cached prefix that has most tokens in common.
 
         Args:
@@ -106,7 +106,7 @@ class NearestPrefixes:
             before = one[max(length - _CONTEXT, 0) : length]
             text, other_text = one[length : length + _CONTEXT], two[length : length + _CONTEXT]
         position = num_found * pool.block_size + most
-        return Difference(
+        return PrefixDifference(
             other.request_id, position, own[most], other_token_id, before, text, other_text
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
-from seqtop.misses.nearest_prefix import Difference
+from seqtop.misses.nearest_prefix import PrefixDifference
 from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
@@ -77,7 +77,7 @@ def describe_miss(miss: PrefixMiss, reused_after: int | None) -> str:
     return f"{tokens} evicted{at}{room}{later}"
 
 
-def describe_difference(difference: Difference) -> str:
+def describe_difference(difference: PrefixDifference) -> str:
     """Describes the first difference to the nearest cached prefix."""
     start = f"The nearest cached prefix, of {difference.request_id}, differs from token"
     start = f"{start} {difference.position:,} on"

@@ -54,7 +54,7 @@ class Publisher:
         self.num_errors = 0
         self._clock = clock
         self._running = contextlib.ExitStack()
-        self._transport: transport.Publisher | None = None
+        self._transport: transport.MessagePublisher | None = None
         bind = bind_setting.read() if bind is None else bind
         if not bind:
             return
@@ -70,7 +70,7 @@ class Publisher:
         description = adapter.describe_engine()
         info = _engine_info(description, settings, self._clock())
         self._comparison = Comparison(adapter, description)
-        publisher = transport.Publisher(
+        publisher = transport.MessagePublisher(
             endpoint_of(settings, 0),
             info,
             EngineState(),
@@ -128,7 +128,7 @@ class Publisher:
             self.close("the engine has ended")
 
     def _publish(
-        self, publish: Callable[[transport.Publisher, float], None], start_time: float
+        self, publish: Callable[[transport.MessagePublisher, float], None], start_time: float
     ) -> None:
         publisher = self._transport
         if publisher is None:
@@ -141,13 +141,13 @@ class Publisher:
                 _log.warning("a step is not published: %s", error, exc_info=True)
             publisher.count_lost(1, str(error))
 
-    def _before_step(self, publisher: transport.Publisher, start_time: float) -> None:
+    def _before_step(self, publisher: transport.MessagePublisher, start_time: float) -> None:
         if publisher.needs_snapshot():
             publisher.publish(self._comparison.restore(start_time))
         for event in self._comparison.between_steps(start_time):
             publisher.publish(event)
 
-    def _after_step(self, publisher: transport.Publisher, start_time: float) -> None:
+    def _after_step(self, publisher: transport.MessagePublisher, start_time: float) -> None:
         for event in self._comparison.after_step(start_time, self._clock()):
             publisher.publish(event)
 

@@ -17,7 +17,7 @@ from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.search_hits import SearchHits
 from seqtop.state.sort_key import Sort, SortKey, grows, sort_key
 from seqtop.state.tree import Path, RequestTrees, TreeKey, TreePosition, paths, tree_positions
-from seqtop.state.waiting_queue import WaitingQueue
+from seqtop.state.waiting_queue import WaitingOrder
 
 __all__ = ["SequenceView", "Sort"]
 
@@ -40,7 +40,7 @@ class SequenceView:
         """Sequences whose descendants are hidden while they are shown in a tree."""
         self.running: SortedSet = SortedSet()
         """The ids of all running sequences, including those that the filter rejects."""
-        self.queue = WaitingQueue()
+        self.queue = WaitingOrder()
         self._rows: SortedList = SortedList()
         """The keys of the rows, each ending in the sequence's id."""
         self._keys: dict[int, SortKey] = {}

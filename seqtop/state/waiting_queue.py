@@ -10,7 +10,7 @@ from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.sort_key import SortKey, queue_key
 
 
-class WaitingQueue:
+class WaitingOrder:
     """The ids of the waiting sequences of a state, including those that a filter rejects."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ MAX_QUEUED_MESSAGES = 10_000
 MAX_QUEUED_BYTES = 256 * 2**20
 """The total size of these messages."""
 
-__all__ = ["PendingCommand", "PublishError", "Publisher"]
+__all__ = ["MessagePublisher", "PendingCommand", "PublishError"]
 
 MAX_VIEWER_BACKLOG = 1_000
 """Messages that may wait for one slow viewer (`ZMQ_SNDHWM`). Beyond, it misses some and resyncs."""
@@ -62,7 +62,7 @@ MAX_PENDING_COMMANDS = 64
 """Commands that may wait for the engine. More are refused."""
 
 COMMANDS_PER_CALL = 8
-"""Commands that `Publisher.commands` returns at once."""
+"""Commands that `MessagePublisher.commands` returns at once."""
 
 _REQUESTS_PER_VIEWER: Final = 16
 """Unread requests of one viewer (`ZMQ_RCVHWM`). More wait at the viewer's end."""
@@ -104,7 +104,7 @@ class PendingCommand:
         self._reply(Refused(error=shortened(error, _MAX_REFUSAL)))
 
 
-class Publisher:
+class MessagePublisher:
     """Publishes one engine's events at an endpoint, and serves snapshots beside it.
 
     All methods belong to one thread, the engine's. A context manager closes it.
@@ -302,7 +302,7 @@ class Publisher:
             self._outbound_queue.close()
         self._terminate()
 
-    def __enter__(self) -> Publisher:
+    def __enter__(self) -> MessagePublisher:
         return self
 
     def __exit__(self, *_: object) -> None:

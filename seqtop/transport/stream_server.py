@@ -32,7 +32,7 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.snapshot import Snapshot
-from seqtop.wire.snapshot_chunks import Chunk
+from seqtop.wire.snapshot_chunks import SnapshotChunk
 
 _ITEMS_PER_ROUND: Final = 1_000
 _SUBSCRIPTIONS_PER_ROUND: Final = 1_000
@@ -194,7 +194,7 @@ class StreamServer:
         else:
             yield snapshot_chunks.message(head, chunks)
 
-    def _snapshot_chunks(self) -> Iterator[Chunk]:
+    def _snapshot_chunks(self) -> Iterator[SnapshotChunk]:
         replica = self._replica
         for chunk in snapshot_chunks.chunks(
             snapshot.request_snapshots(replica), snapshot.cached_runs(replica)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from seqtop.diff.comparison import Difference, compare
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.history.file_store import FileStore
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
@@ -58,14 +58,14 @@ def bisect(recording: str, python: str, versions: str) -> Bisection:
         module = driver_of(read_workload(store).info)
     with TemporaryDirectory(prefix="seqtop-") as directory:
 
-        def replay(version: str) -> Run:
+        def replay(version: str) -> RunDecisions:
             path = str(Path(directory, f"{version}.seqtop"))
             request = ReplayRequest(recording, path, ReplayOptions())
             (result,) = run_driver(module, [request], python=python.replace(_PLACE, version))
             if result.error is not None:
                 raise DriverError(f"{version}: {result.error}")
             with FileStore(path) as replayed:
-                return Run(replayed)
+                return RunDecisions(replayed)
 
         return find_change(chosen, replay)
 
@@ -122,7 +122,7 @@ def installed_versions(python: str, versions: str) -> list[str]:
     return chosen
 
 
-def find_change(versions: Sequence[str], replay: Callable[[str], Run]) -> Bisection:
+def find_change(versions: Sequence[str], replay: Callable[[str], RunDecisions]) -> Bisection:
     """Returns the first of some versions whose decisions are not those of the first one.
 
     Of versions between, it is assumed that all from the changed one on decide otherwise.

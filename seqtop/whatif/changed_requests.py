@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.sequence import SequenceStatus
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
@@ -28,7 +28,7 @@ class ChangedRequest(msgspec.Struct):
     predicted_num_preemptions: int
 
 
-def changed_requests(unchanged: Run, predicted: Run) -> list[ChangedRequest]:
+def changed_requests(unchanged: RunDecisions, predicted: RunDecisions) -> list[ChangedRequest]:
     """Returns the requests whose latencies change most, the most changed one first.
 
     Requests that were aborted, or cut off where their recorded tokens end, have no latency.

@@ -33,9 +33,9 @@ from seqtop.whatif.replay import (
     MessageSink,
     RecordingSink,
     Replay,
+    ReplayedScheduler,
     ReplayOptions,
     ReplayResult,
-    Scheduler,
 )
 from seqtop.whatif.trace_options import read_trace
 from seqtop.whatif.trace_workload import trace_workload
@@ -111,7 +111,7 @@ class MakeScheduler(Protocol):
         clock: Clock,
         sink: MessageSink,
         name: str,
-    ) -> Scheduler:
+    ) -> ReplayedScheduler:
         """Makes a scheduler for a workload. Raises ValueError or OSError if it cannot."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from seqtop.diff.comparison import Difference, compare
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.history.file_format import SIGNATURE
 from seqtop.history.file_store import FileStore
 from seqtop.history.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
@@ -233,7 +233,7 @@ class Replays:
             self.settings = dict(
                 parse_change(text, self.workload.info) for text in question.changes
             )
-            self._run = Run(recording)
+            self._run = RunDecisions(recording)
             starts_late = recording.at(recording.first).step >= 0
         return Proof(len(self._run.steps), 0, None, "", starts_late)
 
@@ -340,7 +340,7 @@ class Replays:
             return True
         result_of(repeated)
         with FileStore(output) as recording:
-            run = Run(recording)
+            run = RunDecisions(recording)
         comparison = compare(self._run, run)
         if run.info is not None and run.info.engine != self.workload.info.engine:
             proof.repeated_by = run.info.engine
@@ -408,10 +408,10 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             return answer
         answer.unchanged, answer.predicted = result_of(unchanged), result_of(predicted)
         check_sizes(answer.predicted, replays.basis.step_time, question)
-        runs: list[Run] = []
+        runs: list[RunDecisions] = []
         for path in paths:
             with FileStore(path) as recording:
-                runs.append(Run(recording))
+                runs.append(RunDecisions(recording))
         answer.changed = changed_requests(*runs)
         _keep(paths[1], question)
     return answer

@@ -79,7 +79,7 @@ class Clock:
         return self.now
 
 
-class Scheduler(Protocol):
+class ReplayedScheduler(Protocol):
     """A real scheduler whose model returns recorded tokens. It publishes what it does."""
 
     def add(self, request: WorkloadRequest, arrival_time: float) -> None:
@@ -220,7 +220,7 @@ class Replay:
             return seconds
         return self._workload.steps[index].seconds if index < len(self._workload.steps) else 0.0
 
-    def run(self, scheduler: Scheduler) -> ReplayResult:
+    def run(self, scheduler: ReplayedScheduler) -> ReplayResult:
         """Replays the workload to its end."""
         if self._options.step_time is None:
             self._repeat(scheduler)
@@ -234,7 +234,7 @@ class Replay:
             self._result.share_extrapolated = self._seconds_extrapolated / self._seconds
         return self._result
 
-    def _repeat(self, scheduler: Scheduler) -> None:
+    def _repeat(self, scheduler: ReplayedScheduler) -> None:
         """Runs the recorded steps, at the recorded times."""
         if self._workload.steps[0].num_processed is not None:
             self._repeat_calls(scheduler)
@@ -244,7 +244,7 @@ class Replay:
             self._give_recorded(scheduler, recorded, 0.0)
             self._step(scheduler)  # the recorded engine may have run it without any request
 
-    def _run_by_step(self, scheduler: Scheduler, model: StepTime) -> None:
+    def _run_by_step(self, scheduler: ReplayedScheduler, model: StepTime) -> None:
         """Gives the scheduler before each step what it was given before that step."""
         self._clock.now = self._workload.steps[0].start_time
         steps = self._workload.steps
@@ -261,7 +261,9 @@ class Replay:
             self._step(scheduler)
             self._clock.now += model.gap_seconds(0)
 
-    def _give_recorded(self, scheduler: Scheduler, recorded: TimedStep, later: float) -> None:
+    def _give_recorded(
+        self, scheduler: ReplayedScheduler, recorded: TimedStep, later: float
+    ) -> None:
         """Gives what the engine was given before a recorded step, by `later` seconds later."""
         for _, call in recorded.controls:
             scheduler.control(call)
@@ -270,7 +272,11 @@ class Replay:
             self._abort(scheduler, request_id, during_step=True)
 
     def _give(
-        self, scheduler: Scheduler, arrived: list[str], aborted: list[str], later: float = 0.0
+        self,
+        scheduler: ReplayedScheduler,
+        arrived: list[str],
+        aborted: list[str],
+        later: float = 0.0,
     ) -> None:
         """Gives arrivals, by `later` seconds later than they were recorded, and aborts."""
         for request_id in arrived:
@@ -289,7 +295,7 @@ class Replay:
             self._latest_arrival = arrival_time, delayed
         return delayed
 
-    def _repeat_calls(self, scheduler: Scheduler) -> None:
+    def _repeat_calls(self, scheduler: ReplayedScheduler) -> None:
         """Repeats the calls of a scheduler that may be ahead of the outputs, all in their order."""
         requests, late = self._workload.requests, list[str]()
         for recorded in self._workload.steps:
@@ -315,7 +321,7 @@ class Replay:
             late = recorded.aborted_during
         self._cut(scheduler, scheduler.process_outputs(len(self._workload.steps)))
 
-    def _run_by_time(self, scheduler: Scheduler, model: StepTime) -> None:
+    def _run_by_time(self, scheduler: ReplayedScheduler, model: StepTime) -> None:
         """Gives the scheduler what has arrived when a step starts."""
         if any(recorded.controls for recorded in self._workload.steps):
             raise ValueError(
@@ -363,7 +369,7 @@ class Replay:
         )
         heapq.heappush(self._joins, join)
 
-    def _give_due(self, scheduler: Scheduler) -> int:
+    def _give_due(self, scheduler: ReplayedScheduler) -> int:
         """Gives what is due at the present time; returns the number of arrivals."""
         now, count = self._clock.now, 0
         while self._joins and self._joins[0].time <= now:
@@ -377,7 +383,7 @@ class Replay:
             self._abort(scheduler, heapq.heappop(self._aborts)[1])
         return count
 
-    def _add(self, scheduler: Scheduler, request_id: str, arrival_time: float) -> None:
+    def _add(self, scheduler: ReplayedScheduler, request_id: str, arrival_time: float) -> None:
         if request_id in self._without:
             self._end(request_id, arrival_time)
             return
@@ -387,7 +393,9 @@ class Replay:
             self._result.refused[request_id] = str(error)
             self._end(request_id, arrival_time)
 
-    def _abort(self, scheduler: Scheduler, request_id: str, *, during_step: bool = False) -> None:
+    def _abort(
+        self, scheduler: ReplayedScheduler, request_id: str, *, during_step: bool = False
+    ) -> None:
         if request_id not in self._without:
             scheduler.abort(request_id, during_step=during_step)
 
@@ -398,13 +406,13 @@ class Replay:
             follower, delay = self._followers.pop(request_id)
             self._expect(follower, time + delay)
 
-    def _step(self, scheduler: Scheduler) -> None:
+    def _step(self, scheduler: ReplayedScheduler) -> None:
         exhausted = scheduler.step()
         self._result.num_steps += 1
         self._cut(scheduler, exhausted)
         self._show_progress()
 
-    def _cut(self, scheduler: Scheduler, exhausted: list[str]) -> None:
+    def _cut(self, scheduler: ReplayedScheduler, exhausted: list[str]) -> None:
         for request_id in exhausted:
             scheduler.abort(request_id)
             self._result.cut[request_id] = self._clock.now

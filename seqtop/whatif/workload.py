@@ -34,7 +34,7 @@ class WorkloadError(Exception):
     """A recording cannot be replayed; the message is one sentence for the user."""
 
 
-class Draft(NamedTuple):
+class RecordedDraft(NamedTuple):
     """A draft that was verified after some output."""
 
     num_tokens: int
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct):
     logprobs: list[float] = []
     candidates: dict[int, dict[int, Logprob]] = {}
     """The candidates for the token at an index, if the request asked for them."""
-    drafts: dict[int, Draft] = {}
+    drafts: dict[int, RecordedDraft] = {}
     """Drafts by the length of the output before."""
     beams: dict[int, list[Continuation]] = {}
     """The continuations of a beam search by the length of the outputs before, in any order."""
@@ -350,7 +350,9 @@ class _Reader:
             return
         first = len(answer.token_ids)
         if update.num_draft_tokens is not None:
-            answer.drafts[first] = Draft(update.num_draft_tokens, update.num_accepted_tokens or 0)
+            answer.drafts[first] = RecordedDraft(
+                update.num_draft_tokens, update.num_accepted_tokens or 0
+            )
         answer.token_ids += update.new_token_ids
         answer.logprobs += update.new_logprobs
         if update.top_logprobs:

@@ -2,7 +2,8 @@
 
 A snapshot says what is and what has been. What is: each request as its arrival, each sequence as
 one update. What has been: outputs, phases, waits and totals. A publisher that only repairs its own
-copy of the state (`seqtop.transport.publisher.Publisher.needs_snapshot`) leaves out the histories.
+copy of the state (`MessagePublisher.needs_snapshot` of `seqtop.transport.publisher`) leaves out the
+histories.
 """
 
 from functools import partial

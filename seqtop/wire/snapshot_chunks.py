@@ -27,7 +27,7 @@ _ARRAY_32: Final = b"\xdd"
 """The MessagePack header of an array. The number of elements follows in four bytes."""
 
 
-class Chunk(NamedTuple):
+class SnapshotChunk(NamedTuple):
     """Some of the requests and cached blocks of a snapshot, encoded without headers."""
 
     requests: bytearray
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 def chunks(
     requests: Iterable[RequestSnapshot], cached_blocks: Iterable[CachedBlocks]
-) -> Iterator[Chunk]:
+) -> Iterator[SnapshotChunk]:
     """Yields the encoded requests and cached blocks; at least one chunk.
 
     Raises:
@@ -47,18 +47,18 @@ def chunks(
     whole, runs = iter(requests), iter(cached_blocks)
     for number in itertools.count():
         size = CHUNK_BYTES if number < MAX_CHUNKS // 2 else 4 * CHUNK_BYTES
-        chunk = Chunk(*_fill(whole, size), *_fill(runs, size))
+        chunk = SnapshotChunk(*_fill(whole, size), *_fill(runs, size))
         if number and not chunk.num_requests and not chunk.num_runs:
             return
         yield chunk
 
 
-def message(head: Snapshot, of_whole: Iterable[Chunk]) -> bytes:
+def message(head: Snapshot, of_whole: Iterable[SnapshotChunk]) -> bytes:
     """Returns the snapshot as one message."""
     all_chunks = list(of_whole)
     return _encode(
         head,
-        Chunk(
+        SnapshotChunk(
             bytearray().join(chunk.requests for chunk in all_chunks),
             sum(chunk.num_requests for chunk in all_chunks),
             bytearray().join(chunk.cached_blocks for chunk in all_chunks),
@@ -67,7 +67,7 @@ def message(head: Snapshot, of_whole: Iterable[Chunk]) -> bytes:
     )
 
 
-def messages(head: Snapshot, of_whole: Iterator[Chunk]) -> Iterator[bytes]:
+def messages(head: Snapshot, of_whole: Iterator[SnapshotChunk]) -> Iterator[bytes]:
     """Yields the snapshot, followed by its parts if there is more than one chunk."""
     first, following = next(of_whole), next(of_whole, None)
     yield _encode(msgspec.structs.replace(head, has_parts=following is not None), first)
@@ -87,7 +87,7 @@ def _fill(entries: Iterator[Any], size: int) -> tuple[bytearray, int]:
     return encoded, count
 
 
-def _encode(empty: Snapshot | SnapshotPart, chunk: Chunk) -> bytes:
+def _encode(empty: Snapshot | SnapshotPart, chunk: SnapshotChunk) -> bytes:
     """Encodes a message with the entries of a chunk."""
     changes = {"requests": _array(chunk.requests, chunk.num_requests)}
     if empty.cached_blocks is not None:

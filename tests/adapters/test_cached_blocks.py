@@ -4,12 +4,12 @@ import pytest
 
 from seqtop.adapters.cached_blocks import CachedContent
 from seqtop.adapters.observations import AnyCacheEvent, BlocksCached, BlocksUncached, CacheReset
-from seqtop.adapters.request import Request
+from seqtop.adapters.request import PublishedRequest
 from seqtop.sequence import RequestMetrics
 from seqtop.wire.messages import CachedBlocks
 
 METRICS = RequestMetrics(0.0, 0.0, None, None, None)
-REQUESTS = {"a-1": Request(seq_id=5, name="a", num_prompt_tokens=9, metrics=METRICS)}
+REQUESTS = {"a-1": PublishedRequest(seq_id=5, name="a", num_prompt_tokens=9, metrics=METRICS)}
 
 
 def add(position: int, *blocks: int) -> BlocksCached:

@@ -29,7 +29,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import create_pair, viewer_keys
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.transport.publisher_process import EngineConnection, address_in
 from seqtop.transport.publisher_settings import PublisherSettings
 from tests.support.fake_vllm import Request, Scheduler, step
@@ -116,7 +116,9 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
 
     def publish_all() -> None:
         with EngineConnection(str(tmp_path), ended) as connection:
-            publisher = Publisher(endpoint, engine_info(started), EngineState(), repairs=True)
+            publisher = MessagePublisher(
+                endpoint, engine_info(started), EngineState(), repairs=True
+            )
             publish(publisher, Translator(started), ObservationReceiver(connection))
 
     thread = threading.Thread(target=publish_all)

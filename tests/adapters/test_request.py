@@ -5,7 +5,7 @@ import pytest
 from seqtop.adapters.observations import Arrived, CurrentRequest
 from seqtop.adapters.request import (
     Names,
-    Request,
+    PublishedRequest,
     end_status,
     engine_status,
     sampling_params,
@@ -58,7 +58,7 @@ def test_a_running_request_decodes_once_all_but_its_last_token_are_computed(
     output: int, computed: int, is_prefill: bool
 ) -> None:
     arrived = Arrived("one", 5.0, "WAITING", 0, 3, [1, 2, 3], None)
-    request = Request.of(arrived, 0, "one", None)
+    request = PublishedRequest.of(arrived, 0, "one", None)
     request.set_current(
         CurrentRequest(arrived, computed, [7] * output, ([1],), is_running=True, was_scheduled=True)
     )

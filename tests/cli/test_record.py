@@ -16,7 +16,7 @@ from seqtop.history import FileStore
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.connection import Connection, ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
@@ -43,7 +43,7 @@ def test_record_command_ends_cleanly_on_a_signal(
     path = tmp_path / "run.seqtop"
     info, *events, _ = RandomEngine(21, 60)
     assert isinstance(info, EngineInfo)
-    with Publisher(endpoint, info, EngineState()) as engine:
+    with MessagePublisher(endpoint, info, EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)
         try:
             wait_until(path.exists)
@@ -84,7 +84,7 @@ def test_record_command_ends_after_its_duration(
         Session, "close", lambda self: (listeners.append(len(self._listeners)), close(self))
     )
     arguments = ["record", endpoint, "-o", str(path), "--duration", "0.2"]
-    with Publisher(endpoint, engine_info(), EngineState()):
+    with MessagePublisher(endpoint, engine_info(), EngineState()):
         assert main.main(arguments) == 0
         assert "messages" in capsys.readouterr().out
         assert main.main(arguments) == 1
@@ -98,7 +98,7 @@ def test_record_command_says_that_its_file_was_removed_or_replaced(
     endpoint: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.seqtop"
-    with Publisher(endpoint, engine_info(), EngineState()):
+    with MessagePublisher(endpoint, engine_info(), EngineState()):
         recording = command("record", endpoint, "-o", path)
         try:
             wait_until(path.exists)
@@ -141,7 +141,7 @@ def test_record_command_says_when_the_engine_went_silent(
 ) -> None:
     path = tmp_path / "run.seqtop"
     arguments = ["record", endpoint, "-o", str(path), "--duration", "0.3", "--force"]
-    with Publisher(endpoint, engine_info(), EngineState()):  # which has its heartbeats
+    with MessagePublisher(endpoint, engine_info(), EngineState()):  # which has its heartbeats
         assert main.main(arguments) == 0
     assert "no message" not in capsys.readouterr().err
     monkeypatch.setattr("seqtop.cli.record._SILENCE_SECONDS", 0.2)
@@ -182,7 +182,7 @@ def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Pa
     path = tmp_path / "run.seqtop"
     recording = command("record", endpoint, "-o", path)
     try:
-        with Publisher(endpoint, engine_info(), EngineState()):
+        with MessagePublisher(endpoint, engine_info(), EngineState()):
             wait_until(path.exists)
             wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
         wait_until(lambda: final_state(path).stopped is not None)
@@ -196,7 +196,7 @@ def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Pa
 
 def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "run.seqtop"
-    with Publisher(endpoint, engine_info(), EngineState()) as engine:
+    with MessagePublisher(endpoint, engine_info(), EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)
         try:
             wait_until(path.exists)
@@ -248,7 +248,7 @@ def test_options_of_a_file_and_of_a_flight_recorder_are_apart(
 def test_flight_recorder_of_an_engine_that_runs_already(
     endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()) as engine:
+    with MessagePublisher(endpoint, engine_info(), EngineState()) as engine:
         recorder = command("record", endpoint, "--flight-recorder", tmp_path / "records")
         try:
             assert recorder.stderr is not None

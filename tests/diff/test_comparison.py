@@ -8,8 +8,8 @@ import pytest
 
 from seqtop.diff import report
 from seqtop.diff.alignment import Ignored
-from seqtop.diff.comparison import Comparison, compare
-from seqtop.diff.run import Run
+from seqtop.diff.comparison import RunComparison, compare
+from seqtop.diff.run import RunDecisions
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
@@ -24,7 +24,7 @@ def usual() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def base(usual: list[bytes]) -> Run:
+def base(usual: list[bytes]) -> RunDecisions:
     return as_run(usual)
 
 
@@ -33,15 +33,15 @@ CROWDED: dict[str, Any] = {"max_num_seqs": 7, "num_gpu_blocks": 30, "max_num_bat
 
 
 @pytest.fixture(scope="module")
-def crowded() -> Run:
+def crowded() -> RunDecisions:
     return as_run(payloads(**CROWDED))
 
 
-def changed(base: Run, **changes: Any) -> Comparison:
+def changed(base: RunDecisions, **changes: Any) -> RunComparison:
     return compare(base, as_run(payloads(**changes)))
 
 
-def test_equal_runs(base: Run) -> None:
+def test_equal_runs(base: RunDecisions) -> None:
     comparison = changed(base)
     assert (comparison.first, comparison.settings, comparison.differs) == (None, [], False)
     assert comparison.num_equal_steps == len(base.steps) > 50
@@ -49,7 +49,7 @@ def test_equal_runs(base: Run) -> None:
     assert any(step.preempted for step in base.steps), "nothing to compare"
 
 
-def test_the_gaps_of_both_runs_are_counted(base: Run) -> None:
+def test_the_gaps_of_both_runs_are_counted(base: RunDecisions) -> None:
     one, other = copy.copy(base), copy.copy(base)
     one.num_gaps, other.num_gaps = 1, 2
     assert "have 3 gaps, in which" in report.as_text(compare(one, other), "a", "b")
@@ -80,7 +80,7 @@ MORE = pytest.mark.release("more of the same kind")
         *(pytest.param("num_gpu_blocks", value, marks=MORE) for value in (16, 18, 24)),
     ],
 )
-def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
+def test_changed_setting_is_named(base: RunDecisions, name: str, value: int) -> None:
     comparison = changed(base, **{name: value})
     assert [setting.name for setting in comparison.settings] == [name]
     assert comparison.settings[0].b == value
@@ -105,7 +105,7 @@ def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
     ],
     ids=["largest", "first", "longest prompt", "shortest prompt"],
 )
-def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any]) -> None:
+def test_changed_preemption_policy_is_named(crowded: RunDecisions, changes: dict[str, Any]) -> None:
     comparison = changed(crowded, **CROWDED, **changes)
     named = [setting.name for setting in comparison.settings]
     assert named == [name for name in changes if name != "patch"]
@@ -143,7 +143,9 @@ def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any
     ],
     ids=["shortest first", "longest first", "other arrivals", "priority"],
 )
-def test_changed_order_is_named(base: Run, changes: dict[str, Any], kind: str, cause: str) -> None:
+def test_changed_order_is_named(
+    base: RunDecisions, changes: dict[str, Any], kind: str, cause: str
+) -> None:
     comparison = changed(base, **changes)
     assert comparison.settings == []
     assert comparison.first is not None
@@ -151,7 +153,9 @@ def test_changed_order_is_named(base: Run, changes: dict[str, Any], kind: str, c
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_scheduler_steps", 4), ("speculative", "ngram")])
-def test_requests_that_get_more_tokens_in_a_step(base: Run, name: str, value: object) -> None:
+def test_requests_that_get_more_tokens_in_a_step(
+    base: RunDecisions, name: str, value: object
+) -> None:
     first = changed(base, **{name: value}).first
     assert first is not None
     assert first.kind == "token budget"
@@ -162,7 +166,7 @@ def test_requests_that_get_more_tokens_in_a_step(base: Run, name: str, value: ob
     assert int(more[2]) > 4
 
 
-def test_the_comparison_goes_on_behind_a_difference(base: Run) -> None:
+def test_the_comparison_goes_on_behind_a_difference(base: RunDecisions) -> None:
     """One request less: the runs are equal again until it is admitted."""
     comparison = changed(base, arrivals=(0, 1, 2, 3, 4, 5))
     arrivals, admission, batch = comparison.differences
@@ -174,7 +178,7 @@ def test_the_comparison_goes_on_behind_a_difference(base: Run) -> None:
     assert comparison.num_matching_steps == admission.step_a - 1 > 50
 
 
-def test_steps_that_only_one_run_has(base: Run) -> None:
+def test_steps_that_only_one_run_has(base: RunDecisions) -> None:
     other = as_run(payloads())
     del other.steps[40:50]
     (difference,) = compare(base, other).differences
@@ -182,7 +186,7 @@ def test_steps_that_only_one_run_has(base: Run) -> None:
     assert (difference.again_a, difference.again_b) == (50, 50)
 
 
-def test_arrivals_and_tokens_can_be_ignored(base: Run) -> None:
+def test_arrivals_and_tokens_can_be_ignored(base: RunDecisions) -> None:
     other = as_run(payloads())
     other.steps[30] = other.steps[30]._replace(tokens=1)
     other.steps[8] = other.steps[8]._replace(arrived=(1,))
@@ -196,7 +200,7 @@ def test_arrivals_and_tokens_can_be_ignored(base: Run) -> None:
     assert kinds("arrivals", "tokens") == []
 
 
-def test_settings_of_a_scheduler_are_compared_by_its_names(base: Run) -> None:
+def test_settings_of_a_scheduler_are_compared_by_its_names(base: RunDecisions) -> None:
     a, b = (
         engine_info(queue_order=order, scheduler_settings={"policy": policy, "watermark": 0.0})
         for order, policy in (("fcfs", "fcfs"), ("priority", "priority"))
@@ -222,7 +226,7 @@ def test_requests_from_before_a_recording_have_their_own_table(usual: list[bytes
             history.restore("one", number, state)
         elif number > half:
             history.append(number, payload, event, state)
-    whole, late = as_run(usual), Run(history)
+    whole, late = as_run(usual), RunDecisions(history)
     figures = {figure.name: figure for figure in compare(whole, late).figures}
     for name in ("steps", "preemptions", "output", "lost to preemption"):
         assert 0 <= (figures[name].b or 0) < (figures[name].a or 0), name
@@ -233,13 +237,13 @@ def test_requests_from_before_a_recording_have_their_own_table(usual: list[bytes
     assert all(figure.unit for figure in figures.values())
 
 
-def test_runs_with_other_ids_are_aligned_by_arrival(base: Run, usual: list[bytes]) -> None:
+def test_runs_with_other_ids_are_aligned_by_arrival(base: RunDecisions, usual: list[bytes]) -> None:
     other = as_run([payload.replace(b"req-", b"run-") for payload in usual])
     comparison = compare(base, other)
     assert (comparison.first, comparison.aligned_by) == (None, "order of arrival")
 
 
-def test_run_that_is_cut_short(base: Run, usual: list[bytes]) -> None:
+def test_run_that_is_cut_short(base: RunDecisions, usual: list[bytes]) -> None:
     comparison = compare(base, as_run(usual[: len(usual) // 2]))
     assert comparison.first is not None
     assert (comparison.first.kind, comparison.first.step_b) == ("length", -1)
@@ -256,7 +260,7 @@ def test_waits_are_those_of_the_state(usual: list[bytes], max_finished: int) -> 
             reached.apply(parsing.event(payload))
         history.append(number, payload, parsing.event(payload), state)
     waits = [request.wait for request in whole.requests.values()]
-    seconds = Run(history).seconds_waiting()
+    seconds = RunDecisions(history).seconds_waiting()
     assert sum(seconds.values()) == pytest.approx(sum(wait.total for wait in waits))
     for cause in ("no_blocks", "token_budget", "seq_limit"):
         known = sum(wait.by_cause.get(cause, 0.0) for wait in waits)
@@ -264,6 +268,6 @@ def test_waits_are_those_of_the_state(usual: list[bytes], max_finished: int) -> 
     assert len(seconds) > 1
 
 
-def test_waits_are_figures(base: Run, crowded: Run) -> None:
+def test_waits_are_figures(base: RunDecisions, crowded: RunDecisions) -> None:
     names = [figure.name for figure in compare(base, crowded).figures]
     assert "waiting: max_num_seqs" in names

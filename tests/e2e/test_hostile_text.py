@@ -18,7 +18,7 @@ import pytest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.text import sanitize
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
 from seqtop.wire.arrays import Ints
@@ -67,12 +67,12 @@ def assert_harmless(output: bytes, *, drawn: bool = False) -> None:
 
 
 @pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
+def engine(endpoint: str) -> Iterator[MessagePublisher]:
     """Publishes nothing but attacks."""
     info = engine_info(
         engine_id=HOSTILE, engine=HOSTILE, model=HOSTILE, dtype=HOSTILE, device=HOSTILE
     )
-    with Publisher(endpoint, info, EngineState()) as running:
+    with MessagePublisher(endpoint, info, EngineState()) as running:
         for number in (1, 2):
             running.publish(
                 RequestArrived(
@@ -136,7 +136,7 @@ def assert_run_is_harmless(*command: str) -> bytes:
     return done.stdout + done.stderr
 
 
-def test_text_that_is_printed(engine: Publisher, tmp_path: Path) -> None:
+def test_text_that_is_printed(engine: MessagePublisher, tmp_path: Path) -> None:
     shown = assert_run_is_harmless(*SEQTOP, "show", engine.endpoint)
     assert "␛".encode() in shown
     everything = assert_run_is_harmless(*SEQTOP, "show", engine.endpoint, "--json")
@@ -169,12 +169,12 @@ def test_text_in_what_goes_wrong(endpoint: str, tmp_path: Path) -> None:
         assert b"owned" in said
 
 
-def test_findings_are_said_harmlessly(engine: Publisher) -> None:
+def test_findings_are_said_harmlessly(engine: MessagePublisher) -> None:
     said = assert_run_is_harmless(*SEQTOP, "check", engine.endpoint, "--duration", "0.3")
     assert b"findings" in said
 
 
-def test_app_on_a_real_terminal(engine: Publisher) -> None:
+def test_app_on_a_real_terminal(engine: MessagePublisher) -> None:
     """Every byte that it writes while it shows the attacks: table, detail, header, dialogs."""
     app = Terminal(*SEQTOP, "attach", engine.endpoint, size=(150, 40))
     try:

@@ -21,7 +21,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     SnapshotRequest,
@@ -50,7 +50,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         zmq.Context() as context,
         context.socket(zmq.SUB) as live,
         context.socket(zmq.DEALER) as questions,
-        Publisher(endpoint, info, EngineState(), repairs=True) as publisher,
+        MessagePublisher(endpoint, info, EngineState(), repairs=True) as publisher,
         Session(endpoint, redact=not redacts_itself) as session,
     ):
         live.subscribe(b"")

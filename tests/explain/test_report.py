@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.explain.chain import Holder, Part, PartKind
+from seqtop.explain.chain import BlockHolder, Part, PartKind
 from seqtop.explain.explanation import Explanation, explain
 from seqtop.explain.outliers import FieldDifference, Outliers, SlowRequest
 from seqtop.explain.report import (
@@ -111,7 +111,7 @@ def test_text() -> None:
                 "b held the most, 7 of 1,200 used, admitted at a step that is not recorded with a"
                 " prompt of 1 token"
             ),
-            part("queued", "", holder=Holder("b", 7, 1_200, 1, None)),
+            part("queued", "", holder=BlockHolder("b", 7, 1_200, 1, None)),
         ),
     ],
 )

@@ -18,8 +18,8 @@ from seqtop.live.session import Session
 from tests.support.waiting import wait_until
 
 
-def rows_of(path: Path) -> list[mooncake.Row]:
-    return msgspec.json.Decoder(mooncake.Row).decode_lines(path.read_bytes())
+def rows_of(path: Path) -> list[mooncake.MooncakeRequest]:
+    return msgspec.json.Decoder(mooncake.MooncakeRequest).decode_lines(path.read_bytes())
 
 
 def test_a_recording_is_played_back_with_its_arrivals_lengths_and_shared_prefixes(

@@ -15,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.state.snapshot import take
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import Heartbeat
 from tests.support.events import arrival, engine_info
@@ -49,7 +49,7 @@ def show(endpoint: str) -> Shown:
 @pytest.fixture(scope="module")
 def plain_peak(tmp_path_factory: pytest.TempPathFactory) -> int:
     endpoint = f"ipc://{tmp_path_factory.mktemp('plain')}/e"
-    with Publisher(endpoint, engine_info(), EngineState()) as publisher:
+    with MessagePublisher(endpoint, engine_info(), EngineState()) as publisher:
         publisher.publish(arrival(1))
         return show(endpoint).peak
 
@@ -62,7 +62,7 @@ def test_a_text_takes_twice_its_bytes(
     """The text, and the history's copy before it is compressed; Python caches others than ASCII."""
     event = msgspec.structs.replace(arrival(1), prompt=letter * (LONG // len(letter.encode())))
     num_bytes = len(codec.encode(event))
-    with Publisher(endpoint, engine_info(), EngineState()) as publisher:
+    with MessagePublisher(endpoint, engine_info(), EngineState()) as publisher:
         publisher.publish(event)
         shown = show(endpoint)
     assert max(map(len, shown.lines)) < 5_000
@@ -76,7 +76,7 @@ def test_names_of_ten_megabytes_are_refused_by_name(endpoint: str, field: str, l
     name = letter * (10 * 2**20 // len(letter.encode()))
     event = msgspec.structs.replace(arrival(1), **{field: name})
     with (
-        Publisher(endpoint, engine_info(), EngineState()) as publisher,
+        MessagePublisher(endpoint, engine_info(), EngineState()) as publisher,
         Session(endpoint) as session,
     ):
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)

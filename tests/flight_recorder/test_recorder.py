@@ -34,7 +34,7 @@ from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.transport.connection import UnreachableError
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire.messages import EngineStopped, Event
 from tests.support import faulty_engine
 from tests.support.events import arrival, engine_info, stats, step, update
@@ -156,7 +156,7 @@ def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
     """
     crowd, random = Crowd(256), Random(0)
     with (
-        Publisher(endpoint, crowd.info, EngineState()) as publisher,
+        MessagePublisher(endpoint, crowd.info, EngineState()) as publisher,
         process.started(endpoint, tmp_path) as recorder,
     ):
         wait_until(lambda: publisher.has_viewers)

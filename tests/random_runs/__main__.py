@@ -27,7 +27,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from tests.support.random_runs import RandomRun, small_models
 from tests.support.waiting import SECONDS
 
@@ -44,7 +44,7 @@ def check(run: RandomRun, endpoint: str, num_missed: int) -> Report:
     with ExitStack() as stack:
         stack.callback(run.engine.close)
         publisher = stack.enter_context(
-            Publisher(endpoint, run.info(), EngineState(), clock=run.time)
+            MessagePublisher(endpoint, run.info(), EngineState(), clock=run.time)
         )
         steps = run.steps(publisher)
         for _ in islice(steps, num_missed):

@@ -37,7 +37,7 @@ from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport import curve_keys
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import Abort, SnapshotRequest, Submit
 
@@ -277,7 +277,7 @@ def measure(
             with socket.create_server(("127.0.0.1", 0)) as free:
                 endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         publisher = running.enter_context(
-            Publisher(endpoint, info, EngineState(), curve_keys=own, repairs=True)
+            MessagePublisher(endpoint, info, EngineState(), curve_keys=own, repairs=True)
         )
         target = Target(endpoint, directory)
         attackers = {}

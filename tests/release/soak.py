@@ -30,7 +30,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire.messages import EngineInfo, Step
 from tests.support.random_engine import RandomEngine
 from tests.support.waiting import SECONDS
@@ -50,7 +50,7 @@ def publish(endpoint: str, rate: float, ended: Flag, counts: Any) -> None:
     info = next(script)
     assert isinstance(info, EngineInfo)
     start, sent = time.monotonic(), 0
-    with Publisher(endpoint, info, EngineState(max_finished=MAX_FINISHED)) as publisher:
+    with MessagePublisher(endpoint, info, EngineState(max_finished=MAX_FINISHED)) as publisher:
         for event in script:
             publisher.publish(event)
             if not isinstance(event, Step):

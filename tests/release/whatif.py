@@ -26,7 +26,7 @@ from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.worker.recorded_worker import RecordedWorker
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.step_time import Size, StepTime, fit
 from seqtop.sequence import SamplingParams
@@ -198,9 +198,9 @@ def predict_pairs(folder: Path, kinds: Sequence[str] = KINDS) -> Iterator[Pair]:
             )
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> RunDecisions:
     with FileStore(path) as recording:
-        return Run(recording)
+        return RunDecisions(recording)
 
 
 FIGURES = ("TTFT p50", "TTFT p90", "E2E p50", "E2E p90", "throughput")

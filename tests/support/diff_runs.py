@@ -9,7 +9,7 @@ from engine_stub.core.scheduler import Scheduler
 from engine_stub.core.waiting_queue import WaitingQueue
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.state import EngineState
@@ -70,14 +70,14 @@ def payloads(
     return collected.payloads
 
 
-def as_run(run: Sequence[bytes]) -> Run:
+def as_run(run: Sequence[bytes]) -> RunDecisions:
     """The run as a recording has it."""
     history, state = MemoryStore(), EngineState()
     for number, payload in enumerate(run):
         event = parsing.event(payload)
         state.apply(event)
         history.append(number, payload, event, state)
-    return Run(history)
+    return RunDecisions(history)
 
 
 def prefer_victim(

@@ -18,7 +18,7 @@ import zmq
 from seqtop.flight_recorder import process
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import frames, parsing
 from seqtop.wire.messages import Event, Heartbeat, SequenceUpdate
 from tests.support import events
@@ -174,7 +174,7 @@ FAULTS: dict[str, Fault] = {
 
 def main(fault: str, endpoint: str, directory: str, options: str) -> None:
     info = events.engine_info(start_time=time.time(), block_size=4096)
-    publisher = Publisher(endpoint, info, EngineState())
+    publisher = MessagePublisher(endpoint, info, EngineState())
     with (
         publisher,
         process.started(endpoint, directory, options) as recorder,

@@ -24,7 +24,7 @@ from engine_stub.entrypoints.publishing import engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.processing.chat_template import ChatTemplate
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from tests.support.checkpoints import make_checkpoint
 from tests.support.fuzz import Feed
 from tests.support.mutation import HOSTILE, Pool, bytewise, plausible
@@ -140,7 +140,7 @@ def _serve(directory: Path) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     stopped = threading.Event()
     with (
-        Publisher(f"ipc://{directory}/e", info, EngineState(), repairs=True) as publisher,
+        MessagePublisher(f"ipc://{directory}/e", info, EngineState(), repairs=True) as publisher,
         HttpServer(address, engine, served) as server,
     ):
         engine_server = EngineServer(engine, publisher, sources=[server.bridge])

@@ -24,7 +24,7 @@ from seqtop.history.recorder import Recorder
 from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo
 from tests.support.random_engine import RandomEngine
@@ -39,7 +39,7 @@ def publish(endpoint: str, seed: int, incarnation: str) -> None:
     script = iter(RandomEngine(seed, sys.maxsize, incarnation=incarnation))
     info = next(script)
     assert isinstance(info, EngineInfo)
-    with Publisher(endpoint, info, EngineState()) as publisher:
+    with MessagePublisher(endpoint, info, EngineState()) as publisher:
         for event in script:
             publisher.publish(event)
             time.sleep(PACE)

@@ -9,9 +9,10 @@ from typing import Any, get_args
 from engine_stub.config import DEFAULT_MODEL, EngineConfig, PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import MessageSink, StepPublisher, engine_info
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
+from seqtop.whatif.replay import MessageSink
 from seqtop.wire.messages import EngineInfo, PreemptionMode
 from tests.support.checkpoints import add_draft_head, make_checkpoint
 

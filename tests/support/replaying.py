@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from engine_stub.entrypoints.whatif import BundledScheduler
-from seqtop.diff.comparison import Comparison, compare
-from seqtop.diff.run import Run
+from seqtop.diff.comparison import RunComparison, compare
+from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter
 from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
 from seqtop.whatif.workload import read_workload
@@ -32,7 +32,7 @@ def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult
         return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
 
 
-def compared(a: Path, b: Path) -> Comparison:
+def compared(a: Path, b: Path) -> RunComparison:
     """Compares two recordings."""
     with FileStore(a) as first, FileStore(b) as second:
-        return compare(Run(first), Run(second))
+        return compare(RunDecisions(first), RunDecisions(second))

@@ -13,7 +13,7 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, Step
 from tests.support.fault_proxy import HARMLESS, FaultProxy, Faults
@@ -95,7 +95,7 @@ class _Engine:
         assert isinstance(info, EngineInfo)
         info = msgspec.structs.replace(info, heartbeat_interval=HEARTBEAT)
         self.replica = EngineState()
-        self._publisher = Publisher(self._endpoint, info, self.replica)
+        self._publisher = MessagePublisher(self._endpoint, info, self.replica)
 
     def play(self, num_steps: int) -> None:
         """Publish so many steps, and what comes between them, at an engine's pace."""

@@ -11,13 +11,13 @@ from seqtop.sequence import SequenceGroup, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire.messages import EngineInfo, Event
 from seqtop.wire.snapshot import Snapshot
 from tests.support.waiting import wait_until
 
 
-class CountingPublisher(Publisher):
+class CountingPublisher(MessagePublisher):
     """Knows the number of the newest message, so that a viewer can be waited for."""
 
     num_published = 0

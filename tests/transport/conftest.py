@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from seqtop.state import EngineState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from tests.support.events import engine_info
 
 
 @pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
+def engine(endpoint: str) -> Iterator[MessagePublisher]:
+    with MessagePublisher(endpoint, engine_info(control=True), EngineState()) as running:
         yield running

@@ -11,7 +11,7 @@ from seqtop.transport import (
     control_client,
 )
 from seqtop.transport.connection import ControlError
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire.messages import (
     Abort,
     Submit,
@@ -20,7 +20,7 @@ from tests.support.events import engine_info
 from tests.support.waiting import SECONDS
 
 
-def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publisher) -> None:
+def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: MessagePublisher) -> None:
     answers: list[object] = []
 
     def view() -> None:
@@ -47,7 +47,7 @@ def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publis
 
 def test_control_is_refused_where_the_engine_does_not_grant_it(endpoint: str) -> None:
     with (
-        Publisher(endpoint, engine_info(control=False), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(control=False), EngineState()) as engine,
         Session(endpoint) as session,
     ):
         with pytest.raises(ControlError, match="does not accept control"):

@@ -19,7 +19,7 @@ from seqtop.transport.connection import ConnectionState, ControlError, Unreachab
 from seqtop.transport.curve_keys import KeyFileError, ViewerKeys
 from seqtop.transport.endpoints import EndpointError, check_bind, snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import SnapshotRequest
 from tests.support.events import arrival, engine_info
@@ -42,13 +42,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine(endpoint: str, place: Path) -> Iterator[Publisher]:
+def engine(endpoint: str, place: Path) -> Iterator[MessagePublisher]:
     """Publishes one request, to two of the four."""
     own = curve_keys.engine_keys(
         place / "engine.key_secret", place / "viewers", place / "controllers"
     )
     info = engine_info(control=True)
-    with Publisher(endpoint, info, EngineState(), curve_keys=own) as running:
+    with MessagePublisher(endpoint, info, EngineState(), curve_keys=own) as running:
         running.publish(arrival(1))
         yield running
 
@@ -68,7 +68,9 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
     return str(error.value)
 
 
-def test_a_viewer_on_the_list_sees_snapshot_and_stream(engine: Publisher, place: Path) -> None:
+def test_a_viewer_on_the_list_sees_snapshot_and_stream(
+    engine: MessagePublisher, place: Path
+) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
         session.await_engine(SECONDS)
         assert "req-1" in session.state.requests
@@ -76,7 +78,7 @@ def test_a_viewer_on_the_list_sees_snapshot_and_stream(engine: Publisher, place:
         wait_until(lambda: "req-2" in session.state.requests)
 
 
-def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Path) -> None:
+def test_control_belongs_to_those_who_were_given_it(engine: MessagePublisher, place: Path) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
         session.await_engine(SECONDS)
         with pytest.raises(ControlError, match="may view this engine, but not control it"):
@@ -90,30 +92,32 @@ def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Pa
         asking.join()
 
 
-def test_stranger_is_refused_by_name_and_sees_nothing(engine: Publisher, place: Path) -> None:
+def test_stranger_is_refused_by_name_and_sees_nothing(
+    engine: MessagePublisher, place: Path
+) -> None:
     sentence = refusal(engine.endpoint, of(place, "unlisted"))
     assert "refused this viewer's key" in sentence
     assert "--authorized-clients" in sentence
 
 
-def test_viewer_without_keys_is_told_that_they_are_expected(engine: Publisher) -> None:
+def test_viewer_without_keys_is_told_that_they_are_expected(engine: MessagePublisher) -> None:
     assert "expects --server-key" in refusal(engine.endpoint, None)
 
 
-def test_engine_that_is_another_is_found_out(engine: Publisher, place: Path) -> None:
+def test_engine_that_is_another_is_found_out(engine: MessagePublisher, place: Path) -> None:
     own = of(place, "onlooker", server="unlisted")
     assert "does not hold the key of --server-key" in refusal(engine.endpoint, own)
 
 
 def test_engine_without_keys_is_said_to_have_none(endpoint: str, place: Path) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()):
+    with MessagePublisher(endpoint, engine_info(), EngineState()):
         sentence = refusal(endpoint, of(place, "onlooker"))
     assert "uses no keys" in sentence
 
 
 @pytest.mark.parametrize("name", ["unlisted", None])
 def test_neither_socket_gives_the_uninvited_one_byte(
-    engine: Publisher, place: Path, name: str | None
+    engine: MessagePublisher, place: Path, name: str | None
 ) -> None:
     with zmq.Context() as context:
         live, questions = context.socket(zmq.SUB), context.socket(zmq.DEALER)
@@ -153,7 +157,7 @@ def test_handshakes_are_rationed_by_measured_time(
 
     monkeypatch.setattr(curve_keys, "time", Clock())
     own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
-    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+    with MessagePublisher(endpoint, engine_info(), EngineState(), curve_keys=own):
         while len(pauses) < 3:
             refusal(endpoint, of(place, "unlisted"))
     assert pauses[:3] == pytest.approx([0.05, 0.05, curve_keys.MAX_PAUSE])
@@ -167,10 +171,10 @@ def test_refused_viewer_gets_in_once_it_is_let(
     secret = place / "engine.key_secret"
     with Session(endpoint, keys=of(place, "unlisted")) as session:
         strict = curve_keys.engine_keys(secret, place / "onlooker.key")
-        with Publisher(endpoint, engine_info(), EngineState(), curve_keys=strict):
+        with MessagePublisher(endpoint, engine_info(), EngineState(), curve_keys=strict):
             assert session.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
         lenient = curve_keys.engine_keys(secret, place / "unlisted.key")
-        with Publisher(endpoint, engine_info(), EngineState(), curve_keys=lenient):
+        with MessagePublisher(endpoint, engine_info(), EngineState(), curve_keys=lenient):
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
@@ -179,7 +183,7 @@ def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
     own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
     far = f"{endpoint}.far"
     seen = bytearray()
-    with Publisher(far, engine_info(), EngineState(), curve_keys=own) as engine:
+    with MessagePublisher(far, engine_info(), EngineState(), curve_keys=own) as engine:
         engine.publish(arrival(1))
         with (
             Relay(endpoint, far, seen),
@@ -320,18 +324,18 @@ def test_a_revoked_key_is_admitted_until_the_engine_is_restarted(
         (tmp_path / f"{name}.key").write_text((place / f"{name}.key").read_text())
     secret = place / "engine.key_secret"
     own = curve_keys.engine_keys(secret, tmp_path)
-    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+    with MessagePublisher(endpoint, engine_info(), EngineState(), curve_keys=own):
         (tmp_path / "onlooker.key").unlink()
         with Session(endpoint, keys=of(place, "onlooker")) as session:
             session.await_engine(SECONDS)
     own = curve_keys.engine_keys(secret, tmp_path)
-    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+    with MessagePublisher(endpoint, engine_info(), EngineState(), curve_keys=own):
         assert "refused this viewer's key" in refusal(endpoint, of(place, "onlooker"))
         with Session(endpoint, keys=of(place, "controller")) as session:
             session.await_engine(SECONDS)
 
 
-def test_handshakes_that_do_not_end_hinder_nobody(engine: Publisher, place: Path) -> None:
+def test_handshakes_that_do_not_end_hinder_nobody(engine: MessagePublisher, place: Path) -> None:
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
     halfway = []
     for number in range(200):

@@ -19,7 +19,7 @@ from seqtop.transport import (
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.outbound_queue import OutboundQueue
-from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher import MessagePublisher, PublishError
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
     EngineStopped,
@@ -30,7 +30,7 @@ from tests.support.events import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import SECONDS, wait_until
 
 
-def test_goodbye_arrives(engine: Publisher) -> None:
+def test_goodbye_arrives(engine: MessagePublisher) -> None:
     with Session(engine.endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.publish(arrival(1))
@@ -51,7 +51,7 @@ GREETING = 64
     ids=["ZMTP 1.0", "ZMTP 2.0", "HTTP"],
 )
 def test_client_without_the_handshake_of_zmtp_3_is_disconnected(
-    engine: Publisher, address: Callable[[str], str], sent: bytes
+    engine: MessagePublisher, address: Callable[[str], str], sent: bytes
 ) -> None:
     with Session(engine.endpoint) as session, socket.socket(socket.AF_UNIX) as client:
         session.await_engine(SECONDS)
@@ -69,7 +69,7 @@ def test_client_without_the_handshake_of_zmtp_3_is_disconnected(
 
 def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:
     with (
-        Publisher(endpoint, engine_info(), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(), EngineState()) as engine,
         Session(endpoint) as session,
     ):
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
@@ -94,7 +94,7 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
             release.wait()
             return ()
 
-    engine = Publisher(endpoint, engine_info(), StallingReplica())
+    engine = MessagePublisher(endpoint, engine_info(), StallingReplica())
     try:
         assert stalled.wait(SECONDS)
         for number in range(1_000):
@@ -106,7 +106,7 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
 
 
 def test_messages_published_after_the_end_are_dropped(endpoint: str) -> None:
-    engine = Publisher(endpoint, engine_info(), EngineState())
+    engine = MessagePublisher(endpoint, engine_info(), EngineState())
     engine.close()
     engine.publish(arrival(1))
     assert (engine.num_dropped, engine.last_error) == (1, "the publisher has been closed")
@@ -116,7 +116,7 @@ def test_endpoint_in_use_is_said_in_one_sentence() -> None:
     with zmq.Context() as context, context.socket(zmq.PUB) as other:
         port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
         with pytest.raises(PublishError, match="already in use"):
-            Publisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
+            MessagePublisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
 
 
 def test_unknown_trailing_fields_of_a_newer_engine_are_ignored() -> None:
@@ -144,7 +144,7 @@ class Gate:
 def test_queue_is_bounded_by_bytes(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "MAX_QUEUED_BYTES", 10_000)
     gate = Gate()
-    engine = Publisher(endpoint, engine_info(), gate.replica)
+    engine = MessagePublisher(endpoint, engine_info(), gate.replica)
     try:
         assert gate.reached.wait(SECONDS)
         for number in range(1_000):
@@ -160,7 +160,10 @@ def test_queue_is_bounded_by_bytes(endpoint: str, monkeypatch: pytest.MonkeyPatc
 def test_message_that_viewers_would_refuse_is_not_sent(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
+    with (
+        MessagePublisher(endpoint, engine_info(), EngineState()) as engine,
+        Session(endpoint) as session,
+    ):
         session.await_engine(SECONDS)
         monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 1_000)
         engine.publish(msgspec.structs.replace(arrival(1), prompt="x" * 1_000))
@@ -177,7 +180,7 @@ def test_after_an_overflow_viewers_show_the_engine_again(
     monkeypatch.setattr(publisher, "_SECONDS_BETWEEN_REPAIRS", 0.0)
     gate = Gate()
     truth = EngineState()  # what the engine itself knows
-    engine = Publisher(endpoint, engine_info(), gate.replica, repairs=True)
+    engine = MessagePublisher(endpoint, engine_info(), gate.replica, repairs=True)
 
     def publish(event: Event) -> None:
         truth.apply(event)
@@ -225,7 +228,7 @@ def test_event_that_cannot_be_sent_is_a_gap_that_is_counted_and_repaired(
 ) -> None:
     truth = EngineState()
     with (
-        Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
+        MessagePublisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
         Session(endpoint) as session,
     ):
         session.await_engine(SECONDS)
@@ -258,7 +261,7 @@ def test_a_snapshot_has_the_repair_and_its_number_or_neither(
     truth = EngineState()
     info = engine_info(heartbeat_interval=0.0)  # so that a viewer sees each new number
     with (
-        Publisher(endpoint, info, EngineState(), repairs=True) as engine,
+        MessagePublisher(endpoint, info, EngineState(), repairs=True) as engine,
         Session(endpoint) as session,
     ):
         session.await_engine(SECONDS)
@@ -270,7 +273,10 @@ def test_a_snapshot_has_the_repair_and_its_number_or_neither(
 
 
 def test_events_arrive_in_order(endpoint: str) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
+    with (
+        MessagePublisher(endpoint, engine_info(), EngineState()) as engine,
+        Session(endpoint) as session,
+    ):
         session.await_engine(SECONDS)
         for number in range(1, 100):
             engine.publish(arrival(number))

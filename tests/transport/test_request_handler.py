@@ -19,7 +19,7 @@ from seqtop.transport import (
     request_handler,
 )
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.transport.stream_server import StreamServer
 from seqtop.wire import codec, frames, parsing, snapshot_chunks
@@ -109,7 +109,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
 
     monkeypatch.setattr(publisher, "StreamServer", Watched)
     with (
-        Publisher(endpoint, engine_info(), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(), EngineState()) as engine,
         Session(endpoint) as session,
         zmq.Context() as context,
     ):
@@ -143,7 +143,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
 
 def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -> None:
     with (
-        Publisher(endpoint, engine_info(control=True), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(control=True), EngineState()) as engine,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as flood,
     ):
@@ -162,7 +162,7 @@ def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -
 
 
 def test_a_request_that_cannot_be_read_is_refused_with_the_version_of_the_engine(
-    engine: Publisher,
+    engine: MessagePublisher,
 ) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(snapshot_endpoint(engine.endpoint))
@@ -175,7 +175,7 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_version_of_the_engine
 
 def test_parts_are_for_viewers_that_ask_for_them(endpoint: str) -> None:
     with (
-        Publisher(endpoint, engine_info(), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(), EngineState()) as engine,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as socket,
     ):
@@ -308,7 +308,7 @@ def test_a_flood_of_bombs_stops_neither_the_stream_nor_other_viewers(endpoint: s
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with (
-        Publisher(endpoint, engine_info(control=False), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(control=False), EngineState()) as engine,
         Session(endpoint) as session,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as flood,

@@ -19,7 +19,7 @@ from seqtop.transport import (
     sockets,
 )
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import Publisher, PublishError
+from seqtop.transport.publisher import MessagePublisher, PublishError
 from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
@@ -54,10 +54,13 @@ def test_ordinary_context_has_terminated_on_return() -> None:
 
 
 def test_path_that_another_engine_uses_is_left_to_it(endpoint: str) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()) as first, Session(endpoint) as session:
+    with (
+        MessagePublisher(endpoint, engine_info(), EngineState()) as first,
+        Session(endpoint) as session,
+    ):
         for taken in (endpoint, endpoint.removesuffix(".snapshot")):
             with pytest.raises(PublishError, match="already in use"):
-                Publisher(taken, engine_info(incarnation="two"), EngineState())
+                MessagePublisher(taken, engine_info(incarnation="two"), EngineState())
         session.await_engine(SECONDS)
         first.publish(arrival(1))
         wait_until(lambda: "req-1" in session.state.requests)
@@ -67,7 +70,7 @@ def test_path_that_another_engine_uses_for_requests_is_left_to_it(endpoint: str)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
         other.bind(snapshot_endpoint(endpoint))
         with pytest.raises(PublishError, match=r"\.snapshot is already in use"):
-            Publisher(endpoint, engine_info(), EngineState())
+            MessagePublisher(endpoint, engine_info(), EngineState())
 
 
 def test_socket_that_a_crash_has_left_behind_is_no_obstacle(endpoint: str) -> None:
@@ -75,7 +78,7 @@ def test_socket_that_a_crash_has_left_behind_is_no_obstacle(endpoint: str) -> No
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
     assert Path(path).is_socket()
-    with Publisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
+    with MessagePublisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
         session.await_engine(SECONDS)
 
 
@@ -97,7 +100,7 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     path = Path(endpoint.removeprefix("ipc://"))
     path.write_text("years of work")
     with pytest.raises(PublishError, match="is not a socket"):
-        Publisher(endpoint, engine_info(), EngineState())
+        MessagePublisher(endpoint, engine_info(), EngineState())
     assert path.read_text() == "years of work"
 
 
@@ -118,7 +121,7 @@ def test_both_ends_of_both_connections_are_kept_alive() -> None:
     while engine is None:
         port = random.randrange(20_000, 30_000)
         with contextlib.suppress(PublishError):  # it is in use
-            engine = Publisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
+            engine = MessagePublisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
     with engine, Session(f"tcp://127.0.0.1:{port}") as session:
         session.await_engine(SECONDS)
         wait_until(lambda: keepalive_timers(port, port + 1) == [True] * 4)
@@ -149,7 +152,7 @@ def test_another_user_cannot_connect_to_an_ipc_endpoint(endpoint: str, mode: int
     directory.chmod(mode)
     before = os.umask(0o022)
     try:
-        with Publisher(endpoint, engine_info(), EngineState()):
+        with MessagePublisher(endpoint, engine_info(), EngineState()):
             for address in (endpoint, snapshot_endpoint(endpoint)):
                 path = address.removeprefix("ipc://")
                 assert not stat.S_IMODE(Path(path).stat().st_mode) & 0o022
@@ -166,12 +169,12 @@ def test_symbolic_link_in_the_place_of_a_socket_leads_nowhere(
 ) -> None:
     link, file = Path(endpoint.removeprefix("ipc://")), tmp_path / "file"
     link.symlink_to(file)
-    with Publisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
+    with MessagePublisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
         session.await_engine(SECONDS)
         assert not file.exists()
     link.unlink(missing_ok=True)
     link.symlink_to(file)
     file.write_text("years of work")
     with pytest.raises(PublishError, match="is not a socket"):
-        Publisher(endpoint, engine_info(), EngineState())
+        MessagePublisher(endpoint, engine_info(), EngineState())
     assert file.read_text() == "years of work"

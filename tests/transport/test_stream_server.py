@@ -10,12 +10,12 @@ from seqtop.transport import (
     publisher,
 )
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from tests.support.events import arrival, engine_info, engine_snapshot, step
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 
-def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> None:
+def test_two_viewers_that_join_at_different_times_agree(engine: MessagePublisher) -> None:
     with Session(engine.endpoint) as early:
         assert early.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for number in range(5):
@@ -30,7 +30,7 @@ def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> No
             assert len(late.state.requests) == 5
 
 
-def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -> None:
+def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: MessagePublisher) -> None:
     with Session(engine.endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         before = session.sequence_number
@@ -43,7 +43,7 @@ def test_viewer_that_stops_reading_is_kept_so_many_messages_and_no_more(
 ) -> None:
     monkeypatch.setattr(publisher, "MAX_VIEWER_BACKLOG", 20)
     with (
-        Publisher(endpoint, engine_info(heartbeat_interval=1e6), EngineState()) as engine,
+        MessagePublisher(endpoint, engine_info(heartbeat_interval=1e6), EngineState()) as engine,
         Session(endpoint) as reading,
         zmq.Context() as context,
         context.socket(zmq.SUB) as stalled,
@@ -72,14 +72,14 @@ def stall(viewer: zmq.Socket[bytes], endpoint: str) -> None:
     viewer.recv()
 
 
-def publish_large(engine: Publisher, number: int) -> None:
+def publish_large(engine: MessagePublisher, number: int) -> None:
     engine.publish(msgspec.structs.replace(arrival(number), prompt="x" * LARGE))
 
 
 def test_event_that_the_replica_cannot_decode_is_a_gap_that_is_repaired(endpoint: str) -> None:
     truth = EngineState()
     with (
-        Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
+        MessagePublisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
         Session(endpoint) as session,
     ):
         session.await_engine(SECONDS)

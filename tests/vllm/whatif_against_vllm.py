@@ -36,8 +36,8 @@ from seqtop.adapters.vllm.probe import probe
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.whatif import InProcess, VllmScheduler
 from seqtop.adapters.wrapping import Wrapping
-from seqtop.diff.comparison import Comparison, compare
-from seqtop.diff.run import Run
+from seqtop.diff.comparison import RunComparison, compare
+from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.history.step_time import StepTime
@@ -271,9 +271,9 @@ def predict(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
         return replay.run(VllmScheduler(workload, options, replay, clock, replay, source.name))
 
 
-def compared(a: Path, b: Path) -> Comparison:
+def compared(a: Path, b: Path) -> RunComparison:
     with FileStore(a) as first, FileStore(b) as second:
-        return compare(Run(first), Run(second))
+        return compare(RunDecisions(first), RunDecisions(second))
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.diff.run import Run
+from seqtop.diff.run import RunDecisions
 from seqtop.whatif.bisect import find_change, installed_versions
 from seqtop.whatif.driver import DriverError
 from tests.support.diff_runs import as_run, payloads
@@ -13,13 +13,15 @@ VERSIONS = [f"0.{minor}.0" for minor in range(8, 24)]
 
 
 @pytest.fixture(scope="module")
-def runs() -> tuple[Run, Run]:
+def runs() -> tuple[RunDecisions, RunDecisions]:
     return as_run(payloads()), as_run(payloads(max_num_seqs=3))
 
 
 @pytest.mark.parametrize("changed", [1, 2, 7, 14, 15, None])
-def test_the_first_changed_version_is_found(runs: tuple[Run, Run], changed: int | None) -> None:
-    def replay(version: str) -> Run:
+def test_the_first_changed_version_is_found(
+    runs: tuple[RunDecisions, RunDecisions], changed: int | None
+) -> None:
+    def replay(version: str) -> RunDecisions:
         return runs[changed is not None and VERSIONS.index(version) >= changed]
 
     result = find_change(VERSIONS, replay)

@@ -12,7 +12,7 @@ from seqtop.live.session import Session
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import subscriber
 from seqtop.transport.connection import ConnectionState
-from seqtop.transport.publisher import Publisher
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec, frames, parsing, snapshot_chunks
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements
 from seqtop.wire.errors import WireError
@@ -190,7 +190,7 @@ def test_value_without_a_form_on_the_wire_is_a_wire_error() -> None:
 def test_viewers_join_by_parts_and_can_go_back_to_that_moment(endpoint: str) -> None:
     *_, engine_state = scripted()
     wanted = codec.decode(codec.encode(engine_state), EngineState)
-    with Publisher(endpoint, engine_info(), engine_state), Session(endpoint) as session:
+    with MessagePublisher(endpoint, engine_info(), engine_state), Session(endpoint) as session:
         session.await_engine(SECONDS)
         with session.lock:
             session.state.max_finished = engine_state.max_finished

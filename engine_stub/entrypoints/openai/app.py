@@ -27,7 +27,7 @@ from engine_stub.entrypoints.openai.bridge import (
     Bridge,
     Completion,
     FailedError,
-    Piece,
+    OutputDelta,
 )
 from engine_stub.entrypoints.openai.chat import for_template
 from engine_stub.entrypoints.openai.embeddings import (
@@ -358,7 +358,7 @@ def _num_tokens(prompts: list[TokenInputs]) -> int:
     return sum(len(prompt["prompt_token_ids"]) for prompt in prompts)
 
 
-async def _without_output(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+async def _without_output(pieces: AsyncIterator[OutputDelta]) -> AsyncIterator[OutputDelta]:
     """Yields pieces of requests for no tokens, without the one that the engine samples."""
     async for piece in pieces:
         reason = piece.finish_reason and "length"
@@ -366,7 +366,7 @@ async def _without_output(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
 
 
 async def _events(
-    pieces: AsyncIterator[Piece], builder: ResponseBuilder, *, with_usage: bool
+    pieces: AsyncIterator[OutputDelta], builder: ResponseBuilder, *, with_usage: bool
 ) -> AsyncIterator[bytes]:
     """Yields the events of a stream: one for each piece, then the usage and the end."""
     try:

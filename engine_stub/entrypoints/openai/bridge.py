@@ -37,7 +37,7 @@ class FailedError(AbortedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputDelta:
     """The results of one step for one sample of a request.
 
     Attributes:
@@ -89,10 +89,10 @@ class Completion:
         self.accepted: Future[None] = Future()
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        self._pieces: asyncio.Queue[OutputDelta] = asyncio.Queue()
         self._num_unfinished = len(prompts) * self.num_outputs
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[OutputDelta]:
         """Yields the results of steps until all samples are finished; to be iterated once.
 
         Raises:
@@ -115,7 +115,7 @@ class Completion:
             for request_id in self.prompts:
                 self._bridge.abort(request_id)
 
-    def deliver(self, piece: Piece) -> None:
+    def deliver(self, piece: OutputDelta) -> None:
         """Enqueues `piece`; called on the engine's thread."""
         self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
@@ -175,7 +175,7 @@ class Bridge:
                     continue  # its outputs are known only at the end of the search
                 is_first = update.seq.get_output_len() == len(update.new_token_ids)
                 output.completion.deliver(
-                    Piece(
+                    OutputDelta(
                         output.indices[0],
                         update.text_delta,
                         update.new_token_ids,
@@ -237,7 +237,7 @@ class Bridge:
         if group_id in self._outputs:
             output = self._outputs.pop(group_id)
             for index in output.indices:
-                piece = Piece(index, "", [], [], finish_reason, pooled, error)
+                piece = OutputDelta(index, "", [], [], finish_reason, pooled, error)
                 output.completion.deliver(piece)
 
 
@@ -248,9 +248,9 @@ def _num_outputs(params: Params) -> int:
     return 1 if isinstance(params, PoolingParams) else params.n
 
 
-def _search_output(index: int, seq: Sequence) -> Piece:
+def _search_output(index: int, seq: Sequence) -> OutputDelta:
     """Returns one output of a beam search."""
-    return Piece(
+    return OutputDelta(
         index,
         seq.output_text,
         list(seq.get_output_token_ids()),

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from engine_stub.entrypoints.openai.bridge import Piece
+from engine_stub.entrypoints.openai.bridge import OutputDelta
 from seqtop.sequence import Logprob
 
 
@@ -123,11 +123,11 @@ class ResponseFormat(Protocol):
     chunk: str
     id_prefix: str
 
-    def choice(self, piece: Piece) -> TextChoice | ChatChoice:
+    def choice(self, piece: OutputDelta) -> TextChoice | ChatChoice:
         """Formats a complete sample."""
         ...
 
-    def delta(self, piece: Piece) -> TextChoice | ChatDelta:
+    def delta(self, piece: OutputDelta) -> TextChoice | ChatDelta:
         """Formats the next part of a sample."""
         ...
 
@@ -148,7 +148,7 @@ class TextFormat:
         self._echoed = dict(enumerate(echoed))
         self._offsets: dict[int, int] = {}
 
-    def choice(self, piece: Piece) -> TextChoice:
+    def choice(self, piece: OutputDelta) -> TextChoice:
         """Formats a complete sample, or the next part of one."""
         text = piece.text
         token_ids: list[int] = piece.token_ids
@@ -201,12 +201,12 @@ class ChatFormat:
         self._with_logprobs = with_logprobs
         self._begun: set[int] = set()
 
-    def choice(self, piece: Piece) -> ChatChoice:
+    def choice(self, piece: OutputDelta) -> ChatChoice:
         """Formats a complete sample."""
         message = ChatMessage(piece.text, "assistant")
         return ChatChoice(piece.index, message, self._logprobs(piece), piece.finish_reason)
 
-    def delta(self, piece: Piece) -> ChatDelta:
+    def delta(self, piece: OutputDelta) -> ChatDelta:
         """Formats the next part of a sample."""
         message = ChatMessage(piece.text)
         if piece.index not in self._begun:
@@ -214,7 +214,7 @@ class ChatFormat:
             message.role = "assistant"
         return ChatDelta(piece.index, message, self._logprobs(piece), piece.finish_reason)
 
-    def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
+    def _logprobs(self, piece: OutputDelta) -> ChatLogprobs | None:
         if not self._with_logprobs:
             return None
         tokens = []
@@ -244,7 +244,7 @@ class ResponseBuilder:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_output_tokens = 0
 
-    def chunk(self, piece: Piece) -> CompletionResponse:
+    def chunk(self, piece: OutputDelta) -> CompletionResponse:
         """Returns the next chunk of a stream."""
         self._num_output_tokens += len(piece.token_ids)
         return self._response(self._format.chunk, [self._format.delta(piece)])
@@ -255,7 +255,7 @@ class ResponseBuilder:
         response.usage = self._usage()
         return response
 
-    def whole(self, pieces: Iterable[Piece]) -> CompletionResponse:
+    def whole(self, pieces: Iterable[OutputDelta]) -> CompletionResponse:
         """Returns the whole completion."""
         samples = list(_joined(pieces))
         self._num_output_tokens = sum(len(sample.token_ids) for sample in samples)
@@ -273,13 +273,13 @@ class ResponseBuilder:
         return Usage(prompt, output, prompt + output)
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Iterable[OutputDelta]) -> Iterator[OutputDelta]:
     """Yields one piece per sample, in order."""
-    by_sample: dict[int, list[Piece]] = {}
+    by_sample: dict[int, list[OutputDelta]] = {}
     for piece in pieces:
         by_sample.setdefault(piece.index, []).append(piece)
     for index, parts in sorted(by_sample.items()):
-        yield Piece(
+        yield OutputDelta(
             index,
             "".join(part.text for part in parts),
             [token_id for part in parts for token_id in part.token_ids],

@@ -40,7 +40,7 @@ _MAX_ROWS = 1_000_000
 """The rows of the series of steps: three for a step, 110 MB."""
 
 
-class SlowRequest(msgspec.Struct):
+class ExplainedRequest(msgspec.Struct):
     """One of the slowest requests, with sentences on its time."""
 
     lifecycle: RequestLifecycle
@@ -85,7 +85,7 @@ class Share(msgspec.Struct):
     """The sum of the durations of these steps."""
 
 
-class Findings(msgspec.Struct):
+class CheckSummary(msgspec.Struct):
     """The findings of the rules of `seqtop.checks` in the first events."""
 
     num_steps: int
@@ -116,10 +116,10 @@ class Contents(msgspec.Struct):
     gaps: list[tuple[float, str]]
     """The time of each gap, and a sentence on it."""
     damage: str | None
-    slowest: list[SlowRequest]
+    slowest: list[ExplainedRequest]
     preemptions: list[RecordedPreemption]
     """All recorded preemptions, those that lost most tokens first."""
-    findings: Findings
+    findings: CheckSummary
     groups: GroupTable
     slo: Slo
     num_met: int
@@ -266,7 +266,9 @@ def _intervals(series: StepSeries) -> Iterator[Interval]:
         yield series.between(start, start + length)
 
 
-def _slowest(recording: FileStore, lifecycles: Iterable[RequestLifecycle]) -> list[SlowRequest]:
+def _slowest(
+    recording: FileStore, lifecycles: Iterable[RequestLifecycle]
+) -> list[ExplainedRequest]:
     """Returns the finished requests with the largest end-to-end latencies, explained."""
     times = [
         (seconds, lifecycle)
@@ -284,7 +286,7 @@ def _slowest(recording: FileStore, lifecycles: Iterable[RequestLifecycle]) -> li
             + (f": {text}" if (text := describe(part, lifecycle.request.request_id)) else "")
             for part in parts
         ]
-        slowest.append(SlowRequest(lifecycle, seconds, headline(explanation), sentences))
+        slowest.append(ExplainedRequest(lifecycle, seconds, headline(explanation), sentences))
     return slowest
 
 
@@ -319,7 +321,7 @@ def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
     return GroupTable(key, ranked, state.step, num_used)
 
 
-def _check(recording: FileStore) -> Findings:
+def _check(recording: FileStore) -> CheckSummary:
     last = recording.first + MAX_CHECKED
     checker = BackgroundChecker(recording, stored="first", max_position=last)
     while checker.advance(math.inf):
@@ -330,7 +332,7 @@ def _check(recording: FileStore) -> Findings:
     counts = [(f"{RULES[rule].violation} ({rule})", n) for rule, n in checker.counts().items()]
     sentences = [sentence(located.finding) for located in checker.findings()[:MAX_FINDINGS]]
     problem = next(iter(checker.errors), None)
-    return Findings(checker.num_steps, is_whole, counts, sentences, problem)
+    return CheckSummary(checker.num_steps, is_whole, counts, sentences, problem)
 
 
 def _duration(step: RecordedStep) -> float:

@@ -23,7 +23,7 @@ from seqtop.export.report.contents import (
     MAX_GROUPS,
     MAX_PREEMPTIONS,
     Contents,
-    SlowRequest,
+    ExplainedRequest,
     is_served,
     percentile,
 )
@@ -528,7 +528,7 @@ def _slowest(contents: Contents, *, with_text: bool) -> str:
     )
 
 
-def _slow_row(slow: SlowRequest, contents: Contents, *, with_text: bool) -> str:
+def _slow_row(slow: ExplainedRequest, contents: Contents, *, with_text: bool) -> str:
     request, sequences = slow.lifecycle.request, slow.lifecycle.sequences
     parts = "".join(f"<li>{_text(part, limit=400)}</li>" for part in slow.parts)
     row = (

@@ -4,7 +4,7 @@ from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history.step_time import Size
-from seqtop.whatif.workload import Answer, Draft
+from seqtop.whatif.workload import Answer, RecordedDraft
 from tests.support.running import greedy
 
 
@@ -15,7 +15,7 @@ def test_a_step_verifies_the_recorded_draft_until_the_answer_is_exhausted() -> N
         sizes.append(size)
         return 0.5
 
-    drafts = {1: Draft(num_tokens=3, num_accepted=2)}
+    drafts = {1: RecordedDraft(num_tokens=3, num_accepted=2)}
     worker = RecordedWorker(
         {"r": Answer([5, 6, 7, 8, 9], [-1.0] * 5, drafts=drafts)}, ran, is_speculative=True
     )

@@ -22,7 +22,7 @@ MOST_NAMES = 200
 """The most owners that are listed; further ones are counted."""
 
 
-class Holding(NamedTuple):
+class BlockUse(NamedTuple):
     """One sequence's use of a block."""
 
     request: RequestState
@@ -35,13 +35,13 @@ class Holding(NamedTuple):
     """The number of blocks in that table."""
 
 
-def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]:
+def holdings(state: EngineState, index: BlockIndex, block: int) -> list[BlockUse]:
     """Returns the sequences that hold `block`, with its place in their tables.
 
     The state may be newer than the index, which is of the last frame: a sequence that has released
     the block since is left out.
     """
-    holdings: list[Holding] = []
+    holdings: list[BlockUse] = []
     for seq_id, place in index.owners(block).items():
         sequence = state.sequences.get(seq_id)
         if sequence is None:
@@ -58,11 +58,11 @@ def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]
         if group >= len(tables) or tables[group][position : position + 1] != [number]:
             continue
         request = state.requests[sequence.request_id]
-        holdings.append(Holding(request, sequence, group, position, len(tables[group])))
+        holdings.append(BlockUse(request, sequence, group, position, len(tables[group])))
     return holdings
 
 
-def filled(holding: Holding, block_size: int) -> int:
+def filled(holding: BlockUse, block_size: int) -> int:
     """Returns the number of computed slots of a block."""
     computed = holding.sequence.num_computed_tokens - holding.position * block_size
     return min(max(computed, 0), max(block_size, 0))
@@ -190,7 +190,7 @@ def _name(state: EngineState, seq_id: int) -> str:
 def _headline(
     index: BlockIndex,
     block: int,
-    held: list[Holding],
+    held: list[BlockUse],
     block_size: int,
     unheld: str,
     width: int,
@@ -221,7 +221,7 @@ def _headline(
 
 
 def _owner_line(
-    holding: Holding, selected: int | None, block_size: int, width: int, marks: OwnerMarks
+    holding: BlockUse, selected: int | None, block_size: int, width: int, marks: OwnerMarks
 ) -> Line:
     request, sequence, group, position, num_blocks = holding
     sign, style = glyph(request, sequence)
@@ -242,7 +242,7 @@ def _owner_line(
     )
 
 
-def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
+def _tokens(holding: BlockUse, block_size: int, width: int) -> list[Line]:
     """Returns the ids of the tokens in a block; those not yet computed are dim."""
     if not block_size:
         return [
@@ -283,7 +283,7 @@ def _cached_tokens(
     if sequence is None or sequence.request_id != known.request_id or known.position < 0:
         return []
     request = state.requests[sequence.request_id]
-    return _tokens(Holding(request, sequence, 0, known.position, 0), block_size, width)
+    return _tokens(BlockUse(request, sequence, 0, known.position, 0), block_size, width)
 
 
 def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:

@@ -18,7 +18,7 @@ from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.selected_explanation import SelectedExplanation
 from seqtop.tui.screens.sequences.summary import Summary
 from seqtop.tui.screens.sequences.text_pane import TextPane
-from seqtop.tui.screens.sequences.tokens import Tokens
+from seqtop.tui.screens.sequences.tokens import TokenList
 from seqtop.tui.screens.sequences.wait_tree import WaitTree
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
@@ -74,7 +74,7 @@ class Detail(Vertical):
             TextPane(ui),
             BlockTablePane(ui),
             RequestTimeline(ui),
-            Tokens(ui),
+            TokenList(ui),
             LatencyParts(ui, self.explanation),
             WaitTree(ui),
             RawMessages(ui),

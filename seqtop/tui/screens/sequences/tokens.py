@@ -16,7 +16,7 @@ from seqtop.wire.arrays import Ints
 _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternatives"
 
 
-class Tokens(ScrollablePane):
+class TokenList(ScrollablePane):
     """A line for each output token of the selected sequence, the newest first."""
 
     def __init__(self, ui: UiState) -> None:

@@ -12,7 +12,7 @@ from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
-from seqtop.tui.screens.sequences.tokens import Tokens, token_line
+from seqtop.tui.screens.sequences.tokens import TokenList, token_line
 from seqtop.wire.arrays import Floats, Ints
 from tests.support import events
 from tests.support.events import update
@@ -60,7 +60,7 @@ def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
         assert "logprob" in screen(app)
         decoded(source, 5, 20_000)
         pilot.draw()
-        tokens = app.screen.query_one(Tokens)
+        tokens = app.screen.query_one(TokenList)
         assert tokens.virtual_size.height == 20_002
         assert "20000        7   fox             -1.386   25%   owl 50%" in screen(app)
         before = lines[tokens]
