@@ -59,6 +59,11 @@ def add_command(commands: Commands) -> None:
         default=_FIGURES[0],
         help=f"with --slow: the figure for the slowest tenth (default: {_FIGURES[0]})",
     )
+    explain.add_argument(
+        "--with-text",
+        action="store_true",
+        help="with --cache: quote the texts of requests where they begin to differ",
+    )
     explain.add_argument("--json", action="store_true", help="the result as JSON")
     explain.set_defaults(run=run)
 
@@ -70,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.slow + options.who + options.cache > 1:
         return fail("give one of --who, --slow and --cache", status=2)
+    if options.with_text and not options.cache:
+        return fail("--with-text needs --cache", status=2)
     is_of_run = options.slow or options.cache
     if not options.who and is_of_run is (options.request is not None):
         return fail("give either the id of a request, or --slow or --cache", status=2)
@@ -136,9 +143,9 @@ def _cache(recording: FileStore, options: argparse.Namespace) -> int:
 
     misses = read_misses(recording)
     if options.json:
-        print_document(as_json(misses))
+        print_document(as_json(misses, with_text=options.with_text))
     else:
-        print(as_text(misses))
+        print(as_text(misses, with_text=options.with_text))
     return 0
 
 

@@ -33,8 +33,14 @@ _MAX_SHOWN_WORDS = 3
 _CRITICAL = 1.36
 _SLOW_SHARE = 10
 """Without objectives, the slowest 1/`_SLOW_SHARE` of requests count as slow."""
-_NOT_COMPARED = {"seq", "computed", "blocks"}
-"""Fields that are a number of the sequence, or always the same at its end."""
+_NOT_COMPARED = {
+    *("seq", "computed", "blocks"),
+    *(key for key, field in FIELDS.items() if field.is_private),
+}
+"""Fields that are a number of the sequence, or always the same at its end, and those that hold the
+text of prompts and outputs."""
+_MAX_WORD = 60
+"""Characters of a word that are shown."""
 _HOST, _PREFILL, _DECODE = "time: between steps", "time: prefill", "time: decode"
 """Keys of the times in which a request runs."""
 _RESTATEMENTS = {"ttft", "itl", "queue", "e2e", "tps", "waited", "steps", _PREFILL, _DECODE}
@@ -256,6 +262,6 @@ def _median(key: str, values: list[float]) -> str:
 def _most_common(counts: Counter[Value]) -> str:
     total = counts.total()
     return ", ".join(
-        f"{word if word else 'none'} {fmt.percent(number, total)}"
+        f"{fmt.shortened(str(word or 'none'), _MAX_WORD)} {fmt.percent(number, total)}"
         for word, number in counts.most_common(_MAX_SHOWN_WORDS)
     )

@@ -26,12 +26,19 @@ _CAUSES: dict[MissCause, str] = {
 }
 _SHOWN_PERCENT = (5, 10, 20, 30, 50, 100, 200, 400)
 """The sizes in the text; JSON has all."""
+_TEXTS = ("token_id", "other_token_id", "before", "text", "other_text")
+"""The parts of a difference from which texts can be read."""
 _MAX_LISTED = 8
 _MAX_PARTS = 3
 
 
-def describe(lookup: Lookup) -> list[str]:
-    """Describes the misses of one admission in sentences."""
+def describe(lookup: Lookup, *, with_text: bool) -> list[str]:
+    """Describes the misses of one admission in sentences.
+
+    Args:
+        lookup: The admission.
+        with_text: Whether the texts of the request and of another one are quoted.
+    """
     found = f"{lookup.num_hit_tokens:,} of {fmt.plural(lookup.num_tokens, 'token')} found"
     again = " when it was recomputed" if lookup.is_again else ""
     sentences = [f"{found} in the prefix cache{again} at step {lookup.step:,}."]
@@ -48,7 +55,7 @@ def describe(lookup: Lookup) -> list[str]:
         ]
         sentences.append(f"A larger pool would have had {', '.join(sizes)}.")
     if lookup.difference is not None:
-        sentences.append(describe_difference(lookup.difference))
+        sentences.append(_describe_difference(lookup.difference, with_text=with_text))
     return sentences
 
 
@@ -77,10 +84,11 @@ def describe_miss(miss: PrefixMiss, reused_after: int | None) -> str:
     return f"{tokens} evicted{at}{room}{later}"
 
 
-def describe_difference(difference: PrefixDifference) -> str:
-    """Describes the first difference to the nearest cached prefix."""
+def _describe_difference(difference: PrefixDifference, *, with_text: bool) -> str:
     start = f"The nearest cached prefix, of {difference.request_id}, differs from token"
     start = f"{start} {difference.position:,} on"
+    if not with_text:
+        return f"{start}."
     if difference.text is None or difference.before is None or difference.other_text is None:
         ids = f"{difference.token_id} here, {difference.other_token_id} there"
         return f"{start}: its id is {ids}; the text is not known."
@@ -141,8 +149,13 @@ def _classes(totals: Totals) -> tuple[int, ...]:
     return totals.num_new, totals.num_larger, totals.num_unexplained, *totals.needed
 
 
-def as_text(misses: CacheMisses) -> str:
-    """Returns the causes of misses, the misses of larger pools, and the worst admissions."""
+def as_text(misses: CacheMisses, *, with_text: bool) -> str:
+    """Returns the causes of misses, the misses of larger pools, and the worst admissions.
+
+    Args:
+        misses: The misses.
+        with_text: Whether the texts of requests are quoted where they differ.
+    """
     totals = misses.totals()
     lines = [*_summary(misses, totals), "", *_causes(totals)]
     curve = misses.curve(totals)
@@ -163,7 +176,9 @@ def as_text(misses: CacheMisses) -> str:
         )
     if listed := worst(misses):
         lines += ["", "the most evicted tokens:"]
-        lines += [f"  {lookup.request_id}: {' '.join(describe(lookup))}" for lookup in listed]
+        for lookup in listed:
+            sentences = " ".join(describe(lookup, with_text=with_text))
+            lines.append(f"  {lookup.request_id}: {sentences}")
     return "\n".join(map(safe_line, lines))
 
 
@@ -189,7 +204,7 @@ def _causes(totals: Totals) -> Iterable[str]:
         yield f"{tokens:>10,} {share:>6}  {MISS_LABELS[cause]}: {_CAUSES[cause]}"
 
 
-def as_json(misses: CacheMisses) -> str:
+def as_json(misses: CacheMisses, *, with_text: bool) -> str:
     """Returns the same as JSON, with all sizes and all kept admissions."""
     totals = misses.totals()
     document: dict[str, Any] = {
@@ -206,12 +221,12 @@ def as_json(misses: CacheMisses) -> str:
         "curve": [point._asdict() for point in misses.curve(totals)],
         "no_curve": misses.reason or None,
         "sample_rate": misses.rate,
-        "lookups": [_lookup(lookup) for lookup in misses.until()],
+        "lookups": [_lookup(lookup, with_text=with_text) for lookup in misses.until()],
     }
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def _lookup(lookup: Lookup) -> dict[str, Any]:
+def _lookup(lookup: Lookup, *, with_text: bool) -> dict[str, Any]:
     document = lookup._asdict()
     document["misses"] = [
         {**msgspec.structs.asdict(miss), "reused_after_blocks": reused_after}
@@ -221,4 +236,6 @@ def _lookup(lookup: Lookup) -> dict[str, Any]:
     document["needed"] = [needed._asdict() for needed in lookup.needed]
     difference = lookup.difference
     document["difference"] = None if difference is None else difference._asdict()
+    if difference is not None and not with_text:
+        document["difference"] |= dict.fromkeys(_TEXTS)
     return document

@@ -60,6 +60,7 @@ class Field(Column):
         is_text: Whether the value is a text, which has no order for filters.
         values: All texts that the field can be, if these are few.
         is_default: Whether the sequence table has the column until the user chooses others.
+        is_private: Whether the value is the text of a prompt or an output.
     """
 
     help: str
@@ -74,6 +75,7 @@ class Field(Column):
     is_text: bool = False
     values: tuple[str, ...] = ()
     is_default: bool = True
+    is_private: bool = False
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
         """Returns the value to sort by; `None`, also for NaN, sorts last in either direction."""
@@ -420,6 +422,7 @@ _ALL = (
         priority=0,
         right=False,
         is_text=True,
+        is_private=True,
     ),
     Field(
         key="total",
@@ -510,6 +513,7 @@ _ALL = (
         right=False,
         is_text=True,
         is_default=False,
+        is_private=True,
     ),
 )
 FIELDS = {field.key: field for field in _ALL}

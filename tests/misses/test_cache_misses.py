@@ -1,6 +1,7 @@
 """Tests of the misses of a run: causes, admissions, sums over time, and what is not known."""
 
 import random
+import re
 from pathlib import Path
 
 import msgspec
@@ -63,7 +64,7 @@ def test_an_admission_tells_how_many_blocks_were_taken_since_the_eviction() -> N
     # Other requests may get blocks in the same step before it.
     assert reused_after is not None
     assert 0 < taken <= reused_after < taken + num_taken(steps[lookup.step])
-    assert f"reused {reused_after} blocks later" in " ".join(describe(lookup))
+    assert f"reused {reused_after} blocks later" in " ".join(describe(lookup, with_text=False))
 
 
 def test_sums_up_to_a_position_and_between_times_are_parts_of_all() -> None:
@@ -91,15 +92,17 @@ def test_a_difference_to_the_nearest_cached_prefix_is_shown_as_text() -> None:
     lookup = misses.lookups[-1]
     assert lookup.difference is not None
     assert lookup.difference.request_id == "req-0"
-    text = " ".join(describe(lookup))
+    text = " ".join(describe(lookup, with_text=True))
     assert "The nearest cached prefix, of req-0, differs from token" in text
     assert "“lived in a house.” here, “went to the park.” there." in text
+    without = describe(lookup, with_text=False)[-1]
+    assert re.fullmatch(r"The nearest cached .* of req-0, differs from token \d+ on\.", without)
 
 
 def test_a_difference_without_texts_has_the_ids_of_the_tokens() -> None:
     lookups = [lookup for lookup in misses_of(DOCUMENTS).lookups if lookup.difference]
     assert lookups
-    assert "; the text is not known." in describe(lookups[-1])[-1]
+    assert "; the text is not known." in describe(lookups[-1], with_text=True)[-1]
 
 
 def test_a_sample_of_the_contents_gives_nearly_the_same_curve() -> None:
@@ -152,7 +155,7 @@ def test_impossible_numbers_of_tokens_cost_nothing(num_tokens: int, num_impossib
     )
     misses = misses_of([codec.encode(event) for event in changed])
     assert misses.num_impossible == num_impossible
-    assert ("1 admission left out" in as_text(misses)) == bool(num_impossible)
+    assert ("1 admission left out" in as_text(misses, with_text=False)) == bool(num_impossible)
     assert misses.totals().num_lookups == misses_of(DOCUMENTS).totals().num_lookups - num_impossible
 
 

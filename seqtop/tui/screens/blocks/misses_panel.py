@@ -135,7 +135,7 @@ def about(lookup: Lookup | None, width: int) -> list[Line]:
         return []
     from seqtop.misses.report import describe
 
-    text = safe_line(" ".join(describe(lookup)))
+    text = safe_line(" ".join(describe(lookup, with_text=True)))
     name = safe_line(lookup.request_id)
     (first, *others) = wrapped(f"{name}: {text}", PLAIN, width)
     cut = len(name)
