@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, NoReturn
 
 from seqtop.cli import COMMANDS
 from seqtop.cli.messages import fail
@@ -18,12 +19,28 @@ from seqtop.transport.connection import UnreachableError
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 
+_READER_GONE: Final = 141
+"""The exit status of a program that SIGPIPE ends."""
 
-def command() -> int:
-    """Runs the script `seqtop`; returns the exit status."""
+
+def command() -> NoReturn:
+    """Runs the script `seqtop`, and ends the process."""
     if message := other_seqtop():
-        return fail(message)
-    return main()
+        sys.exit(fail(message))
+    run()
+
+
+def run() -> NoReturn:
+    """Runs the command line, and ends the process at once, as mypy does.
+
+    Python would free each object of a state and its history first, which takes seconds.
+    """
+    status = main()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _READER_GONE
+    os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe (`| head`). Python would flush standard output at exit,
         # fail again, print a traceback and exit with another status.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _READER_GONE
 
 
 def _unknown_command(arguments: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.app import SystemCommand
@@ -606,6 +606,11 @@ class SeqtopApp(BaseApp):
             return f"Shared as {shared.card.stem}.txt and .svg. Copied: {shared.command}"
 
         self._record(record, saved=ui.source.history)
+
+    def exit(self, *arguments: Any, **options: Any) -> None:
+        """Ends the app, which draws no more."""
+        self._refresher.stop()
+        super().exit(*arguments, **options)
 
     def on_unmount(self) -> None:
         """Ends the threads that read the history, and completes the recordings."""
