@@ -77,7 +77,6 @@ def validate(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.history.memory_store import DEFAULT_MAX_BYTES, MemoryStore
     from seqtop.live.session import Session
 
     if status := validate(options):
@@ -98,8 +97,6 @@ def run(options: argparse.Namespace) -> int:
                 Session(
                     stack.enter_context(stream_of(endpoint)),
                     keys=keys,
-                    # All engines together use as much memory for history as one would.
-                    history=MemoryStore(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
                 )
             )
             for endpoint in endpoints

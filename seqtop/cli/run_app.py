@@ -50,9 +50,10 @@ def run_app(
         return fail(NO_TERMINAL)
     # Until the first frame: of the start, a seventh would be collections that find nothing.
     gc.disable()
+    from seqtop.live.session import Session
     from seqtop.process import paths
     from seqtop.tui.app import SeqtopApp
-    from seqtop.tui.settings import SavedState, Settings, read
+    from seqtop.tui.settings import FINISHED_MB, HISTORY_MB, SavedState, Settings, read
 
     from_options = Settings(
         columns=options.columns,
@@ -67,6 +68,13 @@ def run_app(
     settings = settings.over(saved.settings if remembers else Settings(theme=saved.settings.theme))
     if settings.ascii:
         use_ascii(sys.stderr)
+    for session in sources:
+        if isinstance(session, Session):
+            # All engines together use as much memory as one would.
+            session.limit_memory(
+                history=(settings.history_mb or HISTORY_MB) * 10**6 // len(sources),
+                finished=(settings.finished_mb or FINISHED_MB) * 10**6 // len(sources),
+            )
     app = SeqtopApp(
         *sources,
         settings=settings,

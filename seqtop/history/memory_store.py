@@ -23,14 +23,16 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire.messages import Event
 
-DEFAULT_MAX_BYTES = 256 * 2**20
+DEFAULT_MAX_BYTES = 128_000_000
 DEFAULT_MAX_EVENTS = 1_000_000
 
 _LEVEL = 1
 """Compression level, a low one because the session's thread compresses; two more save 6 %."""
 
-_INDEX_BYTES = 25
-"""Bytes of an index entry."""
+_EVENT_BYTES = 50
+"""Bytes of an event in the index and in the sizes of its batch, as arrays that grow have them."""
+_PIECE_BYTES = 250
+"""Bytes of the objects that describe a compressed piece, in addition to its data."""
 
 
 class MemoryStore(Timeline):
@@ -39,8 +41,8 @@ class MemoryStore(Timeline):
     One thread appends, any thread may read.
 
     Args:
-        max_bytes: Maximum number of bytes, compressed and with the index. The newest segment is
-            stored even if it is larger.
+        max_bytes: Maximum number of bytes of all that is kept. The newest segment is stored even
+            if it is larger.
         max_events: Maximum number of events.
     """
 
@@ -48,16 +50,22 @@ class MemoryStore(Timeline):
         self, *, max_bytes: int = DEFAULT_MAX_BYTES, max_events: int = DEFAULT_MAX_EVENTS
     ) -> None:
         super().__init__()
-        self.num_bytes = 0
-        """Compressed bytes, without the index."""
+        self.max_bytes = max_bytes
+        """The limit on `num_bytes`; a lower one takes effect with the next segment."""
         self._builder = SegmentBuilder(self)
-        self._max_bytes = max_bytes
+        self._num_stored_bytes = 0
         self._max_events = max_events
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._decompressor = zstandard.ZstdDecompressor()
         self._newest_finished: dict[int, FinishedRequest] = {}
         """The finished requests that the newest keyframe names: the session's own objects, which
         states that are read from this store share."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all that is kept: compressed pieces, index, and the newest events."""
+        newest = len(self._builder.batch_payloads)
+        return self._num_stored_bytes + len(self.index) * _EVENT_BYTES + newest
 
     def record(self, change: StateChange) -> None:
         """Records a change of a session's state, as `SegmentBuilder.record` does."""
@@ -105,9 +113,7 @@ class MemoryStore(Timeline):
             self._drop_segment()
 
     def _is_full(self) -> bool:
-        num_events = len(self.index)
-        num_bytes = self.num_bytes + num_events * _INDEX_BYTES
-        return num_bytes > self._max_bytes or num_events > self._max_events
+        return self.num_bytes > self.max_bytes or len(self.index) > self._max_events
 
     def _drop_segment(self) -> None:
         oldest = self._segments.pop(0)
@@ -115,7 +121,7 @@ class MemoryStore(Timeline):
         lowest = min(segment.lowest_finished for segment in self._segments)
         while self._finished and self._finished[0].first + self._finished[0].count <= lowest:
             dropped.append(self._finished.pop(0).data)
-        self.num_bytes -= sum(data.size for data in dropped)
+        self._num_stored_bytes -= sum(data.size + _PIECE_BYTES for data in dropped)
         self.index.drop_before(self._segments[0].position)
         self.gaps = [gap for gap in self.gaps if gap.position >= self.first]
 
@@ -134,7 +140,7 @@ class MemoryStore(Timeline):
         # `compress` would return bytes that still occupy memory for the worst case.
         stream = self._compressor.compressobj(size=len(data))
         compressed = stream.compress(data) + stream.flush()
-        self.num_bytes += len(compressed)
+        self._num_stored_bytes += len(compressed) + _PIECE_BYTES
         return CompressedData(compressed, len(compressed))
 
     def _read(self, data: CompressedData) -> bytes:

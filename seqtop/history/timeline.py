@@ -26,9 +26,6 @@ from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
 
-_SPARE_FINISHED = 20_000
-"""Maximum number of decoded finished requests beyond those of the last state."""
-
 
 class RecordingError(Exception):
     """A timeline cannot be read or written; the message is one sentence for the user."""
@@ -93,7 +90,8 @@ class Timeline(ABC):
         self._segments: list[Segment] = []
         self._finished: list[CompressedFinished] = []
         self._decoded: dict[int, FinishedRequest] = {}
-        """Decoded finished requests by number, so that states share them."""
+        """The finished requests of the state that was last restored, by number: the next one, which
+        is often near, shares them."""
 
     @property
     def first(self) -> int:
@@ -192,14 +190,19 @@ class Timeline(ABC):
         return self._segments[max(following - 1, 0)]
 
     def _restore(self, segment: Segment) -> EngineState:
+        shared: dict[int, FinishedRequest] = {}
+
+        def finished(number: int) -> FinishedRequest:
+            shared[number] = self._finished_request(number)
+            return shared[number]
+
         try:
-            state = restore(self._read(segment.keyframe), self._finished_request)
+            state = restore(self._read(segment.keyframe), finished)
         except WireError as error:
             raise RecordingError(
                 f"the keyframe at {segment.position} cannot be read: {error}"
             ) from error
-        if len(self._decoded) > _SPARE_FINISHED + len(state.finished):
-            self._decoded.clear()
+        self._decoded = shared
         return state
 
     def _finished_request(self, number: int) -> FinishedRequest:

@@ -9,6 +9,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.live.base_session import BaseSession
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
+from seqtop.state.finished import DEFAULT_MAX_BYTES, FinishedMemory
 from seqtop.state.listener import Listener, StateChange
 from seqtop.transport import control_client
 from seqtop.transport.connection import ConnectionState, UnreachableError
@@ -16,7 +17,7 @@ from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
 from seqtop.wire import codec
 from seqtop.wire.frames import Frame
-from seqtop.wire.messages import Abort, Event, Submit
+from seqtop.wire.messages import Abort, Event, RequestFinished, Submit
 from seqtop.wire.redaction import redact
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
@@ -30,6 +31,7 @@ class Session(BaseSession):
     Args:
         endpoint: Where the engine publishes.
         max_finished: The largest number of finished requests in `state`.
+        max_finished_bytes: The most bytes of memory that they take.
         history: The store for all events; by default a `MemoryStore` of its default size.
         keys: Keys for an engine that requires CurveZMQ authentication.
         redact: Removes texts and tokens from everything that arrives, before any listener sees it.
@@ -43,6 +45,7 @@ class Session(BaseSession):
         endpoint: str,
         *,
         max_finished: int = VIEWER_MAX_FINISHED,
+        max_finished_bytes: int = DEFAULT_MAX_BYTES,
         history: MemoryStore | None = None,
         keys: ViewerKeys | None = None,
         redact: bool = False,
@@ -54,6 +57,8 @@ class Session(BaseSession):
         """Number of the last message that `state` contains."""
         self.history = MemoryStore() if history is None else history
         """All events so far, across gaps and restarts of the engine."""
+        self.finished_memory = FinishedMemory(max_finished_bytes)
+        """The memory of the finished requests in `state`, and its limit."""
         self._listeners: tuple[Listener, ...] = (self.history.record,)
         self._incarnation: str | None = None
         self._max_finished = max_finished
@@ -104,6 +109,12 @@ class Session(BaseSession):
             " is one running there?"
         )
 
+    def limit_memory(self, *, history: int, finished: int) -> None:
+        """Sets the limits, in bytes, on the history and on the finished requests in `state`."""
+        with self.lock:
+            self.history.max_bytes = history
+            self.finished_memory.max_bytes = finished
+
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Submits `prompt` to the engine and returns its request id.
 
@@ -148,6 +159,8 @@ class Session(BaseSession):
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
             touched = self.state.apply(event)
+            if isinstance(event, RequestFinished):
+                touched = [*touched, *self.finished_memory.add(self.state, event.request_id)]
             self.sequence_number = frame.sequence_number
             change = StateChange(self.state, touched, event, frame.payload, frame.sequence_number)
             self._publish(change)
@@ -180,6 +193,7 @@ class Session(BaseSession):
             if old and state.info and old.incarnation == state.info.incarnation:
                 snapshot.share_finished(state, self.state)
                 snapshot.carry_finished(state, self.state)
+            self.finished_memory.limit(state)
             self._incarnation = incarnation
             self.state = state
             self.sequence_number = sequence_number

@@ -314,7 +314,7 @@ class SeqtopApp(BaseApp):
         from seqtop.tui.dialogs.help import notes_about
 
         with self.ui.lock:
-            return notes_about(self.ui.state.info, words)
+            return notes_about(self.ui.state.info, words, self.ui.engine)
 
     def action_go_to(self, name: str) -> None:
         if name == FLEET.name and len(self.engines) < 2:

@@ -15,8 +15,9 @@ from textual.theme import BUILTIN_THEMES
 
 from seqtop.checks import thresholds
 from seqtop.checks.thresholds import ThresholdError, Thresholds
+from seqtop.history import memory_store
 from seqtop.process import files
-from seqtop.state import slo
+from seqtop.state import finished, slo
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS
 from seqtop.state.filter import FilterError, parse
 from seqtop.state.ordering import Sort
@@ -24,6 +25,8 @@ from seqtop.state.slo import Slo, SloError
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import theme
 
+HISTORY_MB = memory_store.DEFAULT_MAX_BYTES // 10**6
+FINISHED_MB = finished.DEFAULT_MAX_BYTES // 10**6
 THEMES = (theme.DARK.name, theme.LIGHT.name, *BUILTIN_THEMES)
 _MAX_BYTES = 2**20
 """The most bytes of a file that are read."""
@@ -59,6 +62,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """True if the latency panel is shown."""
     slo: dict[str, float | int | str] | None = None
     """Objectives by latency figure: seconds, or a text with a unit."""
+    history_mb: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """The most megabytes of memory that the history takes."""
+    finished_mb: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """The most megabytes of memory that the finished requests on show take."""
     checks: dict[str, float] | None = None
     """Thresholds of the checks by name."""
 

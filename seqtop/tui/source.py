@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from seqtop.history.timeline import Timeline
+from seqtop.history.memory_store import MemoryStore
 from seqtop.live.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.finished import FinishedMemory
 from seqtop.state.listener import Listener
 from seqtop.transport.connection import Connection
 
@@ -28,7 +29,11 @@ class Engine(Protocol):
         """State of the connection."""
 
     @property
-    def history(self) -> Timeline:
+    def finished_memory(self) -> FinishedMemory:
+        """The memory of the finished requests in `state`, and its limit."""
+
+    @property
+    def history(self) -> MemoryStore:
         """The history. It changes under `lock` and has a lock of its own.
 
         Take `lock` first.

@@ -16,7 +16,6 @@ from seqtop.history import (
     file_format,
     file_store,
     segments,
-    timeline,
 )
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import EventsHeader
@@ -354,12 +353,9 @@ def test_state_that_would_be_too_large_is_refused(
             recording.at(0)
 
 
-def test_decoded_finished_requests_are_dropped_when_there_are_many(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timeline, "_SPARE_FINISHED", 2)
+def test_only_the_finished_requests_of_one_state_stay_decoded(recorded: Path) -> None:
     with FileStore(recorded) as recording:
         for position in range(0, recording.last, 7):
             state = recording.at(position)
-            assert len(recording._decoded) <= 2 + len(state.finished)
+            assert len(recording._decoded) <= len(state.finished)
         assert recording._decoded

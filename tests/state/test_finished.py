@@ -1,11 +1,15 @@
 """Finished requests: the cap on their number, and copies before late changes."""
 
 import pytest
+from msgspec.structs import replace
 
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import Logprob, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.finished import FinishedMemory
 from seqtop.state.freeze import freeze
+from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.wire import codec
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     RequestFinished,
     Step,
@@ -131,3 +135,37 @@ def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> N
     state.apply(events.step(99, sequences=[late]))
     assert state.sequences[seq_id].text.endswith("boo")
     assert codec.encode(frozen.sequences[seq_id]) == before
+
+
+def test_the_oldest_are_dropped_when_they_take_too_much_memory() -> None:
+    state, memory = EngineState(max_finished=1_000), FinishedMemory(max_bytes=400_000)
+    dropped: list[int] = []
+    most = 0
+    for number in range(60):
+        whole = replace(arrived(str(number), number), prompt_token_ids=Ints.of(range(5_000)))
+        state.apply(whole)
+        end = RequestFinished(
+            request_id=str(number),
+            time=11.0,
+            status=SequenceStatus.FINISHED_ABORTED,
+            metrics=metrics(),
+        )
+        assert set(state.apply(end)) <= {number}
+        dropped += memory.add(state, str(number))
+        most = max(most, memory.num_bytes)
+        assert memory.num_bytes == sum(FinishedMemory().measure(state)) <= 400_000
+    assert most > 350_000
+    assert dropped == list(range(60 - len(state.finished))), "the oldest first"
+    assert {*state.requests} == {*state.finished}
+    assert len(state.sequences) == sum(state.num_by_status) == len(state.finished) > 10
+
+
+def test_each_token_and_each_candidate_of_a_finished_request_counts() -> None:
+    state, memory = prefilled(), FinishedMemory()
+    finish(state)
+    (before,) = memory.measure(state)
+    sequence = state.sequences[1]
+    sequence.output_token_ids = sequence.output_token_ids.plus([1] * 100)
+    sequence.top_logprobs = TopLogprobs.of({0: {5: Logprob(-0.5, 1, "word")}})
+    (after,) = memory.measure(state)
+    assert after - before == 400 + sequence.top_logprobs.num_bytes

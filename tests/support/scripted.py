@@ -11,6 +11,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
+from seqtop.state.finished import FinishedMemory
 from seqtop.state.listener import Listener, StateChange
 from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import codec
@@ -75,6 +76,7 @@ class ScriptedSource(Observable):
         super().__init__()
         self.history = MemoryStore() if history is None else history
         self.state = EngineState(max_finished=max_finished)
+        self.finished_memory = FinishedMemory()
         self.lock = threading.RLock()
         self.connection = Connection("ipc:///run/demo", ConnectionState.LIVE)
         self.number = 0

@@ -15,6 +15,7 @@ from seqtop.state.filter import UNITS
 from seqtop.text import format as fmt
 from seqtop.tui.dialogs.prompts import Dialog, entry
 from seqtop.tui.keymap import GROUPS, Notes, group_of
+from seqtop.tui.source import Engine
 from seqtop.wire.messages import EngineInfo
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
@@ -40,12 +41,15 @@ FILTER = (
 )
 
 
-def notes_about(info: EngineInfo | None, on_screen: Notes) -> Mapping[str, Notes]:
+def notes_about(
+    info: EngineInfo | None, on_screen: Notes, engine: Engine | None
+) -> Mapping[str, Notes]:
     """Returns the notes on a screen of an engine.
 
     Args:
         info: The engine; first come the notes on what it cannot give.
         on_screen: The words of the screen.
+        engine: The source, if it is a running engine.
     """
     missing = not_available.entries(info.not_available) if info is not None else []
     return {
@@ -56,7 +60,24 @@ def notes_about(info: EngineInfo | None, on_screen: Notes) -> Mapping[str, Notes
         ],
         "Words": WORDS,
         "Filter": FILTER,
+        **({"Memory": _memory(engine)} if engine is not None else {}),
     }
+
+
+def _memory(engine: Engine) -> Notes:
+    """Returns the memory that this viewer takes for an engine, and the settings that limit it."""
+    history, finished = engine.history, engine.finished_memory
+    finished.measure(engine.state)
+    steps = fmt.plural(history.index.num_steps, "step")
+    requests = fmt.plural(len(engine.state.finished), "finished request")
+    return [
+        ("history_mb", f"{_of(history.num_bytes, history.max_bytes)}: the last {steps}"),
+        ("finished_mb", f"{_of(finished.num_bytes, finished.max_bytes)}: {requests}"),
+    ]
+
+
+def _of(num_bytes: int, limit: int) -> str:
+    return f"{fmt.size(num_bytes)} of {fmt.size(limit)}"
 
 
 def _names(field: Field) -> str:
