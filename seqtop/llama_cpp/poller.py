@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from seqtop.llama_cpp.adapter import LlamaAdapter
 from seqtop.llama_cpp.client import Client
-from seqtop.llama_cpp.observer import Observer, engine_info
-from seqtop.state import EngineState
+from seqtop.publish import Publisher
 from seqtop.transport.connection import UnreachableError
-from seqtop.transport.publisher import MessagePublisher
+from seqtop.transport.publisher_settings import PublisherSettings
 
 POLL_SECONDS: Final = 0.1
 """The time between two polls. The server answers between two of its batches."""
@@ -41,45 +41,45 @@ def published(url: str) -> Iterator[str]:
         UnreachableError: The server does not answer, or not as llama.cpp's does.
     """
     client = Client(url, os.environ.get("LLAMA_API_KEY", ""))
-    num_deferred, slots, now = client.num_deferred(), client.slots(), time.time()
-    info, observer = engine_info(client.url, client.props(), slots, now), Observer()
+    num_deferred, slots = client.num_deferred(), client.slots()
+    adapter = LlamaAdapter(client.props(), slots, num_deferred, time.time())
     with TemporaryDirectory(prefix="seqtop-") as directory:
-        publisher = MessagePublisher(f"ipc://{Path(directory, 'llama')}", info, EngineState())
-        for event in observer.observe(slots, num_deferred, now, now):
-            publisher.publish(event)
+        endpoint = f"ipc://{Path(directory, 'llama')}"
+        settings = PublisherSettings(bind=endpoint, engine_id=client.url, redact=True)
+        # A step is what happened from one poll to the next.
+        publisher = Publisher(adapter, settings, clock=lambda: adapter.time)
+        with publisher.step():
+            pass
         ended = threading.Event()
         thread = threading.Thread(
             target=_poll,
-            args=(client, observer, publisher, now, ended),
+            args=(client, adapter, publisher, ended),
             name="seqtop-llama-cpp",
             daemon=True,
         )
         thread.start()
         try:
-            yield publisher.endpoint
+            yield endpoint
         finally:
             ended.set()
             thread.join(_JOIN_SECONDS)
 
 
 def _poll(
-    client: Client,
-    observer: Observer,
-    publisher: MessagePublisher,
-    before: float,
-    ended: threading.Event,
+    client: Client, adapter: LlamaAdapter, publisher: Publisher, ended: threading.Event
 ) -> None:
     """Polls until `ended` is set or the server answers no longer, and closes the publisher."""
     reason, last_answer = "polling has ended", time.monotonic()
     while not ended.wait(POLL_SECONDS):
         try:
-            num_deferred, slots, now = client.num_deferred(), client.slots(), time.time()
+            num_deferred, slots = client.num_deferred(), client.slots()
         except UnreachableError as error:
             if time.monotonic() - last_answer < PATIENCE_SECONDS:
                 continue
             reason = str(error)
             break
-        for event in observer.observe(slots, num_deferred, before, now):
-            publisher.publish(event)
-        before, last_answer = now, time.monotonic()
+        last_answer = time.monotonic()
+        if adapter.is_news(slots, num_deferred):
+            with publisher.step():
+                adapter.take(slots, num_deferred, time.time())
     publisher.close(reason)

@@ -55,6 +55,7 @@ class RequestDescription:
     token_ids: Sequence[int]
     """All tokens, prompt and output."""
     num_prompt_tokens: int
+    """Only a partial prompt may grow, until the first token of the output."""
     num_computed_tokens: int
     """Tokens whose KV cache is computed, including those found in the prefix cache: between two
     steps, all but the last one of a request that generates."""
@@ -74,6 +75,10 @@ class RequestDescription:
     sampling_params: SamplingParams | None = None
     priority: int = 0
     """Requests with lower values run first."""
+    lora: str = ""
+    """The name of its LoRA adapter; empty without one."""
+    is_prompt_partial: bool = False
+    """True if the engine tells the size of the prompt only with the first token of the output."""
 
 
 class Adapter(ABC, Generic[R]):
@@ -111,3 +116,14 @@ class Adapter(ABC, Generic[R]):
     @abstractmethod
     def num_free_blocks(self) -> int:
         """Returns the number of blocks that no request holds."""
+
+    def num_cached_blocks(self) -> int | None:
+        """Returns the part of `num_free_blocks` whose content the prefix cache can reuse.
+
+        `None` if the engine does not count them.
+        """
+        return None
+
+    def num_unlisted_requests(self) -> int:
+        """Returns the number of waiting requests of which the engine tells no more than that."""
+        return 0

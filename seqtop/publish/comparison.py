@@ -13,6 +13,7 @@ from seqtop.publish.adapter import Adapter, EngineDescription, R, RequestDescrip
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
+    SequenceData,
     SequenceDataDelta,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
@@ -79,7 +80,13 @@ class _Step(msgspec.Struct):
     num_decode_tokens: int = 0
 
     def run(
-        self, published: _Published[R], num_before: int, num_after: int, *, samples: bool
+        self,
+        published: _Published[R],
+        num_before: int,
+        num_after: int,
+        *,
+        samples: bool,
+        grown: RequestDescription | None,
     ) -> None:
         """Adds a request to the batch.
 
@@ -88,23 +95,40 @@ class _Step(msgspec.Struct):
             num_before: Its computed tokens before the step, with those found in the prefix cache.
             num_after: Its computed tokens after the step.
             samples: Says that the step sampled a token.
+            grown: The request, if its prompt has grown.
         """
         is_prompt, num_tokens = published.is_prefill, num_after - num_before
-        if is_prompt:
-            self.num_prefill_tokens += num_tokens
-        else:
-            self.num_decode_tokens += num_tokens
-        stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
-        self.batch.append(
-            SequenceGroupMetadataDelta(
-                seq_data_delta={published.seq_id: SequenceDataDelta([], 0.0, num_before, stage)},
-                request_id=published.arrival.request_id,
+        # One that is polled may have computed its prompt and decoded since the last poll.
+        known = published.num_tokens
+        num_prefilled = min(num_after, known) - min(num_before, known) if is_prompt else 0
+        self.num_prefill_tokens += num_prefilled
+        self.num_decode_tokens += num_tokens - num_prefilled
+        seq_id, request_id = published.seq_id, published.arrival.request_id
+        group: SequenceGroupMetadata | SequenceGroupMetadataDelta
+        if grown is None:
+            stage = SequenceStage.PREFILL if is_prompt else SequenceStage.DECODE
+            group = SequenceGroupMetadataDelta(
+                seq_data_delta={seq_id: SequenceDataDelta([], 0.0, num_before, stage)},
+                request_id=request_id,
                 block_tables={},
                 is_prompt=is_prompt,
                 do_sample=samples,
                 token_chunk_size=num_tokens,
             )
-        )
+        else:
+            data = SequenceData.from_seqs(grown.token_ids[: grown.num_prompt_tokens])
+            data.update_num_computed_tokens(num_before)
+            data.update_num_cached_tokens(grown.num_cached_tokens or 0)
+            group = SequenceGroupMetadata(
+                request_id=request_id,
+                is_prompt=is_prompt,
+                seq_data={seq_id: data},
+                sampling_params=published.arrival.sampling_params,
+                block_tables={seq_id: [*published.block_table]},
+                do_sample=samples,
+                token_chunk_size=num_tokens,
+            )
+        self.batch.append(group)
 
 
 class Comparison(Generic[R]):
@@ -165,10 +189,11 @@ class Comparison(Generic[R]):
             else:
                 gone = describe(published.request)
                 descriptions[request_id] = dataclasses.replace(gone, status=_final(gone.status))
-        if not requests and not descriptions:
-            return
         step, num_running = _Step(), 0
         num_waiting = sum(name not in descriptions for name in requests)
+        num_waiting += self._adapter.num_unlisted_requests()
+        if not requests and not descriptions and not self._has_changed(num_waiting):
+            return
         ended: list[tuple[str, SequenceStatus]] = []
         for request_id, description in descriptions.items():
             if request_id not in requests or SequenceStatus.is_finished(description.status):
@@ -195,6 +220,12 @@ class Comparison(Generic[R]):
             if request_id in requests:
                 self._ended[request_id] = requests[request_id]
             yield self._end(request_id, status, time)
+
+    def _has_changed(self, num_waiting: int) -> bool:
+        """Returns whether other numbers of requests wait, or of blocks are cached, than before."""
+        before = self._stats
+        known = (0, None) if before is None else (before.num_waiting, before.num_cached_blocks)
+        return known != (num_waiting, self._adapter.num_cached_blocks())
 
     def _waits_as_before(self, request_id: str, request: R) -> bool:
         """Returns whether a request that viewers know as waiting needs no new description."""
@@ -259,6 +290,8 @@ class Comparison(Generic[R]):
             prompt_token_ids=Ints.of(prompt_ids),
             sampling_params=description.sampling_params,
             priority=description.priority,
+            lora=description.lora,
+            is_prompt_partial=description.is_prompt_partial,
         )
         self._published[request_id] = _Published(
             request,
@@ -295,6 +328,7 @@ class Comparison(Generic[R]):
         if mistake := _mistake(published, description):
             raise ValueError(f"request {request_id!r} {mistake}")
         is_finished = SequenceStatus.is_finished(status)
+        has_grown = self._grow(published, description)
         new_ids = [*description.token_ids[published.num_tokens :]]
         computed, before = description.num_computed_tokens, published.num_computed_tokens
         if is_finished and computed < before:
@@ -326,7 +360,8 @@ class Comparison(Generic[R]):
                 if self._description.enable_prefix_caching:
                     self._num_queries += published.num_tokens
                     self._num_hits += cached
-            step.run(published, before, computed, samples=bool(new_ids))
+            grown = description if has_grown else None
+            step.run(published, before, computed, samples=bool(new_ids), grown=grown)
             if _note_times(published.metrics, start_time, time, samples=bool(new_ids)):
                 step.metrics[request_id] = published.metrics
         elif computed != before or was_preempted:
@@ -348,15 +383,29 @@ class Comparison(Generic[R]):
             )
         published.remember(description)
 
+    def _grow(self, published: _Published[R], description: RequestDescription) -> bool:
+        """Takes over the prompt of a request; returns whether it has grown."""
+        arrival, num_prompt_tokens = published.arrival, description.num_prompt_tokens
+        num_new = num_prompt_tokens - arrival.num_prompt_tokens
+        if not num_new:
+            return False
+        arrival.num_prompt_tokens = num_prompt_tokens
+        arrival.prompt_token_ids = Ints.of(description.token_ids[:num_prompt_tokens])
+        published.num_tokens += num_new
+        if published.status == _RUNNING and self._description.enable_prefix_caching:
+            self._num_queries += num_new
+        return True
+
     def _new_stats(self, step: _Step, num_running: int, num_waiting: int) -> StepStats:
         description, num_free = self._description, self._adapter.num_free_blocks()
+        num_cached = self._adapter.num_cached_blocks()
         num_usable = description.num_gpu_blocks - description.num_reserved_blocks
         return StepStats(
             num_running=num_running,
             num_waiting=num_waiting,
             num_used_blocks=num_usable - num_free,
-            num_free_blocks=num_free,
-            num_cached_blocks=None,
+            num_free_blocks=num_free - (num_cached or 0),
+            num_cached_blocks=num_cached,
             num_prefill_tokens=step.num_prefill_tokens,
             num_decode_tokens=step.num_decode_tokens,
             prefix_cache_queries=self._num_queries,
@@ -382,7 +431,9 @@ def _mistake(published: _Published[R], description: RequestDescription) -> str |
     if description.status == SequenceStatus.SWAPPED:
         return "is SWAPPED, which seqtop.publish does not support"
     num_prompt_tokens = published.arrival.num_prompt_tokens
-    if description.num_prompt_tokens != num_prompt_tokens:
+    may_grow = published.arrival.is_prompt_partial and published.num_tokens == num_prompt_tokens
+    is_other = description.num_prompt_tokens != num_prompt_tokens
+    if is_other and not (may_grow and description.num_prompt_tokens > num_prompt_tokens):
         return f"has {description.num_prompt_tokens} prompt tokens, and had {num_prompt_tokens}"
     if len(description.token_ids) < published.num_tokens:
         return f"has {len(description.token_ids)} tokens, and had {published.num_tokens}"

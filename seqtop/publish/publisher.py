@@ -35,7 +35,8 @@ class Publisher:
 
     Args:
         adapter: The engine.
-        bind: The endpoint to publish at, in place of `SEQTOP_BIND`.
+        bind: The endpoint to publish at, in place of `SEQTOP_BIND`; or all settings, in place of
+            the user's. The engine is then not listed among those of this machine.
         clock: Returns the time of day in seconds since the epoch.
 
     Attributes:
@@ -46,7 +47,7 @@ class Publisher:
     def __init__(
         self,
         adapter: Adapter[Any],
-        bind: str | None = None,
+        bind: str | PublisherSettings | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -59,16 +60,21 @@ class Publisher:
         if not bind:
             return
         try:
-            self._start(adapter, from_environment(bind))
+            if isinstance(bind, PublisherSettings):
+                self._start(adapter, bind, is_listed=False)
+            else:
+                self._start(adapter, from_environment(bind))
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine runs without viewers
             _log.warning("seqtop is off: %s", error)
             self._running.close()
 
-    def _start(self, adapter: Adapter[Any], settings: PublisherSettings) -> None:
+    def _start(
+        self, adapter: Adapter[Any], settings: PublisherSettings, *, is_listed: bool = True
+    ) -> None:
         if settings.is_dormant:
             raise ValueError("SEQTOP_BIND=dormant is for vLLM and SGLang; name an endpoint")
         description = adapter.describe_engine()
-        info = _engine_info(description, settings, self._clock())
+        info = _engine_info(adapter, description, settings, self._clock())
         self._comparison = Comparison(adapter, description)
         publisher = transport.MessagePublisher(
             endpoint_of(settings, 0),
@@ -80,7 +86,8 @@ class Publisher:
             clock=self._clock,
         )
         self._running.callback(publisher.close)
-        self._running.enter_context(local_engines.announced(publisher.endpoint, info.engine_id))
+        if is_listed:
+            self._running.enter_context(local_engines.announced(publisher.endpoint, info.engine_id))
         if settings.flight_recorder:
             self._running.enter_context(
                 flight_recorder.started(
@@ -153,8 +160,14 @@ class Publisher:
 
 
 def _engine_info(
-    description: EngineDescription, settings: PublisherSettings, start_time: float
+    adapter: Adapter[Any],
+    description: EngineDescription,
+    settings: PublisherSettings,
+    start_time: float,
 ) -> EngineInfo:
+    not_available = {**_NOT_AVAILABLE, **description.not_available}
+    if adapter.num_cached_blocks() is not None:
+        del not_available["cached_blocks"]
     return EngineInfo(
         engine_id=settings.engine_id or description.model,
         incarnation=uuid.uuid4().hex,
@@ -176,5 +189,5 @@ def _engine_info(
         num_reserved_blocks=description.num_reserved_blocks,
         queue_order=description.queue_order,
         tokenizer=settings.tokenizer or description.tokenizer,
-        not_available={**_NOT_AVAILABLE, **description.not_available},
+        not_available=not_available,
     )

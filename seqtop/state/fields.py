@@ -164,6 +164,11 @@ def token_age(request: RequestState, sequence: SequenceState, now: float) -> flo
     return age if math.isfinite(age) else None
 
 
+def is_prompt_unknown(request: RequestState, sequence: SequenceState) -> bool:
+    """Returns whether the prompt may be longer than the part of it that is known."""
+    return request.is_prompt_partial and not sequence.output_token_ids
+
+
 def is_stalled(request: RequestState, sequence: SequenceState, now: float) -> bool:
     """Returns whether a running sequence has had no token for much longer than usual."""
     age = token_age(request, sequence, now)
@@ -190,6 +195,7 @@ def harm(request: RequestState) -> float | None:
 def _hit_share(request: RequestState, sequence: SequenceState, _: float) -> Value:
     """Returns the share of the prompt that was in the prefix cache; `None` before it is known."""
     prompt, is_known = sequence.num_prompt_tokens, request.num_scheduled_steps > 0
+    is_known = is_known and not is_prompt_unknown(request, sequence)
     return sequence.num_prompt_hits / prompt if is_known and prompt > 0 else None
 
 
@@ -267,7 +273,7 @@ _ALL = (
         key="prompt",
         title="Prompt",
         help="prompt tokens",
-        value=lambda _, s, __: s.num_prompt_tokens,
+        value=lambda r, s, _: None if is_prompt_unknown(r, s) else s.num_prompt_tokens,
         descending=True,
         width=6,
         priority=5,

@@ -161,6 +161,8 @@ class RequestState(msgspec.Struct, omit_defaults=True, gc=False):
     the same id; empty without one."""
     num_encoder_inputs: Public[int] = 0
     """Inputs of an encoder, such as images."""
+    is_prompt_partial: Public[bool] = False
+    """True if the prompt may be longer, as long as there is no output."""
 
     def ended_after(self, time: float) -> bool:
         """Returns whether the request ended after `time`, in epoch seconds.

@@ -57,6 +57,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request = new_request(state, event.request_id, event.arrival_time)
     request.is_announced = True
     request.num_prompt_tokens = event.num_prompt_tokens
+    request.is_prompt_partial = event.is_prompt_partial
     request.prompt = event.prompt
     request.prompt_token_ids = event.prompt_token_ids
     request.sampling_params = event.sampling_params

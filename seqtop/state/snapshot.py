@@ -64,6 +64,7 @@ def request_snapshots(state: EngineData) -> Iterator[RequestSnapshot]:
             arrival_time=request.metrics.arrival_time,
             seq_ids=request.seq_ids,
             num_prompt_tokens=request.num_prompt_tokens,
+            is_prompt_partial=request.is_prompt_partial,
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
             sampling_params=request.sampling_params,

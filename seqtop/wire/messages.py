@@ -174,6 +174,9 @@ class RequestArrived(Message, tag="RequestArrived"):
     transfer_id: Public[Name] = ""
     """The id of the transfer of its KV cache to or from another engine, which has a request with
     the same id; empty without one."""
+    is_prompt_partial: Public[bool] = False
+    """True if the prompt may be longer: the batch with the first token of the output says how long
+    it is."""
 
 
 class StreamingUpdate(Message, tag="StreamingUpdate"):

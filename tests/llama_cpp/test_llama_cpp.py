@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,23 @@ import msgspec
 import pytest
 
 from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.cli.main import main
 from seqtop.live.session import Session
 from seqtop.llama_cpp import poller
+from seqtop.llama_cpp.adapter import LlamaAdapter
 from seqtop.llama_cpp.client import MAX_ANSWER_BYTES, Client, Props, Slot
-from seqtop.llama_cpp.observer import Observer, engine_info
 from seqtop.llama_cpp.poller import published
+from seqtop.publish.comparison import Comparison
+from seqtop.publish.publisher import _engine_info
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.fields import FIELDS
 from seqtop.transport.connection import ConnectionState, UnreachableError
+from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Event
+from seqtop.wire.redaction import redact
 from tests.support.commands import SEQTOP, assert_one_sentence
 from tests.support.commands import run as run_command
 from tests.support.waiting import SECONDS, wait_until
@@ -39,20 +46,43 @@ def slots_of(answer: Any) -> list[Slot]:
     return msgspec.convert(answer, list[Slot])
 
 
+class Polled:
+    """The state and the findings of a viewer, poll by poll."""
+
+    def __init__(self, slots: Any, time: float) -> None:
+        self.adapter = LlamaAdapter(msgspec.convert(PROPS, Props), slots_of(slots), 0, time)
+        description = self.adapter.describe_engine()
+        self.comparison = Comparison(self.adapter, description)
+        self.state, self.checker = EngineState(), Checker()
+        self.findings: list[Finding] = []
+        settings = PublisherSettings(bind="ipc://x", redact=True)
+        info = _engine_info(self.adapter, description, settings, time)
+        self.state.apply(info)
+        self.findings += self.checker.apply(info)
+        self.see(self.comparison.after_step(time, time))
+
+    def see(self, events: Iterable[Event]) -> None:
+        for event in events:
+            payload = codec.encode(redact(event))
+            self.state.apply(parsing.event(payload))
+            self.findings += self.checker.apply(parsing.event(payload))
+
+    def poll(self, slots: Any, num_deferred: int, time: float) -> None:
+        if self.adapter.is_news(slots_of(slots), num_deferred):
+            before = self.adapter.time
+            self.see(self.comparison.between_steps(before))
+            self.adapter.take(slots_of(slots), num_deferred, time)
+            self.see(self.comparison.after_step(before, time))
+
+
 def test_every_poll_is_shown() -> None:
-    observer, state, before = Observer(), EngineState(), POLLS[0][0]
-    info = engine_info("http://x", msgspec.convert(PROPS, Props), slots_of(POLLS[0][2]), before)
-    checker = Checker()
-    findings = [*checker.apply(info)]
-    state.apply(info)
+    (first_time, _, first), *_ = POLLS
+    polled = Polled(first, first_time)
+    state = polled.state
     ids: set[str] = set()
     for time, num_deferred, answer in POLLS:
         slots = slots_of(answer)
-        for event in observer.observe(slots, num_deferred, before, time):
-            payload = codec.encode(event)
-            state.apply(parsing.event(payload))
-            findings += checker.apply(parsing.event(payload))
-        before = time
+        polled.poll(answer, num_deferred, time)
         shown = {
             f"task-{slot.id_task}": slot for slot in slots if slot.is_processing and slot.id_task
         }
@@ -65,7 +95,7 @@ def test_every_poll_is_shown() -> None:
         assert state.stats is not None
         waiting = [s for s in state.sequences.values() if s.status is SequenceStatus.WAITING]
         assert state.stats.num_waiting == num_deferred + len(waiting)
-    assert findings == []
+    assert polled.findings == []
     assert state.num_anomalies == 0, state.last_anomaly
     assert len(ids) == 4
     assert {*state.finished} == ids
@@ -223,12 +253,33 @@ def test_a_malformed_address_is_refused(url: str) -> None:
 
 def test_an_older_version_says_less() -> None:
     """Without the numbers of the prompt, a request is shown with its output."""
-    observer, state = Observer(), EngineState()
     slot = {"id": 0, "n_ctx": 64, "is_processing": True, "id_task": 7}
+    polled = Polled([slot], 0.0)
     for n_decoded in (0, 3, 9):
-        answer = slots_of([{**slot, "next_token": {"n_decoded": n_decoded}}])
-        for event in observer.observe(answer, 0, float(n_decoded), n_decoded + 1.0):
-            state.apply(parsing.event(codec.encode(event)))
-    (sequence,) = state.sequences.values()
+        polled.poll([{**slot, "next_token": {"n_decoded": n_decoded}}], 0, n_decoded + 1.0)
+    (sequence,) = polled.state.sequences.values()
     assert len(sequence.output_token_ids) == 9
-    assert state.num_anomalies == 0
+    assert polled.state.num_anomalies == 0
+
+
+def test_a_prompt_that_was_not_seen_whole_has_no_known_size() -> None:
+    slot = {"id": 0, "n_ctx": 2048, "is_processing": True, "id_task": 7}
+    polled = Polled([slot], 0.0)
+    prompt = FIELDS["prompt"].value
+
+    def size() -> Any:
+        (sequence,) = polled.state.sequences.values()
+        return prompt(polled.state.requests["task-7"], sequence, 0.0)
+
+    polled.poll([{**slot, "n_prompt_tokens_processed": 66}], 0, 1.0)
+    (sequence,) = polled.state.sequences.values()
+    assert (sequence.num_computed_tokens, size()) == (66, None)
+    polled.poll([{**slot, "is_processing": False}], 0, 2.0)  # its other tokens came unseen
+    assert sequence.status is SequenceStatus.FINISHED_STOPPED
+    assert size() is None
+    polled = Polled([slot], 0.0)
+    polled.poll([{**slot, "n_prompt_tokens_processed": 66}], 0, 1.0)
+    whole = {"n_prompt_tokens_processed": 240, "next_token": {"n_decoded": 1}}
+    polled.poll([{**slot, **whole}], 0, 2.0)
+    assert size() == 240
+    assert polled.findings == []

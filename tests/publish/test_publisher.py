@@ -153,6 +153,8 @@ def test_a_request_that_runs_again_has_lost_all_that_it_had_computed(
         requests=lambda: {"a": request},
         describe_request=lambda request: request,
         num_free_blocks=lambda: 9,
+        num_cached_blocks=lambda: None,
+        num_unlisted_requests=lambda: 0,
     )
     comparison = Comparison[Any](adapter, MyAdapter(Engine()).describe_engine())
     assert len([*comparison.after_step(1.0, 2.0)]) == 2
@@ -187,6 +189,8 @@ def test_a_mistake_of_an_adapter_is_named(
         describe_request=lambda _: description,
         is_waiting=lambda _: False,
         num_free_blocks=lambda: 9,
+        num_cached_blocks=lambda: None,
+        num_unlisted_requests=lambda: 0,
     )
     comparison = Comparison[Any](adapter, MyAdapter(Engine()).describe_engine())
 

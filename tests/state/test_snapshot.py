@@ -190,6 +190,8 @@ def unusual() -> EngineState:
         cache_salt="digest",
         traceparent=f"00-{'1' * 32}-{'2' * 16}-01",
         transfer_id="4711",
+        is_prompt_partial=True,
+        num_encoder_inputs=1,
         parent_request_id="p",
     )
     return EngineState(

@@ -10,7 +10,7 @@ from textual import events
 from textual.message import Message
 
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.state.fields import is_prompt_unknown, sequence_name, stage, status_word
 from seqtop.state.groups import Group
 from seqtop.state.status_sentence import status_sentence
 from seqtop.text import format as fmt
@@ -157,6 +157,7 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
     """Returns the name, the status and the request's parameters in one line."""
     sign, style = glyph(request, sequence)
     at = stage(sequence)
+    more = "+" if is_prompt_unknown(request, sequence) else ""
     params = request.sampling_params
     parameters = []
     if params is not None:
@@ -170,7 +171,7 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
             (1, ((f"{sign} {status_word(request, sequence)}", style),)),
             (2, ((at.name.lower(), style),) if at else ()),
             (5, ((f"seq {sequence.seq_id}", "dim"),)),
-            (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
+            (2, ((f"{fmt.count(sequence.num_prompt_tokens)}{more} prompt", "dim"),)),
             (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
             (5, _drafts(sequence)),
             *parameters,
