@@ -58,7 +58,7 @@ from transformers.utils import logging
 
 from engine_stub.config import DEFAULT_MODEL
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.entrypoints.reporting import StepPublisher
 from seqtop.sequence import SamplingParams
 from seqtop.transport.publisher import MessagePublisher
 

@@ -23,7 +23,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCau
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.transport.publisher import MessagePublisher

@@ -287,9 +287,13 @@ class LLMEngine:
     ) -> StepRecord:
         """Updates the metrics of the groups of a step, and returns its record."""
         sampled = processed.sampled_request_ids()
-        for group in scheduled.scheduled:
-            seq_group = group.seq_group
-            timer.update_metrics(seq_group, has_sampled=seq_group.request_id in sampled)
+        changed_metrics = [
+            group.seq_group
+            for group in scheduled.scheduled
+            if timer.update_metrics(
+                group.seq_group, has_sampled=group.seq_group.request_id in sampled
+            )
+        ]
         for seq_group in processed.finished:
             seq_group.set_finished_time(timer.end_time)
         ignored, self._ignored = self._ignored, []
@@ -303,10 +307,13 @@ class LLMEngine:
             execute_model_req=scheduled.execute_model_req,
             scheduled=scheduled.scheduled,
             updates=processed.updates,
+            other_updates=processed.other_updates,
+            other_groups=processed.other_groups,
             table_changes=self.block_manager.table_changes,
             finished=processed.finished,
             ignored=ignored,
             aborted=aborted,
+            changed_metrics=changed_metrics,
             errors=processed.errors,
             preemptions=scheduled.preemptions,
             admission_blocked=scheduled.admission_blocked,

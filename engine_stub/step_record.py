@@ -7,7 +7,7 @@ are tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -89,7 +89,7 @@ class BlockStats:
     free_cpu: int
 
 
-class BlockRemoved(NamedTuple):
+class BlockRemoved(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A block that the prefix cache evicted; vLLM's event of this name.
 
     Attributes:
@@ -102,7 +102,7 @@ class BlockRemoved(NamedTuple):
     seq_id: int
 
 
-class BlockStored(NamedTuple):
+class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A full, computed block that was added to the prefix cache; vLLM's event of this name.
 
     Attributes:
@@ -116,7 +116,7 @@ class BlockStored(NamedTuple):
     position: int
 
 
-class PrefixQueried(NamedTuple):
+class PrefixQueried(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The lookup in the prefix cache with which a group was admitted.
 
     Attributes:
@@ -138,7 +138,7 @@ class PrefixQueried(NamedTuple):
 CacheEvent: TypeAlias = BlockStored | BlockRemoved | PrefixQueried
 
 
-class TableChanges(msgspec.Struct):
+class TableChanges(msgspec.Struct, array_like=True):
     """Changes of block tables in a step; the lists in it are never modified.
 
     It has no entries for sequences that are admitted with a first table, whose groups are sent to
@@ -207,10 +207,16 @@ class StepRecord:
             and only `finished_requests_ids` to send.
         scheduled: Groups that ran, in the order of `execute_model_req`.
         updates: One record per sequence of those, and one per fork, in the same order.
+        other_updates: The positions in `updates` of all but plain decodes. A plain decode is one of
+            a group with a single sequence and without candidates, drafts or lookahead slots: it got
+            one token, and continues.
+        other_groups: The positions in `scheduled` of their groups.
         table_changes: Changes of the block tables of sequences that already had some.
         finished: Groups that ended in this step, by stopping or at a length limit.
         ignored: Groups refused since the last step, because no step could hold their prompts.
         aborted: Groups aborted since the last step.
+        changed_metrics: Groups whose metrics changed by more than what follows from the times of
+            the step: those scheduled for the first time, with a first token, or with a draft.
         errors: By request id, the error of each group that could not be processed. These groups
             are among `finished`, with status ``FINISHED_ABORTED``.
         preemptions: Preempted groups, in order.
@@ -236,10 +242,13 @@ class StepRecord:
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
     updates: list[SequenceRecord]
+    other_updates: list[int]
+    other_groups: list[int]
     table_changes: TableChanges
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
     aborted: list[SequenceGroup]
+    changed_metrics: list[SequenceGroup]
     errors: dict[str, str]
     preemptions: list[PreemptionRecord]
     admission_blocked: AdmissionBlocked | None

@@ -47,8 +47,12 @@ class StepTimer:
         """Ends the processing of outputs."""
         self.end_time = self._clock()
 
-    def update_metrics(self, seq_group: SequenceGroup, *, has_sampled: bool) -> None:
-        """Adds the step to the metrics of a group that ran in it."""
+    def update_metrics(self, seq_group: SequenceGroup, *, has_sampled: bool) -> bool:
+        """Adds the step to the metrics of a group that ran in it.
+
+        Returns:
+            Whether more has changed than what follows from the times of the step.
+        """
         seq_group.maybe_set_first_scheduled_time(self.start_time)
         if has_sampled:
             seq_group.maybe_set_first_token_time(self.end_time)
@@ -57,6 +61,11 @@ class StepTimer:
         metrics.scheduler_time = (metrics.scheduler_time or 0.0) + self.scheduler_time
         metrics.model_forward_time = (metrics.model_forward_time or 0.0) + self.model_forward_time
         metrics.model_execute_time = (metrics.model_execute_time or 0.0) + self.model_execute_time
+        return (
+            metrics.first_scheduled_time == self.start_time
+            or metrics.first_token_time == self.end_time
+            or len(metrics.spec_token_acceptance_counts or ()) > 1
+        )
 
     def step_time(self) -> float:
         """Returns the duration of the step so far, in seconds."""

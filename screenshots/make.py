@@ -24,7 +24,7 @@ from textual.pilot import Pilot
 from engine_stub.config import EngineConfig
 from engine_stub.core.scheduler import SchedulerOutputs
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
 from engine_stub.processing.output_processor import ProcessedOutputs
 from engine_stub.step_record import StepRecord

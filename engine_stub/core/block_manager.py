@@ -22,6 +22,7 @@ from engine_stub.core.block_pool import BlockPool
 from engine_stub.core.block_table import BlockTable, common_prefix
 from engine_stub.step_record import (
     BlockStats,
+    BlockStored,
     CacheEvent,
     PrefixQueried,
     TableChanges,
@@ -240,6 +241,10 @@ class BlockManager:
     def take_events(self) -> list[CacheEvent]:
         """Returns the events of the prefix cache since the last call, in order."""
         return self.device.take_events()
+
+    def stored_blocks(self) -> list[BlockStored]:
+        """Returns the blocks in the prefix cache of the device."""
+        return self.device.stored_blocks
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Makes a forked sequence share all blocks of its parent."""

@@ -31,7 +31,7 @@ class BlockPool:
         self._free = deque(range(num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of_hash: dict[bytes, int] = {}
-        self._hash_of_block: dict[int, bytes] = {}
+        self._stored: dict[int, BlockStored] = {}  # by block, those with a hash
         self.events: list[CacheEvent] = []
 
     @property
@@ -65,7 +65,7 @@ class BlockPool:
                 block = self._free.popleft()
             else:
                 block, _ = self._cached.popitem(last=False)
-                block_hash = self._hash_of_block.pop(block)
+                block_hash = self._stored.pop(block).block_hash
                 del self._block_of_hash[block_hash]
                 self.events.append(BlockRemoved(block, block_hash, seq_id))
             self._ref_counts[block] = 1
@@ -84,7 +84,7 @@ class BlockPool:
             self._ref_counts[block] -= 1
             if self._ref_counts[block] > 0:
                 continue
-            if block in self._hash_of_block:
+            if block in self._stored:
                 self._cached[block] = None
             else:
                 self._free.append(block)
@@ -108,8 +108,13 @@ class BlockPool:
             block, block_hash = blocks[position], hashes[position]
             if block_hash not in self._block_of_hash:
                 self._block_of_hash[block_hash] = block
-                self._hash_of_block[block] = block_hash
-                self.events.append(BlockStored(block, block_hash, seq_id, position))
+                self._stored[block] = stored = BlockStored(block, block_hash, seq_id, position)
+                self.events.append(stored)
+
+    @property
+    def stored_blocks(self) -> list[BlockStored]:
+        """The blocks in the prefix cache, used or not, as of when they were added."""
+        return list(self._stored.values())
 
     def take_events(self) -> list[CacheEvent]:
         """Returns the events since the last call, in order."""
@@ -128,6 +133,6 @@ class BlockPool:
         assert blocks == list(range(self.num_blocks)), "a block is lost, or in two states"
         for block, count in enumerate(self._ref_counts):
             assert count == holders[block], f"block {block}: {count} != {holders[block]}"
-        assert cached <= set(self._hash_of_block), "a cached block has no hash"
-        assert not free & set(self._hash_of_block), "a free block has a hash"
-        assert {h: b for b, h in self._hash_of_block.items()} == self._block_of_hash
+        assert cached <= set(self._stored), "a cached block has no hash"
+        assert not free & set(self._stored), "a free block has a hash"
+        assert {s.block_hash: b for b, s in self._stored.items()} == self._block_of_hash

@@ -29,6 +29,11 @@ class LookaheadSlots:
         self._most_slots = config.num_draft_tokens or config.num_scheduler_steps - 1
         self._block_manager = block_manager
 
+    @property
+    def is_on(self) -> bool:
+        """True if the settings ask for lookahead slots."""
+        return self._most_slots > 0
+
     def extend(self, scheduled: list[ScheduledSequenceGroup]) -> list[ScheduledSequenceGroup]:
         """Allocates lookahead slots for the groups of a step, if all of them decode.
 

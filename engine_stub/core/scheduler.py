@@ -119,6 +119,11 @@ class Scheduler:
         self.finish_seq_group(seq_group)
 
     @property
+    def has_lookahead(self) -> bool:
+        """True if steps may compute more than one token of a decode."""
+        return self._lookahead.is_on
+
+    @property
     def num_running_seqs(self) -> int:
         """Unfinished sequences of all running groups."""
         return sum(map(len, map(unfinished_seqs, self.running)))

@@ -30,15 +30,16 @@ from seqtop.text.ascii_output import replace_unencodable
 from seqtop.text.sanitize import safe_line
 from seqtop.text.tokenizer_file import TokenizerError
 from seqtop.transport import local_engines
-from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
+from seqtop.transport.curve_keys import KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
-from seqtop.transport.publisher import MessagePublisher, PublishError
+from seqtop.transport.publisher import PublishError
 from seqtop.whatif.trace_options import add_trace_options, read_trace
-from seqtop.whatif.traces import FORMATS, TraceError
+from seqtop.whatif.traces import FORMATS, Trace, TraceError
 
 if TYPE_CHECKING:
     from engine_stub.engine import LLMEngine
     from engine_stub.entrypoints.openai.http_server import HttpServer
+    from engine_stub.entrypoints.publisher_link import PublisherLink
     from seqtop.wire.messages import EngineInfo
 
 
@@ -215,13 +216,14 @@ def _add_keys(serve: argparse.ArgumentParser) -> None:
     )
 
 
-def _keys(options: argparse.Namespace) -> EngineKeys | None:
+def _keys(options: argparse.Namespace) -> tuple[str, str, str | None] | None:
+    """Returns the files of the keys, as `Start` has them."""
     given = (options.server_secret_key, options.authorized_clients)
     if given == (None, None) and options.control_clients is None:
         return None
     if None in given:
         raise KeyFileError("--server-secret-key and --authorized-clients must be given together")
-    return engine_keys(*given, options.control_clients)
+    return (*given, options.control_clients)
 
 
 def _check_http(address: str, *, insecure: bool) -> None:
@@ -242,6 +244,8 @@ def _check_http(address: str, *, insecure: bool) -> None:
 def _serve(options: argparse.Namespace) -> int:
     try:
         keys = _keys(options)
+        if keys is not None:
+            engine_keys(*keys)  # only to check them
         check_bind(options.bind, insecure=options.insecure, has_keys=keys is not None)
         if options.http is not None:
             _check_http(options.http, insecure=options.insecure)
@@ -266,16 +270,24 @@ def _serve(options: argparse.Namespace) -> int:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     logging.basicConfig(format="engine-stub: %(message)s")
     logging.getLogger("engine_stub").setLevel(logging.INFO)
-    # torch takes seconds to import, so wrong arguments are reported before.
+    from engine_stub.entrypoints.publisher_link import PublisherLink
+
+    # torch takes seconds to import, so wrong arguments are reported before, and the publisher's
+    # process starts meanwhile.
+    with contextlib.closing(PublisherLink()) as publisher:
+        return _run(options, trace, publisher)
+
+
+def _run(options: argparse.Namespace, trace: Trace | None, publisher: PublisherLink) -> int:
     import torch
 
     from engine_stub.engine import LLMEngine
     from engine_stub.entrypoints.load import LoadSource
-    from engine_stub.entrypoints.publishing import engine_info
+    from engine_stub.entrypoints.reporting import engine_info
+    from engine_stub.entrypoints.reports import Start
     from engine_stub.entrypoints.server import EngineServer, RequestSource
     from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
     from engine_stub.worker.pipeline import StageError
-    from seqtop.state import EngineState
 
     given = {
         field.name: value
@@ -331,17 +343,9 @@ def _serve(options: argparse.Namespace) -> int:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             sources.append(listener.bridge)
         try:
-            publisher = MessagePublisher(
-                options.bind,
-                info,
-                EngineState(),
-                curve_keys=keys,
-                insecure=options.insecure,
-                repairs=True,
-            )
+            publisher.start(Start(info, options.bind, options.insecure, _keys(options)))
         except (ValueError, OSError, PublishError) as error:
             return _fail(str(error))
-        running.enter_context(publisher)
         if not options.until_stdin_closes:  # else it belongs to the program that started it
             running.enter_context(local_engines.announced(options.bind, info.engine_id))
         if options.flight_recorder is not None:

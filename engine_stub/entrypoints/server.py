@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.entrypoints.workload import Arrival
 from engine_stub.failure_log import log_failure
 from engine_stub.processing.input_processor import Params, Prompt
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SequenceGroup
-from seqtop.transport.publisher import MessagePublisher, PendingCommand
+from seqtop.transport.publisher import PendingCommand
 from seqtop.wire.messages import Submit
 
 _IDLE_SECONDS = 0.01
@@ -38,12 +37,28 @@ class RequestSource(Protocol):
         """Takes the results of a step; the groups in `record` change with the next one."""
 
 
+class EnginePublisher(Protocol):
+    """Publishes an engine, and passes viewers' commands to it. Never waits."""
+
+    def arrived(self, group: SequenceGroup) -> None:
+        """Publishes that a group has joined the waiting queue."""
+
+    def stepped(self, record: StepRecord, paced_time: float = 0.0) -> None:
+        """Publishes a step, before which the engine waited for `paced_time` seconds on purpose."""
+
+    def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
+        """Returns some of the viewers' commands, after at most `timeout` seconds."""
+
+    def repair(self, engine: LLMEngine) -> None:
+        """Publishes the whole state if messages were lost. Called between two steps."""
+
+
 class EngineServer:
     """Steps `engine` while it has work, and publishes the steps.
 
     Args:
         engine: The engine; used only on the thread that calls `run`.
-        publisher: The publisher of messages, and the source of viewers' commands.
+        publisher: Publishes what happens, and is the source of viewers' commands.
         pace: The most steps per second, so that a person can follow; 0 for no limit.
         workload: Requests that the server makes itself, in the order of their ticks.
         sources: Further sources of requests.
@@ -52,7 +67,7 @@ class EngineServer:
     def __init__(
         self,
         engine: LLMEngine,
-        publisher: MessagePublisher,
+        publisher: EnginePublisher,
         *,
         pace: float = 0.0,
         workload: Iterable[Arrival] = (),
@@ -60,7 +75,6 @@ class EngineServer:
     ) -> None:
         self._engine = engine
         self._publisher = publisher
-        self._steps = StepPublisher(publisher)
         self._seconds_per_tick = 1 / pace if pace > 0 else 0.0
         self._workload = iter(workload)
         self._next_arrival = next(self._workload, None)
@@ -75,17 +89,14 @@ class EngineServer:
             if stopped():
                 return
             tick_start = time.monotonic()
-            if self._publisher.needs_snapshot():
-                engine = self._engine
-                table_of = engine.block_manager.get_block_table
-                self._publisher.publish(self._steps.snapshot(engine.clock(), table_of))
+            self._publisher.repair(self._engine)
             self._add_due_arrivals(tick)
             self._handle_commands()
             for source in self._sources:
                 source.serve(self)
             if self._engine.has_unfinished_requests():
                 record = self._engine.step()
-                self._steps.stepped(record, paced_time)
+                self._publisher.stepped(record, paced_time)
                 for source in self._sources:
                     source.stepped(record)
                 idle = self._seconds_per_tick - (time.monotonic() - tick_start)
@@ -122,7 +133,7 @@ class EngineServer:
                 f"the request cannot be processed: {type(error).__name__}: {error}"
             ) from error
         for group in groups:
-            self._steps.arrived(group)
+            self._publisher.arrived(group)
         return groups
 
     def abort(self, request_id: str) -> bool:
@@ -146,7 +157,7 @@ class EngineServer:
                 if timeout:
                     time.sleep(timeout)
                 return
-            commands = self._publisher.commands(timeout, limit=1)
+            commands = self._publisher.commands(timeout)
             if not commands:
                 return
             started = time.thread_time()

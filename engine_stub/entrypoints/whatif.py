@@ -10,7 +10,7 @@ from typing import Any
 
 from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.model_executor.hub import find_model
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.worker.recorded_worker import RecordedWorker

@@ -38,6 +38,8 @@ class ProcessedOutputs(msgspec.Struct):
     """
 
     updates: list[SequenceRecord] = []
+    other_updates: list[int] = []
+    other_groups: list[int] = []
     finished: list[SequenceGroup] = []
     errors: dict[str, str] = {}
     num_unused_slots: int = 0
@@ -86,6 +88,10 @@ class OutputProcessor:
                 log_failure("request %s failed", seq_group.request_id)
                 processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
                 updates = _fail(seq_group)
+            if not self._is_plain_decode(scheduled, updates):
+                first = len(processed.updates)
+                processed.other_updates += range(first, first + len(updates))
+                processed.other_groups.append(index)
             processed.updates += updates
             if seq_group.is_finished():
                 self._scheduler.finish_seq_group(seq_group)
@@ -94,6 +100,22 @@ class OutputProcessor:
             num_slots = sum(group.num_lookahead_slots for group in outputs.scheduled)
             processed.num_unused_slots = num_slots - sum(num_draft_tokens)
         return processed
+
+    def _is_plain_decode(
+        self, scheduled: ScheduledSequenceGroup, updates: list[SequenceRecord]
+    ) -> bool:
+        """Returns whether a step gave a group one token and nothing else; see `StepRecord`."""
+        seq_group = scheduled.seq_group
+        params = seq_group.sampling_params
+        return (
+            not scheduled.is_prompt
+            and not self._scheduler.has_lookahead
+            and params is not None
+            and params.logprobs is None
+            and not is_beam_search(params)
+            and len(updates) == len(updates[0].new_token_ids) == 1
+            and not seq_group.is_finished()
+        )
 
     def _advance(
         self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int

@@ -7,15 +7,21 @@ import socket
 from collections import deque
 from typing import Final, NamedTuple, TypeAlias
 
+from seqtop.wire.messages import Event
+
 _WAKE_UP_BYTES: Final = 4096
 """Wake-up bytes that one read removes."""
 
 
 class QueuedEvent(NamedTuple):
-    """An encoded event for the live stream, and the number of events dropped before it."""
+    """An encoded event for the live stream, and the number of events dropped before it.
+
+    The event itself is `None` if the replica has to decode it.
+    """
 
     payload: bytes
     num_dropped: int = 0
+    event: Event | None = None
 
 
 class QueuedSnapshot(NamedTuple):

@@ -117,6 +117,9 @@ class MessagePublisher:
         insecure: Allows other machines to connect without keys.
         repairs: Declares that the caller checks `needs_snapshot`. After a loss, messages are then
             dropped until a `Snapshot` restores the replica.
+        gives_away: Declares that events belong to the publisher from `publish` on, and have the
+            types that their fields say. The replica then uses them as they are, undecoded.
+        on_command: Called on the publisher's thread after a command has come.
         clock: Returns the time of day in seconds since the epoch.
 
     Attributes:
@@ -139,6 +142,8 @@ class MessagePublisher:
         curve_keys: EngineKeys | None = None,
         insecure: bool = False,
         repairs: bool = False,
+        gives_away: bool = False,
+        on_command: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.endpoint = check_bind(endpoint, insecure=insecure, has_keys=curve_keys is not None)
@@ -147,6 +152,7 @@ class MessagePublisher:
         self._num_unannounced = 0
         self._num_undecodable = 0
         self._repairs = repairs
+        self._gives_away = gives_away
         self._redacts = info.redacted
         self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
         self._num_bytes_queued = 0
@@ -167,7 +173,15 @@ class MessagePublisher:
             raise PublishError(_bind_error(self.endpoint, error)) from error
         self._outbound_queue = OutboundQueue(MAX_QUEUED_MESSAGES)
         self._server = StreamServer(
-            live, router, self._outbound_queue, info, replica, curve_keys, self._commands, clock
+            live,
+            router,
+            self._outbound_queue,
+            info,
+            replica,
+            curve_keys,
+            self._commands,
+            clock,
+            on_command,
         )
         self._thread = threading.Thread(
             target=self._server.run, name="seqtop-publisher", daemon=True
@@ -206,14 +220,16 @@ class MessagePublisher:
         if isinstance(event, Snapshot):
             self._repaired_at = time.monotonic()
         try:
-            payload = codec.encode(redact(event) if self._redacts else event)
+            event = redact(event) if self._redacts else event
+            payload = codec.encode(event)
             if isinstance(event, Snapshot):
                 # It is enqueued when the queue is almost empty, and its size does not count. If it
                 # did, one larger than the queue would cause the loss that requires the next one.
                 self._outbound_queue.put(QueuedSnapshot(payload, self._num_unannounced))
             else:
                 self._require_room(len(payload))
-                self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced))
+                given = event if self._gives_away else None
+                self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced, given))
                 self._num_bytes_queued += len(payload)
             self._num_unannounced = 0
         except (WireError, QueueFullError) as error:

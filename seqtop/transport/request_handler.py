@@ -68,6 +68,7 @@ class RequestHandler:
         commands: Receives commands for the engine's thread with the identity of the viewer.
         encode_snapshot: Returns a snapshot as one message or, if asked for, in parts.
         pack: Returns the frames of a reply.
+        on_command: Called after a command has been added to `commands`.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RequestHandler:
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         encode_snapshot: Callable[[bool], Iterable[bytes]],
         pack: Callable[[frames.Buffer], list[frames.Buffer]],
+        on_command: Callable[[], None] | None = None,
     ) -> None:
         self._router = router
         self._info = info
@@ -85,6 +87,7 @@ class RequestHandler:
         self._commands = commands
         self._encode_snapshot = encode_snapshot
         self._pack = pack
+        self._on_command = on_command
         self._next_read_at = 0.0
         # Identities of viewers in the order of their requests, and whether they want parts.
         self._waiting_viewers: dict[bytes, bool] = {}
@@ -185,6 +188,8 @@ class RequestHandler:
             self._refuse(identity, refusal)
         else:
             self._commands.put_nowait((identity, command))
+            if self._on_command is not None:
+                self._on_command()
 
     def _refusal(self, request: zmq.Frame) -> str | None:
         """Returns the reason why a request is not even decoded, or `None`."""

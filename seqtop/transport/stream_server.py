@@ -55,6 +55,7 @@ class StreamServer:
         curve_keys: The engine's CurveZMQ keys, if it has any.
         commands: Receives viewers' commands with the identity of the viewer.
         clock: Returns the time of day in seconds since the epoch.
+        on_command: Called after a command has been added to `commands`.
 
     Attributes:
         num_bytes_sent: Bytes of events taken from the queue so far. Read by the engine's thread.
@@ -73,6 +74,7 @@ class StreamServer:
         curve_keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         clock: Callable[[], float],
+        on_command: Callable[[], None] | None = None,
     ) -> None:
         self.num_bytes_sent = 0
         self.num_undecodable = 0
@@ -84,7 +86,7 @@ class StreamServer:
         self._info = info
         self._replica = replica
         self._requests = RequestHandler(
-            router, info, curve_keys, commands, self._encode_snapshot, self._pack
+            router, info, curve_keys, commands, self._encode_snapshot, self._pack, on_command
         )
         self._clock = clock
         self._next_number = 0
@@ -130,10 +132,10 @@ class StreamServer:
         """
         for item in self._outbound_queue.take(_ITEMS_PER_ROUND):
             match item:
-                case QueuedEvent(payload, num_dropped):
+                case QueuedEvent(payload, num_dropped, event):
                     # Viewers see the gap in the numbers and request a snapshot.
                     self._next_number += num_dropped
-                    self._send(payload)
+                    self._send(payload, event)
                     self.num_bytes_sent += len(payload)
                 case QueuedSnapshot(payload, num_dropped):
                     self._update_replica(payload, Snapshot)
@@ -144,18 +146,19 @@ class StreamServer:
                     return False
         return True
 
-    def _send(self, payload: bytes) -> None:
+    def _send(self, payload: bytes, event: Event | None = None) -> None:
         self._live.send_multipart(self._pack(payload))
         self._next_number += 1
         self._last_sent = time.monotonic()
-        self._update_replica(payload, Event)
+        self._update_replica(payload, Event, event)
 
-    def _update_replica(self, payload: bytes, expected: Any) -> None:
+    def _update_replica(self, payload: bytes, expected: Any, event: Event | None = None) -> None:
         # Also if it cannot be decoded: a viewer needs a snapshot with a number after it.
         self._requests.invalidate_snapshot()
         # Decoding the sent bytes ensures that the replica is what a viewer has.
         try:
-            event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
+            if event is None:
+                event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
             self._replica.apply(event)
         except WireError as error:
             self.last_error = str(error)

@@ -7,7 +7,7 @@ import pytest
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.processing.input_processor import Params
 from seqtop.checks.finding import Finding
 from seqtop.sequence import SamplingParams

@@ -10,7 +10,7 @@ import zmq
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.checks.checker import Checker
 from seqtop.history import FileStore
 from seqtop.history.file_writer import FileWriter

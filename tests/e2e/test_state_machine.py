@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from engine_stub.config import EngineConfig, PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.processing.input_processor import Params
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import StepRecord

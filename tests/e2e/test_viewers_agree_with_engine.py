@@ -12,7 +12,7 @@ import pytest
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState

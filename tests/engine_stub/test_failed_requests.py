@@ -10,7 +10,7 @@ import pytest
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.openai.bridge import Bridge, FailedError
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
 from engine_stub.model_executor.sampler import prompt_logprobs
@@ -26,7 +26,7 @@ from seqtop.sequence import (
     token_inputs,
 )
 from seqtop.wire.messages import RequestFinished
-from tests.support.running import MakeEngine, Sink, drain, greedy, tokens
+from tests.support.running import DirectPublisher, MakeEngine, Sink, drain, greedy, tokens
 
 PROMPTS = {"first": [40, 50, 60], "bad": [70, 80, 90], "last": [41, 51, 61]}
 
@@ -164,7 +164,7 @@ def test_beams_fail_together_if_the_first_has_ended_already() -> None:
 
 def test_an_error_while_a_request_is_added_refuses_it(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    server = EngineServer(engine, Sink())  # type: ignore[arg-type]
+    server = EngineServer(engine, DirectPublisher())
     calls = iter(range(2))
     add = engine.scheduler.add_seq_group
     engine.scheduler.add_seq_group = fail_when(add, lambda _: next(calls, 2) == 1)
@@ -182,7 +182,7 @@ def test_the_client_gets_the_error(make_engine: MakeEngine, params: Any) -> None
     engine = make_engine()
     break_detokenizer(engine)
     bridge = Bridge()
-    server = EngineServer(engine, Sink(), sources=[bridge])  # type: ignore[arg-type]
+    server = EngineServer(engine, DirectPublisher(), sources=[bridge])
 
     async def request() -> None:
         submitting = asyncio.ensure_future(

@@ -11,7 +11,7 @@ from engine_stub.config import PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.core.block_manager import BlockManager, ComputedBlocks
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.prefix_cache.prefix_history import MAX_RUNS
 from seqtop.sequence import LoRARequest, SamplingParams, Sequence, SequenceGroup
 from seqtop.state import EngineState

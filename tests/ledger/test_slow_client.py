@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine_stub.entrypoints.openai.app import ServedModel, make_app
 from engine_stub.entrypoints.openai.bridge import Bridge
-from engine_stub.entrypoints.publishing import engine_info
+from engine_stub.entrypoints.reporting import engine_info
 from engine_stub.entrypoints.server import EngineServer
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
@@ -19,6 +19,7 @@ from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import SHARED_STEP, Charge
 from seqtop.ledger.ledger import Run, charge
 from seqtop.whatif.replay import Clock, RecordingSink
+from tests.support.running import DirectPublisher
 from tests.support.simulated_model import engine_without_model
 from tests.support.waiting import SECONDS
 
@@ -80,16 +81,6 @@ class Gate(Bridge):
             super().serve(server)
 
 
-class Sink(RecordingSink):
-    """A publisher without viewers, which records."""
-
-    def needs_snapshot(self) -> bool:
-        return False
-
-    def commands(self, timeout: float = 0.0, *, limit: int = 8) -> list[Any]:
-        return []
-
-
 async def serve(path: Path, *clients: Client) -> None:
     """Records an engine on a thread of its own, by a simulated clock, while it serves clients."""
     clock, gate, ended = Clock(), Gate(), asyncio.Event()
@@ -102,9 +93,9 @@ async def serve(path: Path, *clients: Client) -> None:
 
     def run() -> None:
         with FileWriter(path) as writer:
-            sink: Any = Sink(writer)
+            sink = RecordingSink(writer)
             sink.publish(engine_info(engine, engine_id="served", control=False))
-            EngineServer(engine, sink, sources=[gate]).run(
+            EngineServer(engine, DirectPublisher(sink), sources=[gate]).run(
                 lambda: gate.is_open and not engine.has_unfinished_requests()
             )
         loop.call_soon_threadsafe(ended.set)

@@ -29,15 +29,15 @@ import zmq
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import engine_info
+from engine_stub.entrypoints.publisher_link import PublisherLink
+from engine_stub.entrypoints.reporting import engine_info
+from engine_stub.entrypoints.reports import Start
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.step_record import StepRecord
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState
 from seqtop.transport import curve_keys
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
 from seqtop.wire.messages import Abort, SnapshotRequest, Submit
 
@@ -271,14 +271,11 @@ def measure(
         if keys:
             for name in ("engine", "viewer", "other"):
                 curve_keys.create_pair(Path(directory, name))
-            own = curve_keys.engine_keys(
-                f"{directory}/engine.key_secret", f"{directory}/viewer.key"
-            )
+            own = f"{directory}/engine.key_secret", f"{directory}/viewer.key", None
             with socket.create_server(("127.0.0.1", 0)) as free:
                 endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        publisher = running.enter_context(
-            MessagePublisher(endpoint, info, EngineState(), curve_keys=own, repairs=True)
-        )
+        publisher = running.enter_context(contextlib.closing(PublisherLink()))
+        publisher.start(Start(info, endpoint, False, own))
         target = Target(endpoint, directory)
         attackers = {}
         for name in names:
@@ -297,7 +294,7 @@ def measure(
         plan = _plan(attackers, rounds, seconds, load, outcomes)
         server = EngineServer(engine, publisher, sources=[load])
         server.run(lambda: next(plan, None) is None)
-        assert publisher.num_dropped == 0, publisher.last_error
+        assert publisher.num_dropped == 0
     return outcomes
 
 

@@ -24,7 +24,7 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.core.block_pool import BlockPool
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.step_record import AdmissionBlocked
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding

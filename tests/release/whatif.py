@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter

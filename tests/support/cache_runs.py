@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.history.step_time import StepTime
 from seqtop.misses.cache_misses import CacheMisses
 from seqtop.sequence import SamplingParams

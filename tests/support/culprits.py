@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.history import FileWriter
 from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams

@@ -8,7 +8,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.core.scheduler import Scheduler
 from engine_stub.core.waiting_queue import WaitingQueue
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.diff.run import RunDecisions
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams, SequenceGroup

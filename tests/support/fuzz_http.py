@@ -20,11 +20,11 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.openai.app import ServedModel
 from engine_stub.entrypoints.openai.http_server import HttpServer
-from engine_stub.entrypoints.publishing import engine_info
+from engine_stub.entrypoints.publisher_link import PublisherLink
+from engine_stub.entrypoints.reporting import engine_info
+from engine_stub.entrypoints.reports import Start
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.processing.chat_template import ChatTemplate
-from seqtop.state import EngineState
-from seqtop.transport.publisher import MessagePublisher
 from tests.support.checkpoints import make_checkpoint
 from tests.support.fuzz import Feed
 from tests.support.mutation import HOSTILE, Pool, bytewise, plausible
@@ -140,9 +140,10 @@ def _serve(directory: Path) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     stopped = threading.Event()
     with (
-        MessagePublisher(f"ipc://{directory}/e", info, EngineState(), repairs=True) as publisher,
+        contextlib.closing(PublisherLink()) as publisher,
         HttpServer(address, engine, served) as server,
     ):
+        publisher.start(Start(info, f"ipc://{directory}/e", False, None))
         engine_server = EngineServer(engine, publisher, sources=[server.bridge])
         thread = threading.Thread(target=engine_server.run, args=(stopped.is_set,))
         thread.start()

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from engine_stub.config import DEFAULT_MODEL, EngineConfig, PreemptionVictim
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
 from seqtop.whatif.replay import MessageSink

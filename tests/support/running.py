@@ -5,8 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.reporting import StepPublisher
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroup
+from seqtop.transport.publisher import PendingCommand
+from seqtop.whatif.replay import MessageSink
 from seqtop.wire.messages import Event
 
 MakeEngine = Callable[..., LLMEngine]
@@ -26,6 +29,19 @@ class Sink:
 
     def publish(self, event: Event) -> None:
         self.events.append(event)
+
+
+class DirectPublisher(StepPublisher):
+    """Publishes an engine in this process, to a sink, and has no viewers."""
+
+    def __init__(self, sink: MessageSink | None = None) -> None:
+        super().__init__(sink or Sink())
+
+    def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
+        return []
+
+    def repair(self, engine: LLMEngine) -> None:
+        """Does nothing: nothing is lost."""
 
 
 def repeating_prompts() -> list[list[int]]:

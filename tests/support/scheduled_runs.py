@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from engine_stub.config import PreemptionVictim
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds

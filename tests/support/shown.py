@@ -107,7 +107,7 @@ def assert_same_request(
 def assert_same_cache(state: EngineState, engine: LLMEngine) -> None:
     """The blocks that the prefix cache knows, and what is in them."""
     manager = engine.block_manager
-    hashes = manager.device._hash_of_block
+    hashes = {stored.block: stored.block_hash for stored in manager.stored_blocks()}
     assert state.cached_blocks is not None
     assert state.cached_blocks.keys() == hashes.keys()
     for block, known in state.cached_blocks.items():

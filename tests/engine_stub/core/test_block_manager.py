@@ -440,7 +440,8 @@ class Blocks(RuleBasedStateMachine):
                     self.cached[block] = block_hash
                 case BlockRemoved(block=block, block_hash=block_hash):
                     assert self.cached.pop(block) == block_hash
-        assert self.cached == self.manager.device._hash_of_block
+        stored = self.manager.stored_blocks()
+        assert self.cached == {event.block: event.block_hash for event in stored}
 
     @invariant()
     def shared_blocks_hold_the_same_tokens(self) -> None:

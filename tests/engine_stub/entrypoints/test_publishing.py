@@ -7,7 +7,7 @@ import pytest
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
 from seqtop.state import EngineState

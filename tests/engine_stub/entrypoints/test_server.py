@@ -26,21 +26,20 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.snapshot import Reply
-from tests.support.running import MakeEngine, Sink, greedy
+from tests.support.running import DirectPublisher, MakeEngine, Sink, greedy
 
 
-class ScriptedPublisher(Sink):
+class ScriptedPublisher(DirectPublisher):
     """A publisher with commands of its own, which keeps what is published and replied."""
 
     def __init__(self) -> None:
-        super().__init__()
+        sink = Sink()
+        super().__init__(sink)
+        self.events = sink.events
         self.pending: list[Submit | Abort] = []
         self.replies: list[Reply] = []
 
-    def needs_snapshot(self) -> bool:
-        return False
-
-    def commands(self, timeout: float = 0, *, limit: int = 8) -> list[PendingCommand]:
+    def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
         commands, self.pending = self.pending, []
         return [PendingCommand(command, self.replies.append) for command in commands]
 

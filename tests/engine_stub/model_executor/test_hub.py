@@ -7,7 +7,7 @@ import pytest
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import engine_info
+from engine_stub.entrypoints.reporting import engine_info
 from engine_stub.model_executor.hub import find_model
 from seqtop.sequence import SamplingParams
 from tests.support.checkpoints import make_checkpoint

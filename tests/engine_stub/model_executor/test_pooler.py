@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.entrypoints.reporting import StepPublisher
 from engine_stub.worker.model_output import ModelOutput
 from seqtop.sequence import (
     ExecuteModelRequest,

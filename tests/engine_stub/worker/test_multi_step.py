@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latency import Latencies

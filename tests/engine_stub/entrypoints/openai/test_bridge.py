@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -12,7 +11,7 @@ from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completi
 from engine_stub.entrypoints.server import EngineServer
 from seqtop.sequence import token_inputs
 from tests.support.http_engine import ENDLESS, Served, post_by_hand, serve
-from tests.support.running import MakeEngine, greedy
+from tests.support.running import DirectPublisher, MakeEngine, greedy
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -86,11 +85,10 @@ def test_a_request_in_the_queue_of_a_stopped_engine_gets_an_error() -> None:
 
 def test_a_refused_prompt_takes_the_others_of_its_request_along(make_engine: MakeEngine) -> None:
     engine, bridge = make_engine(), Bridge()
-    publisher: Any = SimpleNamespace(publish=lambda _: None)
 
     async def run() -> None:
         task = await submit(bridge, [1, 2, 3], [])
-        bridge.serve(EngineServer(engine, publisher, sources=[bridge]))
+        bridge.serve(EngineServer(engine, DirectPublisher(), sources=[bridge]))
         with pytest.raises(ValueError, match="the prompt holds no tokens"):
             await asyncio.wait_for(task, SECONDS)
 
