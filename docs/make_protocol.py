@@ -102,7 +102,7 @@ UNITS: Final = {
         _num_computed_tokens _num_cached_tokens num_speculative_tokens num_lookahead_slots
         max_tokens min_tokens truncate_prompt_tokens spec_token_acceptance_counts""",
     "blocks": """num_gpu_blocks num_cpu_blocks num_reserved_blocks num_used_blocks num_free_blocks
-        num_cached_blocks num_free_cpu_blocks""",
+        num_cached_blocks num_free_cpu_blocks num_late_blocks""",
     "block numbers": """new_blocks block_table group_block_tables blocks uncached_blocks host_table
         block_tables computed_block_nums cross_block_table blocks_to_swap_in blocks_to_swap_out
         blocks_to_copy""",

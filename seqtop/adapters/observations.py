@@ -262,6 +262,8 @@ class Counts(Observation):
     """The part of `num_prefix_queries` that was found."""
     num_free_cpu_blocks: int | None = None
     """Free blocks in host memory; `None` without any."""
+    num_late_blocks: int = 0
+    """Blocks in no table that are freed when the steps in flight have ended."""
 
 
 class Stepped(Observation, tag="Stepped"):
@@ -270,9 +272,11 @@ class Stepped(Observation, tag="Stepped"):
     scheduled: list[Scheduled]
     """Calls of `schedule` since then. With async scheduling the next step's call is included."""
     start_time: float
-    """The time at which the step that produced the outputs was scheduled."""
-    scheduler_time: float
-    execute_time: float
+    """The time at which the step that produced the outputs was scheduled; if that was before the
+    engine was observed, the time since which it is."""
+    scheduler_time: float | None
+    """Seconds of scheduling; here and below, `None` if the engine was not observed before."""
+    execute_time: float | None
     time: float
     num_scheduled_tokens: dict[str, int] | None
     """The tokens of each request that ran, in the order of scheduling; `None` if it was one token

@@ -164,12 +164,12 @@ class StepBuilder:
                 self._groups[request_id] = group
                 self._update(request_id)
                 metrics = request.metrics
-                metrics.scheduler_time = (
-                    metrics.scheduler_time or 0.0
-                ) + observation.scheduler_time
-                metrics.model_execute_time = (
-                    metrics.model_execute_time or 0.0
-                ) + observation.execute_time
+                metrics.scheduler_time = _add_known(
+                    metrics.scheduler_time, observation.scheduler_time
+                )
+                metrics.model_execute_time = _add_known(
+                    metrics.model_execute_time, observation.execute_time
+                )
             group.seq_data_delta[request.seq_id] = request.take_delta()
             self._batch.append(group)
 
@@ -322,6 +322,11 @@ class StepBuilder:
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason
         _replace(update, observation.tables or ())
+
+
+def _add_known(total: float | None, more: float | None) -> float | None:
+    """Returns the sum; an unknown addend changes nothing, so an unknown total stays unknown."""
+    return total if more is None else (total or 0.0) + more
 
 
 def _replace(update: SequenceUpdate, tables: Tables) -> None:

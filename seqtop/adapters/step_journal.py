@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -39,14 +39,20 @@ class ReportedRequest(msgspec.Struct, gc=False):
         return token_ids[num_reported:]
 
 
+_MAX_IN_FLIGHT: Final = 256
+"""Batches that are remembered until their outputs arrive. Engines have a few: as many as their
+pipeline has stages, and one more for asynchronous scheduling."""
+
+
 class Batch(msgspec.Struct, gc=False):
     """A batch whose outputs have not been processed."""
 
     content: Any
     """The engine's object by which it is found again."""
     run: Scheduled
-    launched_at: float
-    """The time at which the model got it, as of the timer."""
+    launched_at: float | None
+    """The time at which the model got it, as of the timer; `None` for one that was launched before
+    the engine was observed, of which the times are unknown."""
 
 
 class StepJournal:
@@ -76,7 +82,8 @@ class StepJournal:
     ) -> None:
         self.start_time = self.started_at = 0.0
         self.num_schedule_calls = 0
-        self.in_flight: deque[Batch] = deque()
+        self.in_flight: deque[Batch] = deque(maxlen=_MAX_IN_FLIGHT)
+        self._created_at = clock()
         self._send, self._clock, self._timer = send, clock, timer
         self._processed_at = 0.0
         self._clear()
@@ -113,16 +120,20 @@ class StepJournal:
             content: The engine's object.
             is_same: Compares it with that of a batch.
         """
-        while self.in_flight:
-            batch = self.in_flight.popleft()
+        for index, batch in enumerate(self.in_flight):
             if is_same(batch.content, content):
+                for _ in range(index + 1):
+                    self.in_flight.popleft()
                 return batch
         return self.unobserved(content)
 
     def unobserved(self, content: Any) -> Batch:
-        """Returns a batch that was launched before the engine was observed."""
+        """Returns a batch that was launched before the engine was observed.
+
+        Those after it are still in flight. It began, as far as is known, when the journal did.
+        """
         self.num_schedule_calls += 1
-        return Batch(content, Scheduled(self._clock()), self._processed_at)
+        return Batch(content, Scheduled(self._created_at), None)
 
     def send_step(
         self,
@@ -143,6 +154,11 @@ class StepJournal:
             contents: Further fields of `Stepped`.
         """
         ran = list(num_scheduled_tokens)
+        scheduler_time: float | None = None
+        execute_time: float | None = None
+        if batch.launched_at is not None:
+            scheduler_time = batch.run.duration
+            execute_time = max(self._processed_at - batch.launched_at, 0.0)
         # Most of a message: the same hundreds of ids in each step of a decoding batch.
         is_repeated = ran == self._ran and sum(num_scheduled_tokens.values()) == len(ran)
         is_same_queue = bool(running) and running == self._running
@@ -150,8 +166,8 @@ class StepJournal:
         step = Stepped(
             scheduled=self.scheduled,
             start_time=batch.run.start_time,
-            scheduler_time=batch.run.duration,
-            execute_time=max(self._processed_at - batch.launched_at, 0.0),
+            scheduler_time=scheduler_time,
+            execute_time=execute_time,
             time=self._clock(),
             num_scheduled_tokens=None if is_repeated else num_scheduled_tokens,
             output_ids=None if output_ids == ran else output_ids,

@@ -426,6 +426,7 @@ class Translator:
             num_used_blocks=num_blocks - counts.num_free_blocks,
             num_free_blocks=counts.num_free_blocks - (counts.num_cached_blocks or 0),
             num_cached_blocks=counts.num_cached_blocks,
+            num_late_blocks=counts.num_late_blocks,
             num_prefill_tokens=0,
             num_decode_tokens=0,
             prefix_cache_queries=counts.num_prefix_queries,

@@ -170,11 +170,13 @@ class PoolRules(RuleGroup):
         if has_impossible_pool(stats, info):
             return
         num_held = self._tables.index.num_held(first=info.num_reserved_blocks)
-        if self._used.changes(stats.num_used_blocks, num_held, late=self._num_held_late):
+        num_late = stats.num_late_blocks
+        if self._used.changes(stats.num_used_blocks, num_held + num_late, late=self._num_held_late):
             released = self._describe_released(range(self._tables.index.num_device))
+            late = f", {num_late} are to be freed after the steps in flight" if num_late else ""
             yield self.of_engine(
                 f"{stats.num_used_blocks} blocks are in use, the block tables name"
-                f" {num_held}{released}"
+                f" {num_held}{late}{released}"
             )
 
     @rule("host-leak", "host blocks are in use that hold no swapped sequence, or the reverse")

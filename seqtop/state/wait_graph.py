@@ -118,6 +118,8 @@ def source_of_progress(state: EngineData, request: RequestState, head: Head | No
         head: The head of the queue.
     """
     sequences = _unfinished(state, request)
+    if not sequences:
+        return "outside"  # it has ended, and a KV connector holds its blocks
     running = [sequence for sequence in sequences if sequence.status is _RUNNING]
     if running:
         return _source_of_running(state, running)
@@ -328,6 +330,8 @@ def _detail(state: EngineData, request: RequestState, source: Source) -> str:
         params = request.sampling_params
         most = f" of at most {params.max_tokens:,}" if params and params.max_tokens else ""
         return f"runs: {num_output:,}{most} output tokens"
+    if not sequences:
+        return "has ended, and its blocks are held"
     if source == "outside":
         status = next(own.engine_status for own in sequences if own.engine_status not in OWN_TURN)
         return f"waits: {cause_in_words(status).sentence}"

@@ -362,6 +362,9 @@ class StepStats(Message):
     paced_time: Public[float] = 0.0
     """The part of the time since the step before in which the engine waited on purpose, to make no
     more steps per second than it was told."""
+    num_late_blocks: Public[int] = 0
+    """The part of `num_used_blocks` in no block table: blocks of requests that have ended or were
+    preempted, which the engine frees when the steps in flight have ended."""
 
 
 class ControlCall(Message):

@@ -11,11 +11,12 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.wire import parsing
+from seqtop.wire import codec, parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import CudaGraph, Step
 from tests.support.fake_vllm import (
@@ -37,9 +38,12 @@ PLAIN = ("WAITING", "RUNNING")
 class Watch:
     """Checks every message as a viewer's listener."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, joins_late: bool = False) -> None:
         self.checker = Checker()
         self.findings: list[Finding] = []
+        self.batch: dict[str, int] = {}
+        """The tokens of each request in the batch of the last step."""
+        self._joins_late = joins_late
         self.num_members = self.num_whole_tables = 0
 
     def note(self, change: StateChange) -> None:
@@ -47,22 +51,29 @@ class Watch:
         if event is not None:
             self.findings += self.checker.apply(parsing.event(change.payload))
             if isinstance(event, Step):
-                self.num_members += len(list(members(event)))
+                self.batch = {member.request_id: member.chunk for member in members(event)}
+                self.num_members += len(self.batch)
                 self.num_whole_tables += sum(
                     update.block_table is not None for update in event.sequences
                 )
             return
         assert state.step == -1, "the viewer was there before the first step"
+        if self._joins_late:
+            # Two states must not share parts of a snapshot.
+            self.checker = Checker(codec.decode(codec.encode(state), EngineState))
+            return
         self.checker = Checker()
         if state.info is not None:
             self.checker.apply(state.info)
 
 
 @contextmanager
-def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
-    """A viewer of a scheduler that had no viewer before."""
+def viewer(
+    scheduler: Scheduler, endpoint: str, *, joins_late: bool = False
+) -> Iterator[tuple[Session, Watch]]:
+    """A viewer of a scheduler that had no viewer before, and perhaps requests."""
     assert follow(scheduler, PublisherSettings(bind=endpoint)) is not None
-    watch = Watch()
+    watch = Watch(joins_late=joins_late)
     session = Session(endpoint)
     session.add_listener(watch.note)
     with session:
@@ -313,6 +324,32 @@ def test_blocks_that_a_connector_fills_and_holds_have_an_owner(endpoint: str) ->
         step(scheduler)
         wait_until(lambda: "one" in session.state.finished)
         assert sequence.block_table == []
+
+
+@pytest.mark.parametrize("num_leaked", [0, 2])
+def test_blocks_that_are_freed_after_the_steps_in_flight_have_not_leaked(
+    num_leaked: int, endpoint: str
+) -> None:
+    scheduler = AsyncScheduler(num_gpu_blocks=40)
+    scheduler.defer_block_free = True
+    with viewer(scheduler, endpoint) as (session, watch):
+        for number in range(8):
+            prompt = SHARED + [number] * (number + 1)
+            stops = [1_000 + number]  # while its next step is in flight
+            scheduler.add_request(Request(f"{number}-{number:08x}", prompt, 12, stops))
+        most = 0
+        while scheduler.requests or scheduler.deferred_frees:
+            if scheduler.num_updates == 6 and num_leaked:
+                scheduler.pool.get_new_blocks(num_leaked)
+            step_and_assert_shows(session, scheduler)
+            most = max(most, session.state.stats.num_late_blocks if session.state.stats else 0)
+        step_and_assert_shows(session, scheduler, 2)
+        assert most > 1
+        assert session.state.stats is not None
+        assert session.state.stats.num_late_blocks == 0
+        wait_until(lambda: len(watch.findings) == (num_leaked > 0))
+        assert [finding.rule for finding in watch.findings] == ["block-leak"] * (num_leaked > 0)
+        watch.findings.clear()
 
 
 def test_an_id_that_is_used_again_is_another_request(endpoint: str) -> None:

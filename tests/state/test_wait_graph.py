@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state.remaining_wait import RemainingWait, describe, remaining_wait
 from seqtop.state.wait_graph import WaitGraph, tree, wait_graph
 from seqtop.state.wait_graph import describe as in_words
@@ -50,6 +51,17 @@ def test_source_of_progress(
     assert (graph.source, graph.root.source) == (source, root)
     assert sentence in in_words(graph)
     assert graph.is_stuck == (root == "none")
+
+
+def test_the_blocks_of_an_ended_request_wait_for_their_receiver() -> None:
+    made = script()
+    made.step(prefill={"runs": 40}, waits=[wait_reason("head", "no_blocks", 2)])
+    state = made.source.state
+    request = state.requests["runs"]
+    state.sequences[request.seq_ids[0]].status = SequenceStatus.FINISHED_STOPPED
+    graph = wait_graph(state, request)
+    assert (graph.source, graph.detail) == ("outside", "has ended, and its blocks are held")
+    assert not graph.is_stuck
 
 
 def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:

@@ -75,6 +75,7 @@ class Request:
         self.num_in_flight_tokens = 0
         self.num_stale_output_tokens = 0
         self.drop_stale_output = False
+        self.last_sched_seq = 0
 
     @classmethod
     def from_engine_core_request(cls, request: Any, block_hasher: Any) -> Request:
@@ -275,6 +276,9 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id, [])))
 
+    def pop_blocks_for_free(self, request: Request) -> list[Any]:
+        return self.tables.pop(request.request_id, [])
+
 
 class Scheduler:
     """Built by vLLM from its configuration, here from a few numbers."""
@@ -295,6 +299,9 @@ class Scheduler:
         self.lora_config = SimpleNamespace(max_loras=max_loras) if max_loras else None
         self._pause_state = PauseState.UNPAUSED
         self.connector: Any = None
+        self.defer_block_free = False
+        self.deferred_frees: deque[tuple[int, list[Any]]] = deque()
+        self.sched_step_seq = self.processed_step_seq = 0
         self.max_num_encoder_input_tokens = encoder_budget
         self.encoder_cache_manager = SimpleNamespace(
             cache_size=encoder_budget,
@@ -523,8 +530,10 @@ class Scheduler:
         queue.add_request(request)
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
+        self.sched_step_seq += 1
         for request_id, chunk in scheduler_output.num_scheduled_tokens.items():
             request = self.requests[request_id]
+            request.last_sched_seq = self.sched_step_seq
             request.num_computed_tokens += chunk
             request.num_in_flight_tokens += chunk
             num_known = request.num_tokens + request.num_output_placeholders
@@ -534,6 +543,8 @@ class Scheduler:
         self, scheduler_output: Any, model_runner_output: dict[str, int]
     ) -> dict[int, Any]:
         self.num_updates += 1
+        self.processed_step_seq += 1
+        self._drain_deferred_frees()
         self.num_prefill_tokens = scheduler_output.num_prefill_tokens
         outputs = []
         continuing = []
@@ -594,7 +605,7 @@ class Scheduler:
     def _preempt_request(
         self, request: Request, timestamp: float, drop_stale_output: bool = False
     ) -> None:
-        self.kv_cache_manager.free(request)
+        self._free_request_blocks(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         request.num_computed_tokens = request.num_output_placeholders = 0
@@ -606,8 +617,23 @@ class Scheduler:
         if self.connector is None:
             self._free_blocks(request)
 
+    def _request_blocks_can_be_freed(self, request: Request) -> bool:
+        return not self.defer_block_free or request.last_sched_seq <= self.processed_step_seq
+
+    def _free_request_blocks(self, request: Request) -> None:
+        if self._request_blocks_can_be_freed(request):
+            self.kv_cache_manager.free(request)
+            return
+        blocks = self.kv_cache_manager.pop_blocks_for_free(request)
+        self.deferred_frees.append((self.sched_step_seq, blocks))
+
+    def _drain_deferred_frees(self) -> None:
+        while self.deferred_frees and self.deferred_frees[0][0] <= self.processed_step_seq:
+            _, blocks = self.deferred_frees.popleft()
+            self.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
+
     def _free_blocks(self, request: Request) -> None:
-        self.kv_cache_manager.free(request)
+        self._free_request_blocks(request)
         self.encoder_cache_manager.num_freeable_slots += sum(request.encoder_inputs)
         del self.requests[request.request_id]
 

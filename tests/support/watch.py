@@ -19,7 +19,7 @@ from seqtop.state.listener import StateChange
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.transport.connection import ConnectionState
-from seqtop.wire import parsing
+from seqtop.wire import codec, parsing
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Step
 from tests.support.waiting import SECONDS
@@ -49,8 +49,9 @@ class Watch:
             if isinstance(event, Step):
                 self.step = event
         elif change.state.info is not None:
-            self._checker = Checker(thresholds=self._thresholds)
-            self._checker.apply(change.state.info)
+            # Two states must not share parts of a snapshot.
+            state = codec.decode(codec.encode(change.state), EngineState)
+            self._checker = Checker(state, thresholds=self._thresholds)
 
     def end(self) -> None:
         self.findings += self._checker.end()

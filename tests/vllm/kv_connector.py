@@ -60,6 +60,15 @@ class ReceivingConnector(LoadingConnector):
     holds = False
 
 
+class SendingConnector(LoadingConnector):
+    """Loads nothing, and holds blocks until they are sent."""
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return 0, False
+
+
 class BlockingConnector(ReceivingConnector):
     """Loads within the step that computes the rest of the prompt."""
 

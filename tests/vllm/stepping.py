@@ -76,7 +76,8 @@ def assert_scheduling(core: Any, *, is_async: bool) -> None:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
     assert isinstance(core.scheduler, AsyncScheduler) is is_async
-    assert (core.batch_queue is not None) is is_async
+    num_stages = core.vllm_config.parallel_config.pipeline_parallel_size
+    assert (core.batch_queue is not None) is (is_async or num_stages > 1)
 
 
 class SchedulerSpy:

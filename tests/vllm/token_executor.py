@@ -51,7 +51,8 @@ class TokenExecutor(Executor):
         self._drafts: DraftTokenIds | None = None
         # Once: vLLM's CPU platform changes it again when EngineCore has been created.
         is_async = self.vllm_config.scheduler_config.async_scheduling
-        self._num_concurrent_batches = 2 if is_async else 1
+        num_stages = self.vllm_config.parallel_config.pipeline_parallel_size
+        self._num_concurrent_batches = max(2 if is_async else 1, num_stages)
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:

@@ -301,7 +301,7 @@ class SchedulerObserver:
         journal.in_flight.append(launched)
         self._last_launched = launched
 
-    def _launched(self, reqs: list[Any], run: Scheduled, launched_at: float) -> _Launched:
+    def _launched(self, reqs: list[Any], run: Scheduled, launched_at: float | None) -> _Launched:
         requests = [self._requests.get(req) or self._just_ended.get(req) for req in reqs]
         return _Launched(reqs, run, launched_at, requests)
 

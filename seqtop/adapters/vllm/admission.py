@@ -121,6 +121,14 @@ class Admission:
         if options.get("delay_cache_blocks"):
             self.loading.append(request)
 
+    def note_loading(self, request: Any) -> None:
+        """Notes the tokens that a request loads, or has loaded, since before it was observed."""
+        # vLLM keeps them until the first outputs, and not for one that was preempted.
+        stats = getattr(request, "prefill_stats", None)
+        num_external = getattr(stats, "num_external_cached_tokens", 0)
+        if num_external and request.num_computed_tokens and not request.num_preemptions:
+            self.num_external.setdefault(request.request_id, num_external)
+
     def take_reasons(self, output: Any, *, has_preempted: bool) -> list[tuple[str, str]]:
         """Returns the requests that a call of `schedule` left waiting, each with the reason.
 

@@ -10,6 +10,7 @@ import hashlib
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any, Final
@@ -179,7 +180,7 @@ class SchedulerObserver:
         request_id, status = request.request_id, request.status.name
         if status.startswith("WAITING_FOR_"):
             self._blocked[request_id] = status, request.num_computed_tokens
-        if getattr(request, "resumable", False):
+        if getattr(request, "resumable", False) and not request.is_finished():
             self._sessions[request_id] = status
         params = request.sampling_params
         lora = getattr(request, "lora_request", None)
@@ -436,6 +437,7 @@ class SchedulerObserver:
             num_cached_blocks=self._pool.num_cached,
             num_prefix_queries=self._admission.num_prefix_queries,
             num_prefix_hits=self._admission.num_prefix_hits,
+            num_late_blocks=_num_late_blocks(self._scheduler),
         )
 
     def _send_all(self) -> None:
@@ -445,6 +447,11 @@ class SchedulerObserver:
         waiting = {request.request_id: request for request in waiting_requests(scheduler)}
         # Those in no queue have finished, and a KV connector holds their blocks.
         requests = {**running, **waiting, **scheduler.requests}
+        self._held = {
+            request_id for request_id, request in requests.items() if request.is_finished()
+        }
+        for request in waiting.values():
+            self._admission.note_loading(request)
         self._journal.send_all(
             [
                 CurrentRequest(
@@ -468,6 +475,23 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _num_late_blocks(scheduler: Any) -> int:
+    """Returns the blocks in no table that vLLM frees when the steps in flight have ended.
+
+    It frees so with a KV connector, which may write to a block as soon as it is free, while several
+    steps are in flight (`defer_block_free`).
+    """
+    freed_late = getattr(scheduler, "deferred_frees", None)
+    if not freed_late:
+        return 0
+    references = Counter(
+        block.block_id for _, blocks in freed_late for block in blocks if not block.is_null
+    )
+    blocks = scheduler.kv_cache_manager.block_pool.blocks
+    # A shared one has further references, in the tables of others.
+    return sum(blocks[block].ref_cnt == number for block, number in references.items())
 
 
 def _digest(salt: str | None) -> str:

@@ -58,6 +58,7 @@ class BlocksScreen(EngineScreen):
     STEP_KEYS = "',' '.'"
     WORDS = (
         ("used", "blocks in the block table of a sequence"),
+        ("freed late", "used blocks in no table, which the steps in flight may still write"),
         ("shared", "blocks in several tables (≡)"),
         ("saved by sharing", "blocks more that the tables would need without sharing"),
         ("slots unfilled", "room for tokens in used blocks"),
@@ -277,6 +278,7 @@ class BlocksScreen(EngineScreen):
         is_counted = stats is None or stats.num_cached_blocks is not None
         counts = {
             "used": stats.num_used_blocks if stats else None,
+            "freed late": (stats.num_late_blocks or None) if stats else None,
             "shared": index.num_shared,
             "swapped out": index.num_swapped if index.num_host else None,
             "free in host memory": stats.num_free_cpu_blocks if stats else None,
