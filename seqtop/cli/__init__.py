@@ -17,6 +17,7 @@ COMMANDS = (
     "diff",
     "explain",
     "whatif",
+    "advise",
     "serve",
     "keygen",
     "completion",

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands, parse_slo
-from seqtop.process.argparse_ext import positive
-from seqtop.whatif.trace_options import add_trace_options
+from seqtop.cli.questions import add_question, progress, question_of
 
 if TYPE_CHECKING:
     from seqtop.whatif.driver import ShowProgress
@@ -36,67 +32,7 @@ def add_command(commands: Commands) -> None:
         " repeated, and 2 if it cannot be used.",
         epilog="example: seqtop whatif run.seqtop --set num_gpu_blocks=+20% -o more.seqtop",
     )
-    whatif.add_argument("source", metavar="FILE", help="the recording, or a trace")
-    whatif.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting with its new value, or a change in percent such as +20%%; may be repeated."
-        " Without one, only the proof is made",
-    )
-    whatif.add_argument(
-        "--arrivals",
-        choices=("time", "step"),
-        default="time",
-        help="requests arrive at their recorded times, or before the same steps (default: time)",
-    )
-    whatif.add_argument(
-        "--closed-loop",
-        dest="arrivals",
-        action="store_const",
-        const="closed-loop",
-        help="requests arrive as long after the end of an earlier one as they did: clients that"
-        " wait for an answer before they send the next request",
-    )
-    whatif.add_argument(
-        "--scale-arrivals",
-        type=positive,
-        default=1.0,
-        metavar="FACTOR",
-        help="requests arrive this many times as fast",
-    )
-    whatif.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="REQUEST",
-        help="the id of a request to leave out; may be repeated",
-    )
-    add_trace_options(whatif, has_scale=False)
-    whatif.add_argument(
-        "--tokenizer",
-        metavar="PATH",
-        help="the tokenizer.json, or its folder, that measures the texts of a trace",
-    )
-    times = whatif.add_argument_group("times")
-    times.add_argument(
-        "--step-time",
-        metavar="NAME=TIME,…",
-        default="",
-        help="times that are not to be fitted to the recording, such as prefill=0.1ms,decode=20us:"
-        " of each step, prefill token, decode token, gap between steps, arrival, or wake-up",
-    )
-    times.add_argument(
-        "--calibrate",
-        dest="calibrations",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="another recording of the same model and device, to whose steps the times are fitted"
-        " too; may be repeated",
-    )
+    add_question(whatif)
     several = whatif.add_argument_group("several predictions")
     forms = several.add_mutually_exclusive_group()
     forms.add_argument(
@@ -117,22 +53,8 @@ def add_command(commands: Commands) -> None:
         help="with --sweep or --capacity: objectives for ttft, itl, tpot, queue and e2e, such as"
         " ttft=1,itl=50ms",
     )
-    whatif.add_argument(
-        "--anyway",
-        action="store_true",
-        help="predict even if the recording cannot be repeated, or if most of the time would be in"
-        " steps larger than the recorded ones",
-    )
     whatif.add_argument("-o", "--output", metavar="FILE", help="write the prediction to a file")
     whatif.add_argument("--force", action="store_true", help="replace the file if it exists")
-    whatif.add_argument("--model", metavar="DIR", help="the model, if it is not where it was")
-    whatif.add_argument(
-        "--python",
-        default=sys.executable,
-        metavar="PATH",
-        help="the Python that runs the engine's scheduler, which has the engine and seqtop; it may"
-        " have another version of the engine",
-    )
     whatif.add_argument(
         "--bisect",
         metavar="FIRST..LAST",
@@ -147,35 +69,16 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.history import step_time
     from seqtop.whatif import report
-    from seqtop.whatif.predict import WHATIF_ERRORS, Question
+    from seqtop.whatif.predict import WHATIF_ERRORS
 
     if (conflict := _find_conflict(options)) is not None:
         return fail(conflict, status=2)
     try:
         if options.bisect:
             return _bisect(options)
-        question = Question(
-            source=options.source,
-            changes=options.changes,
-            arrivals=options.arrivals,
-            scale_arrivals=options.scale_arrivals,
-            without=options.without,
-            step_time=step_time.parse(options.step_time),
-            calibrations=options.calibrations,
-            anyway=options.anyway,
-            output=options.output,
-            overwrite=options.force,
-            model=options.model,
-            limit=options.limit,
-            request_rate=options.request_rate,
-            scale_lengths=options.scale_lengths,
-            tokenizer=options.tokenizer,
-            python=options.python,
-        )
-        with _progress() as progress:
-            answer = _answer(question, options, progress)
+        with progress() as show_progress:
+            answer = _answer(question_of(options), options, show_progress)
     except WHATIF_ERRORS as error:
         return fail(str(error), status=2)
     if options.json:
@@ -221,22 +124,3 @@ def _answer(question: Question, options: argparse.Namespace, progress: ShowProgr
     if options.sweep:
         return sweep(question, options.sweep, options.slo or Slo(), progress)
     return predict(question, progress)
-
-
-@contextmanager
-def _progress() -> Iterator[ShowProgress]:
-    """Yields a function that shows the number of complete replays, if a person can see it."""
-    if not sys.stderr.isatty():
-        yield lambda num_complete, total: None
-        return
-    width = 30
-
-    def show(num_complete: float, total: int) -> None:
-        cells = round(width * min(num_complete / max(total, 1), 1.0))
-        bar = "█" * cells + "░" * (width - cells)
-        print(f"\r{bar} {int(num_complete)} of {total} runs", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

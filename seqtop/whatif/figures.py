@@ -10,7 +10,7 @@ import msgspec
 
 from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state.slo import Slo
-from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step, WaitCause
 
 PERCENTILES = (50, 90, 99)
 _NOT_SERVED = (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED)
@@ -42,7 +42,13 @@ class RunFigures(msgspec.Struct, kw_only=True):
     ttft: Distribution = Distribution()
     itl: Distribution = Distribution()
     """Gaps between two tokens of a sequence; several tokens in a step count with their mean."""
+    tpot: Distribution = Distribution()
+    """Means from the first to the last token of finished requests."""
     e2e: Distribution = Distribution()
+    num_within: dict[str, int] = {}
+    """Requests that met each objective, by figure."""
+    blocked: dict[WaitCause, int] = {}
+    """Steps in which the first request that waited had each cause."""
     num_within_slo: int | None = None
     """Requests that met all objectives; `None` without objectives."""
 
@@ -50,6 +56,12 @@ class RunFigures(msgspec.Struct, kw_only=True):
     def throughput(self) -> float | None:
         """Output tokens per second."""
         return self.num_output_tokens / self.makespan if self.makespan > 0 else None
+
+    def share_within(self, objective: str) -> float | None:
+        """Returns the share of the requests that met one objective."""
+        if objective not in self.num_within or not self.num_requests:
+            return None
+        return self.num_within[objective] / self.num_requests
 
     @property
     def share_within_slo(self) -> float | None:
@@ -74,6 +86,7 @@ class FigureCounter:
         self._start_time: float | None = None
         self._end_time = 0.0
         self._ttft, self._itl, self._e2e = array("d"), array("d"), array("d")
+        self._tpot = array("d")
         self._sequences: dict[int, tuple[int, float]] = {}
         """The number of tokens and the time of the last one, by sequence."""
         self._has_ttft: set[str] = set()
@@ -101,6 +114,7 @@ class FigureCounter:
             makespan=max(self._end_time - start, 0.0),
             ttft=_distribution(self._ttft),
             itl=_distribution(self._itl),
+            tpot=_distribution(self._tpot),
             e2e=_distribution(self._e2e),
         )
 
@@ -111,6 +125,9 @@ class FigureCounter:
         self._end_time = max(self._end_time, now)
         run.num_steps += 1
         run.num_hit_tokens = max(step.stats.prefix_cache_hits - self._num_hits_before, 0)
+        if step.wait_reasons:
+            cause = step.wait_reasons[0].cause
+            run.blocked[cause] = run.blocked.get(cause, 0) + 1
         for preemption in step.preemptions:
             run.num_preemptions += 1
             run.num_lost_tokens += preemption.num_lost_tokens
@@ -145,13 +162,18 @@ class FigureCounter:
             return
         if (e2e := latency.e2e_latency(event.metrics)) is not None:
             self._e2e.append(e2e)
+        num_tokens = max((count for count, _ in ended), default=0)
+        if (tpot := latency.itl(event.metrics, num_tokens)) is not None:
+            self._tpot.append(tpot)
         if self._run.num_within_slo is not None:
-            num_tokens = max((count for count, _ in ended), default=0)
-            self._run.num_within_slo += is_within(self._slo, event.metrics, num_tokens)
+            missed = missed_objectives(self._slo, event.metrics, num_tokens)
+            self._run.num_within_slo += not missed
+            for key in self._slo.limits:
+                self._run.num_within[key] = self._run.num_within.get(key, 0) + (key not in missed)
 
 
-def is_within(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> bool:
-    """Returns whether a finished request met all objectives, as `seqtop.state.slo` measures it."""
+def missed_objectives(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> set[str]:
+    """Returns the objectives that a finished request missed, as `seqtop.state.slo` measures it."""
     figures = {
         "ttft": latency.ttft(metrics),
         "itl": latency.itl_so_far(metrics, num_tokens),
@@ -159,9 +181,11 @@ def is_within(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> bool:
         "queue": metrics.time_in_queue,
         "e2e": latency.e2e_latency(metrics),
     }
-    return not any(
-        (value := figures[key]) is not None and value > limit for key, limit in slo.limits.items()
-    )
+    return {
+        key
+        for key, limit in slo.limits.items()
+        if (value := figures[key]) is not None and value > limit
+    }
 
 
 def _distribution(values: Sequence[float]) -> Distribution:

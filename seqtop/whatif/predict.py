@@ -131,8 +131,6 @@ class TraceSummary(msgspec.Struct):
     format: str
     left_out: dict[str, int]
     """Numbers of rows that are not replayed, by the reason."""
-    settings: dict[str, Setting]
-    """The settings of the engine that replays it."""
 
 
 class Basis(msgspec.Struct):
@@ -155,6 +153,8 @@ class Basis(msgspec.Struct):
     arrivals: Arrivals = "time"
     trace: TraceSummary | None = None
     """`None` for a recording."""
+    settings: dict[str, Setting] = {}
+    """The settings of the engine, as recorded or as given for a trace."""
 
     @property
     def is_proven(self) -> bool:
@@ -219,6 +219,7 @@ class Replays:
             self.workload.figures,
             arrivals=question.arrivals,
             trace=trace,
+            settings=recorded_settings(self.workload.info),
         )
         module = driver_of(self.workload.info)
         self._drivers = Drivers(module, python=question.python, progress=progress)
@@ -265,7 +266,7 @@ class Replays:
             limit=question.limit,
             scale_lengths=question.scale_lengths,
         )
-        return TraceSummary(trace.format, trace.left_out, recorded_settings(info))
+        return TraceSummary(trace.format, trace.left_out)
 
     def __enter__(self) -> Replays:
         return self
@@ -388,7 +389,9 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
         if question.has_changes or replays.basis.proof is None:
             replays.fit()
         if replays.basis.proof is None:
-            answer.predicted = result_of(replays.submit(replays.options(), question.output))
+            path = str(folder / "predicted.seqtop")
+            answer.predicted = result_of(replays.submit(replays.options(), path))
+            keep(path, question)
             return answer
         proof, *paths = (
             str(folder / f"{name}.seqtop") for name in ("proof", "unchanged", "predicted")
@@ -396,7 +399,7 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
         repeated = replays.repeat(proof)
         if not question.has_changes:
             replays.prove(repeated, proof)
-            _keep(proof, question)
+            keep(proof, question)
             return answer
         options = replays.options()
         base = ReplayOptions(
@@ -413,11 +416,11 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             with FileStore(path) as recording:
                 runs.append(RunDecisions(recording))
         answer.changed = changed_requests(*runs)
-        _keep(paths[1], question)
+        keep(paths[1], question)
     return answer
 
 
-def _keep(path: str, question: Question) -> None:
+def keep(path: str, question: Question) -> None:
     """Copies a recording to where the question wants it, if it does."""
     if question.output is None:
         return

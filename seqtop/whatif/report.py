@@ -38,7 +38,7 @@ def as_json(answer: Answer) -> str:
 
 def as_text(answer: Answer) -> str:
     """Returns an answer as sentences, a table, and how it is known."""
-    lines = _proof(answer.basis)
+    lines = basis_lines(answer.basis)
     match answer:
         case Prediction(predicted=None) if not answer.question.has_changes:
             pass
@@ -52,19 +52,20 @@ def as_text(answer: Answer) -> str:
             if answer.changed:
                 lines += ["", "requests that change most:"]
                 lines += [f"  {describe(changed)}" for changed in answer.changed]
-            lines += ["", *_knowledge(answer.basis), *_caveats(answer)]
+            lines += ["", *knowledge_lines(answer.basis), *_caveats(answer)]
         case Sweep():
             lines += ["", "PREDICTION, of no real runs:", *_changes(answer)]
             lines += [*_cut_off(answer), "", *_chart(answer)]
-            lines += ["", *_knowledge(answer.basis)]
+            lines += ["", *knowledge_lines(answer.basis)]
         case Capacity():
             lines += ["", "PREDICTION, of no real runs:", *_changes(answer)]
             lines += [*_cut_off(answer), "", *_loads(answer)]
-            lines += ["", *_knowledge(answer.basis)]
+            lines += ["", *knowledge_lines(answer.basis)]
     return "\n".join(map(safe_line, lines))
 
 
-def _proof(basis: Basis) -> list[str]:
+def basis_lines(basis: Basis) -> list[str]:
+    """Returns the proof of a recording, or the summary of a trace."""
     proof = basis.proof
     if proof is None:
         return _trace(basis)
@@ -92,7 +93,7 @@ def _trace(basis: Basis) -> list[str]:
     assert trace is not None
     lines = [f"{trace.format} trace: {fmt.plural(basis.num_requests, 'request')}"]
     lines += [f"  left out: {count:,}, {reason}" for reason, count in trace.left_out.items()]
-    settings = (f"{name}={setting_text(value)}" for name, value in trace.settings.items())
+    settings = (f"{name}={setting_text(value)}" for name, value in basis.settings.items())
     return [*lines, f"  engine: {', '.join(settings)}"]
 
 
@@ -139,13 +140,13 @@ def _figures() -> list[tuple[str, Callable[[RunFigures], float | None], _Format]
     """Returns name, value and format of each row of the table."""
     return [
         ("steps", lambda run: run.num_steps, _count),
-        ("makespan", lambda run: run.makespan, _seconds),
+        ("makespan", lambda run: run.makespan, seconds_text),
         ("output tokens per second", lambda run: run.throughput, _rate),
         ("preemptions", lambda run: run.num_preemptions, _count),
         ("tokens computed twice", lambda run: run.num_lost_tokens, _count),
         ("prefix-cache hits, tokens", lambda run: run.num_hit_tokens, _count),
         *(
-            (f"{figure.upper()} p{percent}", attrgetter(f"{figure}.p{percent}"), _seconds)
+            (f"{figure.upper()} p{percent}", attrgetter(f"{figure}.p{percent}"), seconds_text)
             for figure in ("ttft", "itl", "e2e")
             for percent in PERCENTILES
         ),
@@ -160,7 +161,8 @@ def _rate(value: float | None) -> str:
     return fmt.NOT_AVAILABLE if value is None else f"{value:,.1f}"
 
 
-def _seconds(value: float | None) -> str:
+def seconds_text(value: float | None) -> str:
+    """Returns seconds as text, or the sign for an unknown figure."""
     return fmt.NOT_AVAILABLE if value is None else fmt.seconds(value)
 
 
@@ -200,7 +202,7 @@ def _chart(answer: Sweep) -> list[str]:
         cells = [
             _rate(run.throughput),
             _count(run.num_preemptions),
-            *(_seconds(own.p90) for own in (run.ttft, run.itl, run.e2e)),
+            *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
         ]
         if answer.slo:
             cells.append(fmt.percent(run.share_within_slo))
@@ -235,7 +237,7 @@ def _loads(answer: Capacity) -> list[str]:
             f"{scale:.2f}",
             _rate(scale * recorded),
             _rate(run.throughput),
-            *(_seconds(own.p90) for own in (run.ttft, run.itl, run.e2e)),
+            *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
             fmt.percent(run.share_within_slo),
         )
         row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
@@ -272,7 +274,7 @@ def setting_text(value: Setting) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _knowledge(basis: Basis) -> list[str]:
+def knowledge_lines(basis: Basis) -> list[str]:
     """Returns what is exact, what is estimated, and what is unknown."""
     if basis.proof is None:
         decisions = "the engine's own scheduler, with the arrivals and lengths of the trace"

@@ -1,0 +1,137 @@
+"""Advice: the settings that meet the objectives best, found by the bundled scheduler."""
+
+import json
+
+import pytest
+
+from seqtop.history import FileStore
+from seqtop.state.slo import Slo
+from seqtop.whatif import advice_report
+from seqtop.whatif.advise import (
+    Advice,
+    Settings,
+    Trial,
+    advise,
+    rank,
+    ranked,
+    sentence,
+    single_changes,
+)
+from seqtop.whatif.figures import Distribution, RunFigures
+from seqtop.whatif.predict import Question
+from tests.support.events import engine_info
+
+TIMES = {"step": 0.01, "prefill": 1e-5, "decode": 1e-4}
+SLO = {"ttft": 1.0, "tpot": 0.1}
+
+
+def trial(goodput: float, ttft: float = 1.0, num_changes: int = 1, refused: int = 0) -> Trial:
+    figures = RunFigures(
+        num_requests=1000,
+        num_within_slo=round(1000 * goodput),
+        num_within={"ttft": round(1000 * goodput), "tpot": 1000},
+        ttft=Distribution(p99=ttft),
+        tpot=Distribution(p99=0.05),
+    )
+    settings: Settings = {f"s{number}": number for number in range(num_changes)}
+    return Trial(settings=settings, figures=figures, num_refused=refused)
+
+
+def test_goodput_comes_first_then_latency_and_few_changes() -> None:
+    worse, better = trial(0.5), trial(0.9)
+    slow, fast = trial(0.7, ttft=3.0), trial(0.7, ttft=2.0)
+    order = [better, fast, slow, worse]
+    assert sorted([worse, slow, better, fast], key=lambda own: rank(own, SLO)) == order
+    assert rank(trial(0.9, refused=1), SLO) > rank(worse, SLO)
+    many, few = trial(0.903, num_changes=3), trial(0.9, num_changes=1)
+    assert ranked([many, few, worse], SLO) == [few, many, worse]
+    assert ranked([trial(0.91, num_changes=3), few], SLO)[0].figures.num_within_slo == 910
+
+
+def test_each_setting_of_the_engine_is_tried_alone() -> None:
+    info = engine_info()
+    changes = single_changes(info)
+    assert changes[0] == {} or {} in changes
+    assert {"max_num_seqs": info.max_num_seqs * 2} in changes
+    assert {"enable_prefix_caching": not info.enable_prefix_caching} in changes
+    sizes = [own for own in changes if "block_size" in own]
+    slots = info.num_gpu_blocks * info.block_size
+    assert sizes
+    for own in sizes:
+        assert slots - 64 < int(own["block_size"]) * int(own["num_gpu_blocks"]) <= slots
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Requests that come faster than two at a time can serve."""
+    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
+    row = {"input_length": 40, "output_length": 20}
+    rows = [{"timestamp": 60 * number, **row} for number in range(30)]
+    path.write_text("".join(json.dumps(own) + "\n" for own in rows))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def advice(trace: str, tmp_path_factory: pytest.TempPathFactory) -> Advice:
+    output = str(tmp_path_factory.mktemp("best") / "best.seqtop")
+    changes = ["num_gpu_blocks=64", "max_num_seqs=2"]
+    question = Question(source=trace, changes=changes, step_time=TIMES, output=output)
+    return advise(question, Slo(ttft=0.5, tpot=0.05))
+
+
+def test_the_limit_of_the_recorded_settings_is_lifted(advice: Advice) -> None:
+    best, recorded = advice.best, advice.recorded
+    assert best is not None
+    assert recorded is not None
+    assert recorded.goodput < 0.6
+    assert best.goodput == 1.0
+    assert set(best.settings) == {"max_num_seqs"}
+    words = sentence(advice)
+    assert words.startswith(f"max_num_seqs 2 → {best.settings['max_num_seqs']} lifts goodput from ")
+    assert "to 100%" in words
+    assert best.highest_load is not None
+    assert best.highest_load >= 1.0
+    assert recorded.highest_load is not None
+    assert recorded.highest_load < 1.0
+
+
+def test_the_best_run_is_a_recording_with_these_settings(advice: Advice) -> None:
+    assert advice.question.output is not None
+    assert advice.best is not None
+    with FileStore(advice.question.output) as recording:
+        info = recording.at(recording.last).info
+    assert info is not None
+    assert info.max_num_seqs == advice.best.settings["max_num_seqs"]
+    assert info.predicted_from == "trace.jsonl"
+
+
+def test_the_table_has_a_share_for_each_objective(advice: Advice) -> None:
+    text = advice_report.as_text(advice)
+    (header,) = (line for line in text.splitlines() if line.startswith("settings "))
+    assert "TTFT met" in header
+    assert "TPOT met" in header
+    assert "not searched: num_gpu_blocks: the memory of the pool is taken as given" in text
+    document = json.loads(advice_report.as_json(advice))
+    assert document["sentence"] == sentence(advice)
+    assert document["trials"][0]["figures"]["num_within"] == {"ttft": 30, "tpot": 30}
+    assert document["binding_objective"] in ("ttft", "tpot")
+
+
+def test_an_engine_that_does_well_is_left_alone(trace: str) -> None:
+    question = Question(source=trace, changes=["num_gpu_blocks=64"], step_time=TIMES)
+    found: list[int] = []
+    advice = advise(question, Slo(ttft=5.0), found=lambda own: found.append(len(own.trials)))
+    assert advice.best is advice.recorded
+    assert sentence(advice).startswith("no setting that was tried does better than the recorded")
+    assert len(found) == 4
+
+
+def test_an_interrupted_search_keeps_the_best_so_far(trace: str) -> None:
+    def interrupt(_: Advice) -> None:
+        raise KeyboardInterrupt
+
+    question = Question(source=trace, changes=["num_gpu_blocks=64"], step_time=TIMES)
+    advice = advise(question, Slo(ttft=5.0), found=interrupt)
+    assert advice.is_partial
+    assert advice.best is not None
+    assert "ended before its end" in advice_report.as_text(advice)
