@@ -209,7 +209,8 @@ class Replays:
             trace = self._read_trace()
         unknown = [name for name in question.without if name not in self.workload.requests]
         if unknown:
-            raise WorkloadError(f"{question.source} has no request {unknown[0]!r}")
+            source = "recording" if trace is None else "trace"
+            raise WorkloadError(f"the {source} has no request {unknown[0]!r}")
         self.basis = Basis(
             question.source,
             proof,
