@@ -55,6 +55,7 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
         snapshot.WaitTimes,
         snapshot.BlockedTimes,
         snapshot.StepCosts,
+        snapshot.Limits,
     ),
     "vLLM's types": (
         vllm.ExecuteModelRequest,
@@ -128,6 +129,7 @@ UNITS: Final = {
     "steps": "num_steps num_fitted num_steps_seen num_scheduled_steps current_step spec_step_idx",
     "as the cause says": "num_missing",
     "products of numbers of steps, tokens and seconds": "products",
+    "seconds, tokens, or numbers of steps and requests": "sums samples",
     "messages": "index",
     "events": "num_anomalies",
     "natural logarithm": """new_logprobs output_logprobs cumulative_logprob Logprob.logprob

@@ -161,9 +161,10 @@ def _show_recording(options: argparse.Namespace) -> int:
                 print(_compare(state, _state_at(recording, options.compare), json=options.json))
                 return 0
             connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
+            start = recording.index[recording.first].time
     except RecordingError as error:
         return fail(str(error))
-    _print(_format(state, connection, options), options)
+    _print(_format(state, connection, options, start), options)
     return 0
 
 
@@ -203,7 +204,12 @@ def _show_live(options: argparse.Namespace) -> int:
     return _warn_of_errors(session.connection)
 
 
-def _format(state: EngineState, connection: Connection, options: argparse.Namespace) -> str:
+def _format(
+    state: EngineState,
+    connection: Connection,
+    options: argparse.Namespace,
+    start: float | None = None,
+) -> str:
     from seqtop.export import json_document, text
     from seqtop.state import not_available
     from seqtop.state.fields import FIELDS
@@ -222,6 +228,7 @@ def _format(state: EngineState, connection: Connection, options: argparse.Namesp
         columns=options.columns,
         sort=options.sort or Sort(),
         filter_=options.filter or NO_FILTER,
+        start=start,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
-from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state import EngineState, RequestState, SequenceState, verdict
 from seqtop.text.sanitize import safe_json
 from seqtop.transport.connection import Connection
 from seqtop.wire.arrays import Floats, Ints
@@ -30,6 +30,10 @@ def document(state: EngineState, connection: Connection) -> dict[str, Any]:
         "step": state.step,
         "time": state.time,
         "stats": msgspec.structs.asdict(state.stats) if state.stats else None,
+        "limited_by": {
+            "last_minute": verdict.of_last_minute(state),
+            "whole_run": verdict.of_whole(state),
+        },
         "num_missed_tokens": state.num_missed_tokens,
         "num_drafted": state.num_drafted,
         "num_accepted": state.num_accepted,

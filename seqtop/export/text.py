@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
-from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state import EngineState, RequestState, SequenceState, verdict
 from seqtop.state.fields import FIELDS, Field
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
@@ -37,8 +37,9 @@ def table(
     columns: Sequence[str] | None = None,
     sort: Sort = Sort(),  # noqa: B008 (immutable)
     filter_: Filter = NO_FILTER,
+    start: float | None = None,
 ) -> str:
-    """Returns a line of titles and a line per sequence.
+    """Returns what limits the engine in a line, a line of titles, and a line per sequence.
 
     The caller holds the lock of `state`.
 
@@ -47,6 +48,7 @@ def table(
         columns: Keys of `seqtop.state.fields.FIELDS`; by default the columns that fit.
         sort: The order of the sequences; by default that of the app.
         filter_: The sequences to show.
+        start: The beginning of a recording, epoch seconds: what limited all of it is said first.
     """
     view = SequenceView()
     view.sort, view.filter = sort, filter_
@@ -89,7 +91,10 @@ def table(
     lines = [
         [_aligned(text, field) for text in (field.title, *texts[field.key])] for field in shown
     ]
-    return "\n".join(_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
+    rows_ = (_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
+    verdicts = [] if start is None else [verdict.of_whole(state, start)]
+    verdicts.append(verdict.of_last_minute(state))
+    return "\n".join((*(safe_line(own.sentence) for own in verdicts), *rows_))
 
 
 def _cell(field: Field, request: RequestState, sequence: SequenceState, now: float) -> str:

@@ -28,7 +28,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
-from seqtop.wire.snapshot import BlockedTimes, Span, StepCosts, WaitTimes
+from seqtop.wire.snapshot import BlockedTimes, Limits, Span, StepCosts, WaitTimes
 
 DEFAULT_MAX_FINISHED = 1_000
 """Finished requests in a state, unless a viewer sets another number."""
@@ -225,6 +225,9 @@ class EngineData(msgspec.Struct):
     """Draft tokens verified since the first applied step, by position in the draft."""
     num_accepted: Public[list[int]] = []
     """The part of `num_drafted` that became output."""
+    num_parked: Public[dict[Name, int]] = {}
+    """Waiting sequences by the engine's own name for what they wait for instead of their turn."""
+    limits: Public[Limits] = Limits()
 
     def report_anomaly(self, text: str) -> None:
         """Counts an event that contradicts the state, and stores `text` as the last one."""

@@ -14,7 +14,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import harm, waits
+from seqtop.state import harm, limits, waits
 from seqtop.state.finished import copy_finished, evict_finished
 from seqtop.state.harm import Delays
 from seqtop.state.model import (
@@ -54,6 +54,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     if event.request_id in state.requests:
         state.report_anomaly(f"request {event.request_id} arrived twice")
         return ()
+    limits.advance(state, event.arrival_time)
     request = new_request(state, event.request_id, event.arrival_time)
     request.is_announced = True
     request.num_prompt_tokens = event.num_prompt_tokens
@@ -78,6 +79,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
             state.report_anomaly(f"sequence {seq_id} announced twice")
         elif sequence := new_sequence(state, request, seq_id):
             sequence.engine_status = event.engine_status
+            limits.count_parked(state, sequence, 1)
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
@@ -100,6 +102,7 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
         sequence.num_prompt_hits = min(sequence.num_prompt_hits, event.num_prompt_tokens)
         sequence.num_computed_tokens = event.num_computed_tokens
         clear_output(sequence)
+        limits.count_parked(state, sequence, -1)
         sequence.engine_status = ""
         set_status(state, sequence, SequenceStatus.WAITING)
     state.time = max(state.time, event.time)
@@ -109,6 +112,8 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
 def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     """Changes the state by a step; returns the ids of the sequences that changed."""
     copy_finished(state, step)
+    end_before = state.blocked.until
+    limits.advance(state, step.start_time)
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
         _apply_preemption(state, step, preemption)
@@ -135,6 +140,7 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
             request.metrics = metrics
     state.step = step.step
     state.time = max(state.time, step.time)
+    limits.add_step(state, step, end_before)
     state.stats = step.stats
     state.num_steps_seen += 1
     state.num_prefill_tokens += step.stats.num_prefill_tokens
@@ -471,6 +477,7 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     if request is None or request.finish_reason is not None:
         state.report_anomaly(f"end of unknown or ended request {event.request_id}")
         return ()
+    limits.advance(state, event.time)
     seq_ids = _rank_sequences(state, request, event.seq_ids)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]
@@ -484,6 +491,7 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
         event.metrics.finished_time = event.time
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     close_span(state, request, event.time)
+    limits.add_end(state, request)
     request.wait_reason = None
     state.time = max(state.time, event.time)
     return [*seq_ids, *evict_finished(state, event.request_id)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
-from seqtop.state import waits
+from seqtop.state import limits, waits
 from seqtop.state.model import (
     MAX_SEQUENCES,
     MAX_SEQUENCES_OF_REQUEST,
@@ -161,7 +161,9 @@ def _update_figures(state: EngineData, sequence: SequenceState, update: Sequence
 def change_engine_status(state: EngineData, sequence: SequenceState, engine_status: str) -> None:
     """Sets the engine's own name for the status of a sequence."""
     waits.change_engine_status(state, state.requests[sequence.request_id])
+    limits.count_parked(state, sequence, -1)
     sequence.engine_status = engine_status
+    limits.count_parked(state, sequence, 1)
 
 
 def _count_misses(state: EngineData, misses: list[PrefixMiss]) -> None:
@@ -280,6 +282,7 @@ def clear_output(sequence: SequenceState) -> None:
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
     """Removes a sequence from the state and from its request."""
     del state.sequences[sequence.seq_id]
+    limits.count_parked(state, sequence, -1)
     state.num_by_status[sequence.status] -= 1
     request = state.requests[sequence.request_id]
     request.seq_ids.remove(sequence.seq_id)
@@ -289,7 +292,11 @@ def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatu
     """Sets the status of a sequence and updates the counts by status."""
     state.num_by_status[sequence.status] -= 1
     state.num_by_status[status] += 1
+    if sequence.engine_status:
+        limits.count_parked(state, sequence, -1)
     sequence.status = status
+    if sequence.engine_status:
+        limits.count_parked(state, sequence, 1)
 
 
 def close_span(state: EngineData, request: RequestState, time: float) -> None:

@@ -98,6 +98,17 @@ class StepCosts(msgspec.Struct, array_like=True, frozen=True):
     TD; empty before the first step."""
 
 
+class Limits(msgspec.Struct, array_like=True, frozen=True):
+    """The waiting of all requests by cause, and figures of waste (`seqtop.state.limits`)."""
+
+    sums: Public[dict[Name, float]] = {}
+    """Seconds that all requests together waited, by cause after `waited:`, and figures of steps."""
+    samples: Public[list[tuple[float, dict[Name, float]]]] = []
+    """Earlier `sums` of the last minute, each after its time in epoch seconds."""
+    until: Public[float] = 0.0
+    """The time up to which the waiting is added, epoch seconds."""
+
+
 class SequenceHistory(Message):
     """The past of a sequence. The fields are those of `seqtop.state.SequenceState`."""
 
@@ -214,6 +225,8 @@ class EngineHistory(Message):
     """The part of `num_drafted` that became output."""
     stopped: Public[str | None] = None
     """The reason why the engine stopped; `None` while it runs."""
+    limits: Public[Limits] = Limits()
+    """The waiting so far, and figures of waste."""
 
 
 class Snapshot(Message, tag="Snapshot"):

@@ -22,6 +22,7 @@ from seqtop.state.groups import PREFIX, Group, group_by
 from seqtop.state.model import EngineData
 from seqtop.state.slo import Slo, missed
 from seqtop.state.step_summary import describe_cause, describe_preemption
+from seqtop.state.verdict import of_whole
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
 
@@ -120,6 +121,8 @@ class Contents(msgspec.Struct):
     preemptions: list[RecordedPreemption]
     """All recorded preemptions, those that lost most tokens first."""
     findings: CheckSummary
+    verdict: str
+    """A sentence on what limited the engine in the last run, and who."""
     groups: GroupTable
     slo: Slo
     num_met: int
@@ -245,6 +248,9 @@ def read(recording: FileStore, slo: Slo, by: str = PREFIX) -> Contents:
             key=lambda preemption: (-preemption.num_lost_tokens, preemption.time),
         ),
         findings=_check(recording),
+        verdict=of_whole(
+            recording.at(recording.last), recording.index[recording.first].time
+        ).sentence,
         groups=_groups(recording, runs[-1], by),
         slo=slo,
         num_met=sum(_met(lifecycle, slo) for lifecycle in lifecycles),

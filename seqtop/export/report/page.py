@@ -58,6 +58,8 @@ _PHASES = {
     "swapped": "swapped",
 }
 """The style of each kind of span."""
+_MAX_VERDICT = 1_000
+"""Characters of the sentence on what limited the engine."""
 _TIME_PARTS = (
     ("scheduling", "queued", ("scheduler",)),
     ("model execution", "decode", ("forward", "execute")),
@@ -109,7 +111,7 @@ def write(recordings: Sequence[Contents], *, with_text: bool) -> Iterator[str]:
     yield " recorded step.</p>"
     samples = [{**contents.samples(), **contents.lengths()} for contents in recordings]
     scales = _scales(recordings, samples)
-    yield _columns(_warnings(contents) for contents in recordings)
+    yield _columns(_warnings(contents) + _verdict(contents) for contents in recordings)
     tiles = [_tiles(*pair) for pair in zip(recordings, samples, strict=True)]
     if len(tiles) == 1:
         yield from _one_tiles(tiles[0])
@@ -165,6 +167,13 @@ def _warnings(contents: Contents) -> str:
     if not contents.steps:
         sentences.append("The recording has no step.")
     return "".join(f'<p class="warning">{sentence}</p>' for sentence in sentences)
+
+
+def _verdict(contents: Contents) -> str:
+    """Returns what limited the engine, in a sentence."""
+    sentence = contents.verdict
+    text = _text(f"{sentence[:1].upper()}{sentence[1:]}.", limit=_MAX_VERDICT)
+    return f'<p class="verdict">{text}</p>'
 
 
 def _after(time: float, contents: Contents) -> str:

@@ -1,0 +1,118 @@
+"""The verdict in a sentence: what limits an engine, for how much of the waiting, and who."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from seqtop.state import EngineState
+from seqtop.state.limits import WAITED, last_minute, sums_at
+from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
+from seqtop.wire.messages import Event
+from tests.support import field_cases
+from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
+
+
+def applied(events: list[Event]) -> EngineState:
+    state = EngineState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("case", "cause", "words"),
+    [
+        (field_cases.adapter_starves, "lora_slots", ["LoRA slots", "max_loras (1)", "adapter-a"]),
+        (
+            field_cases.encoder_cache_fills,
+            "unknown",
+            ["the encoder cache", "4,096 of 4,096 tokens"],
+        ),
+        (
+            field_cases.loaded_requests_wait_for_each_other,
+            "no_blocks",
+            ["KV blocks", "A misses 1 beside the 4 that it holds", "B holds 3 of 7"],
+        ),
+        (field_cases.load_without_an_end, REMOTE, ["100% of all waiting", "lost has waited 15m"]),
+        (
+            field_cases.cuda_graph_is_missing,
+            "cuda_graph",
+            ["without a CUDA graph", "of 40 tokens", "(30 tokens)"],
+        ),
+        (
+            field_cases.priority_waits,
+            "seq_limit",
+            ["max_num_seqs (4)", "vip (priority -5) waits for 4 requests of lower priority"],
+        ),
+        (field_cases.scheduler_grows, "scheduler", ["the scheduler takes", "in the first 100"]),
+        (
+            field_cases.ended_requests_keep_blocks,
+            "no_blocks",
+            ["KV blocks", "6 ended requests (p0, p1, p2 and 3 more) hold 192 of 200"],
+        ),
+        (field_cases.pool_is_oversubscribed, "no_blocks", ["computed again after"]),
+    ],
+)
+def test_the_verdict_names_what_a_report_names(
+    case: Callable[[], list[Event]], cause: str, words: list[str]
+) -> None:
+    verdict = of_last_minute(applied(case()))
+    assert verdict.cause == cause
+    for word in words:
+        assert word in verdict.sentence
+
+
+def test_with_nothing_to_say_it_says_that() -> None:
+    run = SimulatedScheduler()
+    assert of_last_minute(applied(run.events)) == EngineVerdict(
+        "nothing to judge yet: no step has ended"
+    )
+    run.add("only", 100, 40)
+    run.run_out()
+    verdict = of_last_minute(applied(run.events))
+    assert verdict.cause is None
+    assert verdict.sentence.startswith("nothing limits it: ")
+
+
+def test_the_seconds_are_those_of_all_requests_together() -> None:
+    """One runs for ten seconds; two wait, of which one arrives after five."""
+    run = SimulatedScheduler(max_num_seqs=1)
+    run.add("runs", 16, 10_000)
+    run.step()
+    start = run.now
+    run.add("first", 16, 10)
+    while run.now < start + 5:
+        run.step()
+    middle = run.now
+    run.add("second", 16, 10)
+    while run.now < start + 10:
+        run.step()
+    sums = sums_at(applied(run.events), run.now)
+    waited = (run.now - start) + (run.now - middle)
+    assert sums[f"{WAITED}seq_limit"] == pytest.approx(waited, rel=0.01)
+
+
+def test_the_last_minute_forgets_what_was_before() -> None:
+    run = SimulatedScheduler()
+    parked = run.add("loads", 50, 10, status=REMOTE)
+    run.step()
+    run.idle(200)
+    run.park(parked, "")
+    run.run_out()
+    while run.now < 1_280.0:
+        run.add(f"r{run.num_ids}", 30, 20)
+        run.run_out()
+    state = applied(run.events)
+    seconds, sums = last_minute(state)
+    assert 60 <= seconds <= 66
+    assert sums.get(f"{WAITED}{REMOTE}", 0.0) == 0.0
+    assert of_last_minute(state).cause is None
+    assert of_whole(state).cause == REMOTE
+    assert state.num_parked == {}
+
+
+def test_a_stall_is_not_charged_to_the_host() -> None:
+    state = applied(field_cases.loaded_requests_wait_for_each_other())
+    assert last_minute(state)[1].get("host", 0.0) == 0.0
