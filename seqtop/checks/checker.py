@@ -1,6 +1,6 @@
 """The checker: applies events to a state and runs every rule."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from seqtop.checks.block_rules import BlockRules
 from seqtop.checks.block_tables import BlockTables
@@ -57,6 +57,7 @@ class Checker:
             WasteRules(self.state, thresholds, self._outside),
             TimeRules(self.state),
         )
+        self._before: list[Finding] = []
         # The hook that runs for every sequence of a step.
         self._checks_of_running = [
             group.ran for group in self._groups if type(group).ran is not RuleGroup.ran
@@ -68,11 +69,23 @@ class Checker:
 
     def findings(self, event: Event) -> Iterator[Finding]:
         """Applies `event` to the state before the first of the findings, which may be a million."""
-        before = [finding for group in self._groups for finding in group.before(event)]
-        touched = list(self.state.apply(event))
+        self.before(event)
+        yield from self.after(event, [*self.state.apply(event)])
+
+    def before(self, event: Event) -> None:
+        """Checks the state before an event is applied; the findings are the first of `after`."""
+        self._before = [finding for group in self._groups for finding in group.before(event)]
+
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Yields the findings about an event after it was applied to the state.
+
+        Args:
+            event: The event.
+            touched: The ids of the sequences that it changed.
+        """
         self._tables.update(touched)
         self._outside.update(event)
-        yield from before
+        yield from self._before
         for group in self._groups:
             yield from group.after(event, touched)
         if isinstance(event, Step):

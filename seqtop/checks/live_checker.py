@@ -64,4 +64,4 @@ class LiveChecker(StreamChecker):
             state = codec.decode(codec.encode(change.state), EngineState)
             self.start(change.sequence_number, state)
         else:
-            self.apply(change.sequence_number, parsing.event(change.payload))
+            self.check(change.sequence_number, parsing.event(change.payload))

@@ -402,7 +402,7 @@ class ProtocolChecker(StreamChecker):
                 self._applied = number
                 if payload:
                     self._state.apply(parsing.event(payload))
-                    self.apply(number, parsing.event(payload))
+                    self.check(number, parsing.event(payload))
         if joining is not None and self._applied >= joining.next_number - 1:
             self._compare(joining)
             self._joining, self._is_joining = None, False

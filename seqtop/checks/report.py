@@ -126,9 +126,9 @@ def check_recording(
     """
     with FileStore(path) as recording:
         checker = BackgroundChecker(recording, stored="first", thresholds=thresholds)
-        checker.advance(math.inf)
+        checker.replay.advance(math.inf)
         report = _report(os.fspath(path), checker)
-        unreadable = list(dict.fromkeys([*checker.errors, *recording.unreadable()]))
+        unreadable = list(dict.fromkeys([*checker.replay.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
         report.problem = recording.damage
         report.predicted_from = recording.predicted_from

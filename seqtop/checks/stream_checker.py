@@ -3,6 +3,7 @@
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -10,8 +11,9 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RULES
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from seqtop.history.replay import Reader
 from seqtop.state import EngineState
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, Step
 
 MAX_FINDINGS = 500
 """Findings of one rule that are stored; more are only counted."""
@@ -33,7 +35,7 @@ class LocatedFinding(NamedTuple):
     finding: Finding
 
 
-class StreamChecker:
+class StreamChecker(Reader):
     """Checks a stream of events, and starts again after each gap.
 
     One thread checks; any thread may read the findings.
@@ -71,11 +73,6 @@ class StreamChecker:
         """The position of the last event that was checked."""
 
     @property
-    def has_started(self) -> bool:
-        """True if there is a state to apply events to; false at first and in a gap."""
-        return self._checker is not None
-
-    @property
     def ends_in_gap(self) -> bool:
         """True if no state has arrived since the last gap."""
         return self._is_in_gap
@@ -90,9 +87,9 @@ class StreamChecker:
 
         Args:
             position: The position of the state in the stream.
-            state: The state, which the checker will change.
+            state: The state, which the events change.
         """
-        self.num_gaps += self.has_started
+        self.num_gaps += self._checker is not None
         self._checker = Checker(state, thresholds=self._thresholds)
         self._is_in_gap, self._position = False, position
 
@@ -101,21 +98,31 @@ class StreamChecker:
         self.num_gaps += not self._is_in_gap
         self._checker, self._is_in_gap = None, True
 
-    def apply(self, position: int, event: Event) -> None:
-        """Checks the next event, which must not change afterwards.
+    def check(self, position: int, event: Event) -> None:
+        """Checks the next event of a stream, and applies it to the state.
 
         Args:
             position: The position of the event in the stream.
-            event: The event.
+            event: The event, which must not change afterwards.
         """
         assert self._checker is not None, "`start` comes first"
+        self.before(event)
+        self.apply(position, event, [*self._checker.state.apply(event)])
+
+    def before(self, event: Event) -> None:
+        """Checks the state before the next event."""
+        assert self._checker is not None, "`start` comes first"
+        self._checker.before(event)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Checks the next event after it was applied to the state."""
+        assert self._checker is not None, "`start` comes first"
         state = self._checker.state
-        num_steps = state.num_steps_seen
-        for finding in self._checker.findings(event):
+        for finding in self._checker.after(event, touched):
             # The pool's figures of a step are checked when the next one arrives.
             self._store(position if finding.step == state.step else position - 1, finding)
         self.num_events += 1
-        self.num_steps += state.num_steps_seen - num_steps
+        self.num_steps += isinstance(event, Step)
         self._position = position
 
     def report(self, rule: str, message: str) -> None:

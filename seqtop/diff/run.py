@@ -7,11 +7,12 @@ their ids differ. Only decisions are stored, no text and no block tables.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state import EngineState
@@ -86,17 +87,20 @@ class RunRequest(msgspec.Struct):
         return latency.e2e_latency(self.metrics)
 
 
-class RunDecisions:
+class RunDecisions(Reader):
     """The decisions of a recorded run.
 
     Args:
         timeline: The recording, which is read from its beginning to its end.
+        progress: Shows the part that has been read.
 
     Raises:
         RecordingError: A part of the recording cannot be read.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    needs_state = False  # to apply all events takes longer than a few seeks
+
+    def __init__(self, timeline: Timeline, progress: ShowProgress = no_progress) -> None:
         self.info: EngineInfo | None = None
         self.requests: list[RunRequest] = []
         """The requests in order of arrival; their index is their number."""
@@ -115,7 +119,12 @@ class RunDecisions:
         self._ended: list[tuple[int, str]] = []
         self._last_decodes: tuple[int, ...] = ()
         self._start_time = self._end_time = 0.0
-        self._read_all(timeline)
+        self._timeline = timeline
+        self._num_ended = 0
+        self._most_ended = 1
+        """The requests that end between two readings of waits: a state drops the oldest of them."""
+        Replay(timeline, [self]).run(progress)
+        self._read_waits(timeline.at(timeline.last))
 
     @property
     def duration(self) -> float:
@@ -134,23 +143,22 @@ class RunDecisions:
         """Returns the number of a request; `None` if the run has none of this id."""
         return self._numbers.get(request_id)
 
-    def _read_all(self, timeline: Timeline) -> None:
-        state = self._read_state(timeline, timeline.first)
-        # A state drops the oldest finished requests, an eighth of them at once.
-        most_finished = max(state.max_finished // 2, 1)
-        num_finished = 0
-        for position, event in timeline.events(timeline.first, timeline.last):
-            if event is None:
-                self.num_gaps += bool(self.steps)
-                self._read_waits(timeline.at(position - 1))
-                self._read_state(timeline, position)
-                continue
-            self._read(position, event)
-            if isinstance(event, RequestFinished):
-                num_finished += 1
-                if num_finished % most_finished == 0:
-                    self._read_waits(timeline.at(position))
-        self._read_waits(timeline.at(timeline.last))
+    def start(self, position: int, state: EngineState) -> None:
+        """Adds the requests of a state that was not reached by events."""
+        if position > self._timeline.first:
+            self.num_gaps += bool(self.steps)
+            self._read_waits(self._timeline.at(position - 1))
+        # A state drops an eighth of its finished requests at once.
+        self._most_ended = max(state.max_finished // 2, 1)
+        self._read_state(state)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads an event."""
+        self._read(position, event)
+        if isinstance(event, RequestFinished):
+            self._num_ended += 1
+            if self._num_ended % self._most_ended == 0:
+                self._read_waits(self._timeline.at(position))
 
     def _read_waits(self, state: EngineState) -> None:
         """Reads the waits of the requests in a state, up to the time of that state."""
@@ -163,9 +171,7 @@ class RunDecisions:
                 seconds["unknown"] = unknown
             self.requests[number].seconds_waiting = seconds
 
-    def _read_state(self, timeline: Timeline, position: int) -> EngineState:
-        """Adds the requests of a state that was not reached by events, and returns it."""
-        state = timeline.at(position)
+    def _read_state(self, state: EngineState) -> None:
         self.info = state.info or self.info
         for request in state.requests.values():
             if request.request_id not in self._numbers:
@@ -178,7 +184,6 @@ class RunDecisions:
                 )
                 if runs or request.finish_reason is not None:
                     self._waiting.discard(number)
-        return state
 
     def _read(self, position: int, event: Event) -> None:
         match event:

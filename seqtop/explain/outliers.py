@@ -14,18 +14,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SequenceStatus, latency
+from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS, Field, Value
 from seqtop.state.model import RequestState
 from seqtop.state.slo import FIGURES, Slo, measured, missed
 from seqtop.state.wait_causes import BETWEEN_STEPS, PACED, cause_in_words
 from seqtop.text import format as fmt
-from seqtop.wire.messages import RequestArrived, RequestFinished
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 
 _MAX_WORDS = 20
 """Different words of a field, above which it is a name and not a property."""
@@ -95,18 +97,23 @@ class _Row(msgspec.Struct):
     values: dict[str, Value]
 
 
-def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
+def find_outliers(
+    timeline: Timeline, slo: Slo, by: str = "e2e", progress: ShowProgress = no_progress
+) -> Outliers:
     """Finds the slow requests among those that finish on a timeline.
 
     Args:
         timeline: The timeline.
         slo: The objectives whose miss makes a request slow. Without any, the slowest tenth is slow.
         by: The figure for the slowest tenth, a key of `FIGURES`.
+        progress: Shows the part that has been read.
 
     Raises:
         RecordingError: The timeline cannot be read.
     """
-    rows = list(_rows(timeline, slo))
+    reader = _RowsReader(slo)
+    Replay(timeline, [reader]).run(progress)
+    rows = reader.rows
     first = min(_numbers([row.arrival_time for row in rows]), default=0.0)
     for row in rows:
         row.values["arrived"] = row.arrival_time - first
@@ -128,25 +135,35 @@ def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
     return Outliers(rule, slow_requests, len(others), _differences(slow, others, excluded))
 
 
-def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
-    state = timeline.at(timeline.first)
-    between_before: dict[str, float] = {}
-    """The seconds between steps before each request arrived."""
-    for position, event in timeline.events(timeline.first, timeline.last):
-        if event is None:
-            state = timeline.at(position)
-            between_before.clear()
-            continue
-        state.apply(event)
+class _RowsReader(Reader):
+    """Reads the fields of each request when it finishes.
+
+    Args:
+        slo: The objectives.
+    """
+
+    def __init__(self, slo: Slo) -> None:
+        self.rows: list[_Row] = []
+        self._slo = slo
+        self._between_before: dict[str, float] = {}
+        """The seconds between steps before each request arrived."""
+        self._state = EngineState()
+
+    def start(self, position: int, state: EngineState) -> None:
+        self._state = state
+        self._between_before.clear()
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        state = self._state
         if isinstance(event, RequestArrived):
             wait = state.requests[event.request_id].wait
-            between_before[event.request_id] = _between(wait.blocked_before)
+            self._between_before[event.request_id] = _between(wait.blocked_before)
         if not isinstance(event, RequestFinished):
-            continue
+            return
         request = state.requests.get(event.request_id)
         sequence = state.sequences.get(request.seq_ids[0]) if request and request.seq_ids else None
         if request is None or sequence is None or not SequenceStatus.is_finished(sequence.status):
-            continue
+            return
         now = event.time
         values = {
             key: field.value(request, sequence, now)
@@ -156,16 +173,17 @@ def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
         values["lora"] = request.lora
         for cause, seconds in request.wait.by_cause.items():
             values[f"waited: {cause_in_words(cause).label}"] = seconds
-        if (before := between_before.pop(request.request_id, None)) is not None:
+        if (before := self._between_before.pop(request.request_id, None)) is not None:
             between_steps = _between(state.blocked.by_cause) - before
             values |= _times(request, between_steps)
-        yield _Row(
+        row = _Row(
             request.request_id,
             request.metrics.arrival_time,
             measured(request, sequence, now),
-            missed(slo, request, sequence, now),
+            missed(self._slo, request, sequence, now),
             values,
         )
+        self.rows.append(row)
 
 
 def _between(by_cause: Mapping[str, float]) -> float:

@@ -10,13 +10,14 @@ import math
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from seqtop.history.event_index import EventKind
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
@@ -138,47 +139,67 @@ def redacted(runs: list[EngineRun]) -> list[EngineRun]:
     ]
 
 
-def read_runs(timeline: Timeline, observe: Observer | None = None) -> list[EngineRun]:
+class RunsReader(Reader):
+    """Reads everything that a timeline holds, with one run for each start of the engine.
+
+    Args:
+        timeline: A recording, or the history of a live session.
+        observe: Is called with each event and the state after it, which is then changed.
+    """
+
+    def __init__(self, timeline: Timeline, observe: Observer | None = None) -> None:
+        self.runs: list[EngineRun] = []
+        """The runs, complete after `end`."""
+        self._timeline = timeline
+        self._observe = observe
+        self._observations: defaultdict[str, StepObservations] = defaultdict(StepObservations)
+        self._token_times: dict[int, float] = {}
+        self._state: EngineState | None = None
+
+    def start(self, position: int, state: EngineState) -> None:
+        """Begins a run with a state, or continues after a gap."""
+        self.end()
+        is_restart = bool(self._timeline.index[position].kind & EventKind.RESTART)
+        if is_restart or not self.runs:
+            self.runs.append(EngineRun(state.info))
+            self._observations = defaultdict(StepObservations)
+        self._token_times.clear()  # it is not known when the tokens of the gap came
+        self._state = state
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads an event."""
+        state, run = self._state, self.runs[-1]
+        assert state is not None, "`start` comes first"
+        if self._observe is not None:
+            self._observe(event, state)
+        if isinstance(event, Step):
+            run.steps.append(_recorded_step(event, state.info))
+            _observe(event, self._observations)
+            _measure_gaps(event, self._token_times, run.token_gaps)
+
+    def end(self) -> None:
+        """Adds the requests of the last state."""
+        if self._state is not None:
+            _add_requests(self.runs[-1], self._state, self._observations)
+
+
+def read_runs(
+    timeline: Timeline, observe: Observer | None = None, progress: ShowProgress = no_progress
+) -> list[EngineRun]:
     """Returns everything that `timeline` holds now, with one run per start of the engine.
 
     Args:
         timeline: A recording, or the history of a live session.
         observe: Is called with each event and the state after it, which is then changed.
+        progress: Shows the part that has been read.
 
     Raises:
         RecordingError: A part of the timeline cannot be read.
     """
-    first, last = timeline.first, timeline.last
-    state = _state_without_limit(timeline, first)
-    run = EngineRun(state.info)
-    runs = [run]
-    observations: defaultdict[str, StepObservations] = defaultdict(StepObservations)
-    token_times: dict[int, float] = {}
-    for position, event in timeline.events(first, last):
-        if event is None:
-            token_times.clear()  # it is not known when the tokens of the gap came
-            _add_requests(run, state, observations)
-            state = _state_without_limit(timeline, position)
-            if timeline.index[position].kind & EventKind.RESTART:
-                run, observations = EngineRun(state.info), defaultdict(StepObservations)
-                runs.append(run)
-            continue
-        state.apply(event)
-        if observe is not None:
-            observe(event, state)
-        if isinstance(event, Step):
-            run.steps.append(_recorded_step(event, state.info))
-            _observe(event, observations)
-            _measure_gaps(event, token_times, run.token_gaps)
-    _add_requests(run, state, observations)
-    return runs
-
-
-def _state_without_limit(timeline: Timeline, position: int) -> EngineState:
-    """Returns the state at `position`, changed to keep all finished requests."""
-    state = timeline.at(position)
-    state.max_finished = sys.maxsize
-    return state
+    reader = RunsReader(timeline, observe)
+    Replay(timeline, [reader], last=timeline.last, max_finished=sys.maxsize).run(progress)
+    reader.end()
+    return reader.runs
 
 
 def _observe(step: Step, observations: defaultdict[str, StepObservations]) -> None:

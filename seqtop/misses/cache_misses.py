@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple, get_args
 
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
-from seqtop.history.timeline_reader import TimelineReader
 from seqtop.misses.nearest_prefix import NearestPrefixes, PrefixDifference
 from seqtop.misses.pool_replay import GROWTH, PoolReplay, unknown_reason
 from seqtop.misses.pool_sizes import MAX_CONTENTS, PoolSizes
@@ -151,7 +151,7 @@ class Totals(NamedTuple):
         return missed
 
 
-class CacheMisses:
+class CacheMisses(Reader):
     """The misses of one timeline.
 
     Args:
@@ -183,6 +183,8 @@ class CacheMisses:
         """Admissions left out because their numbers of tokens are negative or too large."""
         self._max_contents, self._max_rows = max_contents, max_rows
         self._state: EngineState | None = None
+        self._incarnation: str | None = None
+        """The run of the engine before the event that is read."""
         self._pool: PoolReplay | None = None
         self._nearest = NearestPrefixes()
         self._steps: list[int] = []
@@ -196,37 +198,39 @@ class CacheMisses:
         """The sums so far."""
 
     def start(self, position: int, state: EngineState) -> None:
-        """Starts, or continues after a gap, from a state at a position; `apply` will change it."""
+        """Starts, or continues after a gap, from the state at a position, which events change."""
         with self.lock:
             self.starts_late = self.starts_late or state.step >= 0
             self._begin(state)
-
-    @property
-    def has_started(self) -> bool:
-        """True if there is a state to apply events to; false at first and in a gap."""
-        return self._state is not None
 
     def stop(self) -> None:
         """Stops at a gap, until the next `start`."""
         with self.lock:
             self._state = self._pool = None
 
-    def apply(self, position: int, event: Event) -> None:
-        """Reads the next event.
+    def before(self, event: Event) -> None:
+        """Releases what a step takes from sequences before others are admitted in it."""
+        state, pool = self._state, self._pool
+        assert state is not None, "`start` comes first"
+        self._incarnation = state.info.incarnation if state.info is not None else None
+        if pool is None or not isinstance(event, Step):
+            return
+        with self.lock:
+            for preemption in event.preemptions:
+                request = state.requests.get(preemption.request_id)
+                for seq_id in request.seq_ids if request is not None else ():
+                    pool.release(seq_id)
+            if any(call.name == "reset_prefix_cache" for call in event.control_calls):
+                pool.pools.clear()
 
-        Args:
-            position: Its position on the timeline.
-            event: The event.
-        """
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads the next event after it was applied to the state."""
         state = self._state
         assert state is not None, "`start` comes first"
         with self.lock:
             if isinstance(event, Step):
-                self._step(position, state, event)
-                return
-            incarnation = state.info.incarnation if state.info is not None else None
-            touched = state.apply(event)
-            if state.info is not None and state.info.incarnation != incarnation:
+                self._step(position, state, event, touched)
+            elif state.info is not None and state.info.incarnation != self._incarnation:
                 self._begin(state)
             elif self._pool is not None:
                 self._release_ended(state, self._pool, touched)
@@ -299,16 +303,8 @@ class CacheMisses:
             if not self.reason:
                 self._pool = PoolReplay(state, info, max_contents=self._max_contents)
 
-    def _step(self, position: int, state: EngineState, step: Step) -> None:
+    def _step(self, position: int, state: EngineState, step: Step, touched: Sequence[int]) -> None:
         pool = self._pool
-        if pool is not None:
-            for preemption in step.preemptions:
-                request = state.requests.get(preemption.request_id)
-                for seq_id in request.seq_ids if request is not None else ():
-                    pool.release(seq_id)
-            if any(call.name == "reset_prefix_cache" for call in step.control_calls):
-                pool.pools.clear()
-        touched = [*state.apply(step)]
         admitted: dict[int, list[PrefixMiss]] = {
             update.seq_id: update.prefix_misses
             for update in step.sequences
@@ -476,7 +472,7 @@ def _causes_of_blocks(misses: Sequence[PrefixMiss], block_size: int) -> Iterator
         yield from itertools.repeat(miss.cause, max(miss.num_tokens, 0) // block_size)
 
 
-class BackgroundMisses(CacheMisses, TimelineReader):
+class BackgroundMisses(CacheMisses):
     """The misses of a timeline, which one thread reads while another shows them.
 
     Args:
@@ -484,21 +480,17 @@ class BackgroundMisses(CacheMisses, TimelineReader):
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        TimelineReader.__init__(self, timeline)
-        CacheMisses.__init__(self)
+        super().__init__()
+        self.replay = Replay(timeline, [self])
+        """Reads the timeline."""
 
 
-def read_misses(timeline: Timeline) -> CacheMisses:
+def read_misses(timeline: Timeline, progress: ShowProgress = no_progress) -> CacheMisses:
     """Returns the misses of a whole timeline.
 
     Raises:
         RecordingError: A part of it cannot be read.
     """
     misses = CacheMisses()
-    misses.start(timeline.first, timeline.at(timeline.first))
-    for position, event in timeline.events(timeline.first, timeline.last):
-        if event is None:  # a snapshot
-            misses.start(position, timeline.at(position))
-        else:
-            misses.apply(position, event)
+    Replay(timeline, [misses]).run(progress)
     return misses

@@ -50,7 +50,7 @@ from seqtop.tui.ui_state import Engines, UiState
 
 if TYPE_CHECKING:
     from seqtop.checks.background import BackgroundChecker
-    from seqtop.history.timeline_reader import ReaderThread, TimelineReader
+    from seqtop.history.replay import Replay, ReplayThread
     from seqtop.state.compare import Rate
     from seqtop.tui.dialogs.seek_prompt import SeekTarget
     from seqtop.tui.dialogs.submit import Submission
@@ -175,7 +175,7 @@ class SeqtopApp(BaseApp):
         """A sentence to print after the app has ended."""
         self.shared: list[str] = []
         """Commands that open the shared moments."""
-        self._readers: list[ReaderThread] = []
+        self._replays: list[ReplayThread] = []
         self._marked_moments: dict[int, tuple[EngineState, dict[str, Rate]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
         self._refresher = Refresher(self.draw, self.call_next, lambda: self.ui)
@@ -431,18 +431,18 @@ class SeqtopApp(BaseApp):
         checker = self.ui.checks.checker
         if checker is None:
             checker = self.ui.checks.start()
-            self._read_in_background(checker)
+            self._read_in_background(checker.replay)
         return checker
 
-    def _read_in_background(self, reader: TimelineReader) -> None:
-        from seqtop.history.timeline_reader import ReaderThread
+    def _read_in_background(self, replay: Replay) -> None:
+        from seqtop.history.replay import ReplayThread
 
-        self._readers.append(ReaderThread(reader, self.ui.request_frame))
-        self._readers[-1].start()
+        self._replays.append(ReplayThread(replay, self.ui.request_frame))
+        self._replays[-1].start()
 
     def on_blocks_screen_misses_opened(self) -> None:
         if self.ui.misses.reader is None:
-            self._read_in_background(self.ui.misses.start())
+            self._read_in_background(self.ui.misses.start().replay)
 
     def on_checks_screen_opened(self) -> None:
         self.start_checking()
@@ -463,9 +463,9 @@ class SeqtopApp(BaseApp):
         if findings:
             self.draw()
             return
-        so_far = " so far; checking continues" if checker.is_behind else ""
-        if checker.problem:
-            so_far += f"; {checker.problem}"
+        so_far = " so far; checking continues" if checker.replay.is_behind else ""
+        if checker.replay.problem:
+            so_far += f"; {checker.replay.problem}"
         where = "after" if direction > 0 else "before"
         steps = fmt.plural(checker.num_steps, "step")
         self._show_notice(f"No failed check {where} this moment: {steps} checked{so_far}.")
@@ -615,7 +615,7 @@ class SeqtopApp(BaseApp):
     def on_unmount(self) -> None:
         """Ends the threads that read the history, and completes the recordings."""
         self._refresher.stop()
-        for thread in self._readers:
+        for thread in self._replays:
             thread.close()
         sentences: list[str | None] = []
         for ui in self.engines.all:

@@ -51,9 +51,9 @@ def on_the_stream() -> list[Finding]:
 def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
     review, expected = BackgroundChecker(history), on_the_stream()
     assert expected
-    assert review.is_behind
-    assert not review.advance(LONG)
-    assert not review.is_behind
+    assert review.replay.is_behind
+    assert not review.replay.advance(LONG)
+    assert not review.replay.is_behind
     assert [located.finding for located in review.findings()] == expected
     assert review.counts() == Counter(finding.rule for finding in expected)
     assert review.num_steps == 60
@@ -63,7 +63,7 @@ def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
 
 def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
-    review.advance(LONG)
+    review.replay.advance(LONG)
     located_findings = review.findings()
     assert [located.number for located in located_findings] == list(
         range(1, len(located_findings) + 1)
@@ -77,7 +77,7 @@ def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
 
 def test_going_from_finding_to_finding(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
-    review.advance(LONG)
+    review.replay.advance(LONG)
     by_position: dict[int, list[int]] = {}
     for located in review.findings():
         by_position.setdefault(located.position, []).append(located.number)
@@ -99,18 +99,18 @@ def test_going_from_finding_to_finding(history: MemoryStore) -> None:
 def test_it_goes_on_as_the_record_grows() -> None:
     history = MemoryStore()
     taker, review = Taker(history), BackgroundChecker(history)
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
     for start in range(0, len(PAYLOADS), 7):
         taker.take(PAYLOADS[start : start + 7])
-        assert not review.advance(LONG)
+        assert not review.replay.advance(LONG)
     assert [located.finding for located in review.findings()] == on_the_stream()
 
 
 def test_a_slice_of_time_is_no_more_than_that(history: MemoryStore) -> None:
     review = BackgroundChecker(history)
-    assert review.advance(0.0)
+    assert review.replay.advance(0.0)
     assert review.num_steps == 0
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
 
 
 def test_after_a_gap_it_begins_anew() -> None:
@@ -124,7 +124,7 @@ def test_after_a_gap_it_begins_anew() -> None:
     history.restore("one", taker.number + 5, state)
     taker.state, taker.number = state, taker.number + 6
     taker.take(PAYLOADS[half:])
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
     assert review.num_gaps == 1
     assert review.num_steps > 60
 
@@ -133,13 +133,13 @@ def test_a_message_dropped_before_it_was_checked_is_a_gap() -> None:
     history = MemoryStore(max_events=100)
     taker, review = Taker(history), BackgroundChecker(history)
     taker.take(PAYLOADS[:20])
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
     filler = codec.encode(Heartbeat(time=1.0, step=0))
     taker.take([filler] * 12_000)  # more than a segment, so that the first goes
     assert history.first > 20
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
     assert review.num_gaps == 1
-    assert not review.is_behind
+    assert not review.replay.is_behind
 
 
 def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
@@ -154,7 +154,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
         state.apply(event)
         history.append(number, foreign, event, state)
     review = BackgroundChecker(history)
-    assert not review.advance(LONG)
+    assert not review.replay.advance(LONG)
     assert review.counts() == {"unknown": num_findings}
     assert review.num_findings == num_findings
     numbers = [located.number for located in review.findings()]
@@ -166,6 +166,6 @@ def test_an_unreadable_message_is_a_gap_and_no_endless_loop() -> None:
     Taker(history).take(PAYLOADS)
     review = BackgroundChecker(history)
     for _ in range(100):
-        review.advance(0.001)
+        review.replay.advance(0.001)
     assert review.num_gaps
     assert not review.findings()

@@ -14,8 +14,8 @@ from tests.support.events import arrival, engine_info, step
 def started(stored: Stored = "newest") -> StreamChecker:
     checker = StreamChecker(stored=stored)
     checker.start(0, EngineState())
-    checker.apply(1, engine_info())
-    checker.apply(2, arrival(1))
+    checker.check(1, engine_info())
+    checker.check(2, arrival(1))
     return checker
 
 
@@ -24,7 +24,7 @@ def test_a_rule_has_a_limited_number_of_findings(stored: Stored, first: int) -> 
     checker = started(stored)
     num_findings = MAX_FINDINGS + 7
     for position in range(num_findings):
-        checker.apply(3 + position, arrival(1))  # announced again
+        checker.check(3 + position, arrival(1))  # announced again
     numbers = [located.number for located in checker.findings()]
     assert numbers == list(range(first, first + MAX_FINDINGS))
     assert checker.counts() == {"unknown": num_findings}
@@ -34,13 +34,12 @@ def test_a_rule_has_a_limited_number_of_findings(stored: Stored, first: int) -> 
 def test_checking_starts_again_after_a_gap() -> None:
     checker = started()
     assert (checker.num_gaps, checker.num_events) == (0, 2)
-    checker.apply(3, step(0))
+    checker.check(3, step(0))
     checker.stop()
     checker.stop()
-    assert not checker.has_started
     assert (checker.num_gaps, checker.step) == (1, -1)
     checker.start(8, EngineState())
-    checker.apply(9, arrival(1))  # the state after the gap does not have it
+    checker.check(9, arrival(1))  # the state after the gap does not have it
     checker.start(12, EngineState())
     assert (checker.num_gaps, checker.num_steps, checker.num_events) == (2, 1, 4)
     assert checker.findings() == []
@@ -50,7 +49,7 @@ def test_the_end_is_checked() -> None:
     checker = started()
     wrong = step(0)
     wrong.stats.num_used_blocks += 1
-    checker.apply(3, wrong)
+    checker.check(3, wrong)
     assert "block-leak" not in checker.counts()
     checker.end()
     assert "block-leak" in checker.counts()
@@ -67,7 +66,7 @@ def test_findings_about_a_sequence() -> None:
     """Those that name it or its request, of the same start of the engine, up to a position."""
     checker = started()
     for position in (3, 4):
-        checker.apply(position, computed_beyond(position))
+        checker.check(position, computed_beyond(position))
     about = checker.about("one", "req-1", 1, 10)
     assert {located.position for located in about} == {3, 4}
     assert "computed-beyond" in {located.finding.rule for located in about}
@@ -82,7 +81,7 @@ def test_the_index_of_findings_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(stream_checker, "MAX_INDEXED", 5)
     checker = started()
     for position in range(3, 13):
-        checker.apply(position, computed_beyond(position))
+        checker.check(position, computed_beyond(position))
     assert len(checker.about("one", "req-1", 1, 100)) == 5
     assert checker.is_index_full
     assert checker.num_findings >= 10

@@ -139,7 +139,8 @@ def misses_of(payloads: list[bytes], *, first: int = 1, **options: int) -> Cache
         state.apply(event)
     misses.start(first - 1, state)
     for position, event in enumerate(events[first:], first):
-        misses.apply(position, event)
+        misses.before(event)
+        misses.apply(position, event, [*state.apply(event)])
     return misses
 
 

@@ -116,7 +116,8 @@ def burst(app: App[Any], keys: str) -> None:
 
 def checked(app: SeqtopApp, pilot: Pilot) -> None:
     """Wait until all that is on record has been checked, which was asked for, and is shown."""
-    until(pilot, lambda: app.ui.checks.checker is not None and not app.ui.checks.checker.is_behind)
+    until(pilot, lambda: app.ui.checks.checker is not None)
+    until(pilot, lambda: not app.ui.checks.checker.replay.is_behind)
     pilot.draw()
 
 

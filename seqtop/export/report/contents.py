@@ -9,13 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.report import sentence
 from seqtop.checks.rules import RULES
+from seqtop.checks.stream_checker import StreamChecker
 from seqtop.explain.explanation import explain
 from seqtop.explain.report import describe, headline
 from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, read_runs
 from seqtop.history import FileStore
+from seqtop.history.replay import Replay
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.sequence import latency
 from seqtop.state.groups import PREFIX, Group, group_by
@@ -329,15 +330,15 @@ def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
 
 def _check(recording: FileStore) -> CheckSummary:
     last = recording.first + MAX_CHECKED
-    checker = BackgroundChecker(recording, stored="first", max_position=last)
-    while checker.advance(math.inf):
-        pass
+    checker = StreamChecker(stored="first")
+    replay = Replay(recording, [checker], last=last)
+    replay.advance(math.inf)
     is_whole = recording.last <= last
     if is_whole:
         checker.end()
     counts = [(f"{RULES[rule].violation} ({rule})", n) for rule, n in checker.counts().items()]
     sentences = [sentence(located.finding) for located in checker.findings()[:MAX_FINDINGS]]
-    problem = next(iter(checker.errors), None)
+    problem = next(iter(replay.errors), None)
     return CheckSummary(checker.num_steps, is_whole, counts, sentences, problem)
 
 

@@ -156,8 +156,8 @@ def summary(
         height: The most lines.
     """
     lines = [_totals(misses, totals, width)]
-    if misses.problem:
-        lines += wrapped(safe_line(f"Reading the history: {misses.problem}."), "alert", width)
+    if problem := misses.replay.problem:
+        lines += wrapped(safe_line(f"Reading the history: {problem}."), "alert", width)
     causes = _causes(misses, totals, position, width)
     room = height - len(lines)
     curve_height = max(room - 2 - min(len(causes), room - 5), 3)
@@ -170,7 +170,7 @@ def summary(
 
 
 def _totals(misses: BackgroundMisses, totals: Totals, width: int) -> Line:
-    is_behind = misses.is_behind
+    is_behind = misses.replay.is_behind
     if not totals.num_lookups:
         text = "reading …" if is_behind else "No request has been admitted so far."
         return fitted(((text, "dim"),), width)

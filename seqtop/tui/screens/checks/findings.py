@@ -135,8 +135,8 @@ def summary(checker: BackgroundChecker, *, is_redacted: bool, width: int) -> Lin
             (0, ((fmt.plural(checker.num_steps, "step"), PLAIN),)),
             (0, ((result, "alert" if number else "running"),)),
             (2, ((fmt.plural(checker.num_gaps, "gap"), "waiting"),) if checker.num_gaps else ()),
-            (1, (("checking …", "waiting"),) if checker.is_behind else ()),
-            (0, ((safe_text(checker.problem), "alert"),) if checker.problem else ()),
+            (1, (("checking …", "waiting"),) if checker.replay.is_behind else ()),
+            (0, ((safe_text(checker.replay.problem), "alert"),) if checker.replay.problem else ()),
             (3, (("without token ids, which the engine does not publish", "dim"),))
             if is_redacted
             else (9, ()),

@@ -55,7 +55,8 @@ def app() -> SeqtopApp:
 def opened(app: SeqtopApp, pilot: Pilot) -> None:
     """Goes to the end of the recording and opens the misses."""
     pilot.press(":", *"9999", "enter", "2", "m")
-    until(pilot, lambda: app.ui.misses.reader is not None and not app.ui.misses.reader.is_behind)
+    until(pilot, lambda: app.ui.misses.reader is not None)
+    until(pilot, lambda: not app.ui.misses.reader.replay.is_behind)
     pilot.draw()
 
 

@@ -14,7 +14,7 @@ from tests.support.piloting import checked, play, screen, until, words
 from tests.support.random_engine import RandomEngine
 from tests.support.scripted import Script, ScriptedSource
 
-THREAD = "seqtop-reader"
+THREAD = "seqtop-replay"
 
 
 def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
