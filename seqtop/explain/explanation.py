@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 from seqtop.explain.chain import BlockHolder, Chain, Part
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState
-from seqtop.wire import parsing
-from seqtop.wire.messages import Event, RequestFinished
+from seqtop.wire.message_tag import tag
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 
 _MAX_HOLDERS = 8
 """The most parts for which the holder of the blocks is looked up: each takes a seek."""
-_FINISHED = b"RequestFinished"
 _WAITS = ("queued", "preempted", "swapped")
 
 
-class Explanation:
-    """Reads the time of a request from a timeline, in slices.
+class Explanation(Reader):
+    """Divides the time of a request, read from a timeline in slices, or as one of several readers.
 
     Args:
         timeline: The timeline; it may grow.
         request: The request, as it is at `position`.
         position: The position up to which its time is explained.
     """
+
+    needs_state = False
 
     def __init__(self, timeline: Timeline, request: RequestState, position: int) -> None:
         self.request_id = request.request_id
@@ -37,8 +40,6 @@ class Explanation:
         self._timeline = timeline
         self._chain = Chain(request)
         self._num_holders = 0
-        self._events: Iterator[tuple[int, Event | None]] = iter(())
-        self._stop = position
         index = timeline.index
         arrived = index.at_time(request.metrics.arrival_time)
         before = index.previous_step(arrived)
@@ -46,14 +47,20 @@ class Explanation:
         """The position from which it is read: before the step in which the request arrived."""
         self.position = -1
         """The last position that has been read; -1 before the first."""
+        self._stop = position
+        self.is_read = False
+        """True if another pass has given it all events up to the position."""
+        self._replay = Replay(timeline, [self], first=self.first, last=position)
+
+    @property
+    def is_divided(self) -> bool:
+        """True if no event up to the position is still to be read."""
+        return self._chain.is_finished or self.is_read or not self._replay.is_behind
 
     @property
     def is_complete(self) -> bool:
         """True if everything up to the position has been read, or the timeline is unreadable."""
-        if self.error:
-            return True
-        has_end = self._chain.is_finished or self.position >= self._stop
-        return has_end and self._next_held() is None
+        return bool(self.error) or (self.is_divided and self._next_held() is None)
 
     @property
     def now(self) -> float:
@@ -79,7 +86,7 @@ class Explanation:
             times = metrics.first_token_time, metrics.finished_time
             if times != (chain.first_token_time, chain.finished_time):
                 return False
-            self._stop = position
+            self._stop = self._replay.last = position
         return True
 
     def advance(self, seconds: float) -> bool:
@@ -88,7 +95,10 @@ class Explanation:
         with self._timeline.lock:
             while not self.is_complete:
                 try:
-                    self._read_next()
+                    if self.is_divided:
+                        self._look_up_holder()
+                    else:
+                        self._replay.read()
                 except RecordingError as error:
                     self.error = f"The history cannot be read: {error}."
                 if time.monotonic() >= deadline:
@@ -100,33 +110,9 @@ class Explanation:
         last = self._chain.open_part(self.now) if self.is_complete else None
         return [*self._chain.parts, *([last] if last is not None else [])]
 
-    def _read_next(self) -> None:
-        chain = self._chain
-        if self.position < 0:
-            state = self._timeline.at(self.first)
-            self.position = max(self.first, self._timeline.first)
-            self._resume(state)
-        elif chain.is_finished or self.position >= self._stop:
-            self._look_up_holder()
-        elif (following := next(self._events, None)) is None:
-            self._events = self._timeline.events(self.position, self._stop)
-        else:
-            position, event = following
-            if event is None or position != self.position + 1:
-                self._resume(self._timeline.at(position))
-            else:
-                self._apply(position, event)
-            self.position = position
-
-    def _apply(self, position: int, event: Event) -> None:
-        """Explains the time up to the end of an event."""
-        if isinstance(event, RequestFinished) and event.request_id == self.request_id:
-            self._chain.end()
-        else:
-            self._chain.apply(position, event)
-
-    def _resume(self, state: EngineState) -> None:
-        """Continues from a state that the events so far do not lead to, or begins with it."""
+    def start(self, position: int, state: EngineState) -> None:
+        """Begins with a state, or continues from one that the events so far do not lead to."""
+        self.position = position
         request = state.requests.get(self.request_id)
         if state.info is not None:
             self._chain.budget = state.info.max_num_batched_tokens
@@ -134,6 +120,24 @@ class Explanation:
         # An id may be used again after its request has finished.
         if request and request.metrics.arrival_time == self._chain.arrival_time:
             self._chain.resume(request, state.time)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Explains the time up to the end of an event."""
+        self.position = position
+        if isinstance(event, RequestFinished) and event.request_id == self.request_id:
+            self._chain.end()
+        else:
+            self._chain.apply(position, event)
+
+    def find_holder(self, state: EngineState, position: int) -> None:
+        """Looks up the holder of the blocks if a wait for them has just begun.
+
+        Args:
+            state: The state at `position`.
+            position: The position of the last event.
+        """
+        while (part := self._next_held()) is not None:
+            self._set_holder(part, state, position)
 
     def _next_held(self) -> Part | None:
         """Returns the next wait for blocks whose holder is not looked up."""
@@ -149,47 +153,106 @@ class Explanation:
         part = self._next_held()
         assert part is not None, "it is not complete"
         assert part.position is not None, "the part has a step"
-        part.has_holder = True
-        self._num_holders += 1
+        state = EngineState()
         if part.position >= self._timeline.first:
             state = self._timeline.at(part.position)
-            part.holder = _holder(self._timeline, state, part.position, self.request_id)
+        self._set_holder(part, state, part.position)
+
+    def _set_holder(self, part: Part, state: EngineState, position: int) -> None:
+        part.has_holder = True
+        self._num_holders += 1
+        part.holder = _holder(self._timeline, state, position, self.request_id)
 
 
-def explain(timeline: Timeline, request: RequestState, position: int) -> Explanation:
+class ExplanationsReader(Reader):
+    """Reads several explanations in one pass, with the holders of the blocks that they wait for.
+
+    Args:
+        explanations: The explanations, which have read nothing yet.
+    """
+
+    def __init__(self, explanations: Sequence[Explanation]) -> None:
+        self._explanations = explanations
+        self._state = EngineState()
+
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts, or continues after a gap."""
+        self._state = state
+        for explanation in self._explanations:
+            if position >= explanation.first:
+                explanation.start(position, state)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads an event for each explanation that has begun."""
+        for explanation in self._explanations:
+            if position == explanation.first:
+                explanation.start(position, self._state)
+            elif position > explanation.first and not explanation.is_divided:
+                explanation.apply(position, event, touched)
+                explanation.find_holder(self._state, position)
+
+    def end(self) -> None:
+        """Completes the explanations: nothing follows."""
+        for explanation in self._explanations:
+            explanation.is_read = True
+
+
+def explain(
+    timeline: Timeline,
+    request: RequestState,
+    position: int,
+    progress: ShowProgress = no_progress,
+) -> Explanation:
     """Returns the whole explanation of a request, as it is at `position`.
 
     Raises:
         RecordingError: The timeline cannot be read.
     """
     explanation = Explanation(timeline, request, position)
-    while explanation.advance(1.0):
-        pass
-    if explanation.error:
-        raise RecordingError(explanation.error)
+    reader = ExplanationsReader([explanation])
+    Replay(timeline, [reader], first=explanation.first, last=position).run(progress)
+    reader.end()
     return explanation
 
 
 def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int] | None:
     """Finds the last request of an id, and the position where it finished or the last one.
 
+    Of a request that has finished, only the id, the metrics, the finish reason and the sequences
+    are given.
+
     Raises:
         RecordingError: The timeline cannot be read.
     """
-    request = timeline.at(timeline.last).requests.get(request_id)
-    if request is not None:
-        return request, timeline.last
     name = request_id.encode()
-    end = None
+    found: tuple[RequestState, int] | None = None
     for position, payload in timeline.payloads(timeline.first, timeline.last):
-        if payload is None:  # the state before a gap may be the last one that has it
-            if request_id in timeline.at(position - 1).requests:
-                end = position - 1
-        elif _FINISHED in payload and name in payload:
-            event = parsing.event(payload)
-            if isinstance(event, RequestFinished) and event.request_id == request_id:
-                end = position
-    return None if end is None else (timeline.at(end).requests[request_id], end)
+        if payload is None or name not in payload:
+            continue
+        if tag(payload) in ("RequestArrived", "RequestFinished"):
+            event = timeline.peek(position, payload)
+            if isinstance(event, RequestArrived) and event.request_id == request_id:
+                found = None
+            elif isinstance(event, RequestFinished) and event.request_id == request_id:
+                found = finished_request(event), position
+    if found is not None:
+        return found
+    # It has not finished, or where messages are missing. The state before a gap may have it, too.
+    ends = [timeline.last, *(gap.position - 1 for gap in reversed(timeline.gaps))]
+    for end in ends:
+        if (request := timeline.at(end).requests.get(request_id)) is not None:
+            return request, end
+    return None
+
+
+def finished_request(event: RequestFinished) -> RequestState:
+    """Returns a finished request with what is known from the message about its end."""
+    return RequestState(
+        event.request_id,
+        replace(event.metrics),
+        [*event.seq_ids],
+        finish_reason=SequenceStatus.get_finished_reason(event.status) or "stop",
+    )
 
 
 def _holder(

@@ -154,7 +154,8 @@ class RunsReader(Reader):
         self._observe = observe
         self._observations: defaultdict[str, StepObservations] = defaultdict(StepObservations)
         self._token_times: dict[int, float] = {}
-        self._state: EngineState | None = None
+        self.state = EngineState()
+        """The state after the last event."""
 
     def start(self, position: int, state: EngineState) -> None:
         """Begins a run with a state, or continues after a gap."""
@@ -164,12 +165,11 @@ class RunsReader(Reader):
             self.runs.append(EngineRun(state.info))
             self._observations = defaultdict(StepObservations)
         self._token_times.clear()  # it is not known when the tokens of the gap came
-        self._state = state
+        self.state = state
 
     def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
         """Reads an event."""
-        state, run = self._state, self.runs[-1]
-        assert state is not None, "`start` comes first"
+        state, run = self.state, self.runs[-1]
         if self._observe is not None:
             self._observe(event, state)
         if isinstance(event, Step):
@@ -179,8 +179,8 @@ class RunsReader(Reader):
 
     def end(self) -> None:
         """Adds the requests of the last state."""
-        if self._state is not None:
-            _add_requests(self.runs[-1], self._state, self._observations)
+        if self.runs:
+            _add_requests(self.runs[-1], self.state, self._observations)
 
 
 def read_runs(

@@ -100,7 +100,8 @@ class Replay:
         """The position of the last event that was read."""
         self._timeline = timeline
         self._readers = [*readers]
-        self._last = last
+        self.last = last
+        """The last position to read."""
         self._max_finished = max_finished
         self._state: EngineState | None = None
         """The state at `position`; `None` at first and in a gap."""
@@ -114,7 +115,7 @@ class Replay:
         """True if there are events on the timeline that are still to be read."""
         if self.failure:
             return False
-        end = min(self._timeline.last, self._last)
+        end = min(self._timeline.last, self.last)
         if self._state is None:
             return self._timeline.last > self._unreadable_end and self.position <= end
         return self.position < end
@@ -127,31 +128,41 @@ class Replay:
         return fmt.plural(len(self.errors), "unreadable part") if self.errors else ""
 
     def advance(self, seconds: float) -> bool:
-        """Reads for about this many seconds; returns whether there is more to read."""
+        """Reads for about this many seconds, beyond what cannot be read; returns `is_behind`."""
         deadline = time.monotonic() + seconds
         while self.is_behind:
             try:
-                if self._state is None:
-                    self._start_at(self.position)
-                else:
-                    self._read_next()
+                self.read()
             except RecordingError as error:
                 self.errors.append(str(error))
                 self._skip()
             if time.monotonic() >= deadline:
-                return self.is_behind
-        return False
+                break
+        return self.is_behind
 
     def run(self, progress: ShowProgress = no_progress) -> None:
-        """Reads everything there is, as far as it can be read.
+        """Reads everything there is.
 
         Raises:
             RecordingError: A part cannot be read.
         """
-        while self.advance(_PROGRESS_SECONDS) and not self.errors:
-            progress(self.position / max(min(self._timeline.last, self._last), 1))
-        if self.errors:
-            raise RecordingError(self.errors[0])
+        shown = time.monotonic()
+        while self.is_behind:
+            self.read()
+            if (now := time.monotonic()) > shown + _PROGRESS_SECONDS:
+                shown, end = now, min(self._timeline.last, self.last)
+                progress(self.position / max(end, 1))
+
+    def read(self) -> None:
+        """Reads the next event, or the state to begin with.
+
+        Raises:
+            RecordingError: It cannot be read.
+        """
+        if self._state is None:
+            self._start_at(self.position)
+        else:
+            self._read_next()
 
     def _start_at(self, position: int) -> None:
         with self._timeline.lock:  # so that the position cannot be dropped before it is read
@@ -166,7 +177,7 @@ class Replay:
     def _read_next(self) -> None:
         following = next(self._events, None)
         if following is None:
-            end = int(min(self._timeline.last, self._last))
+            end = int(min(self._timeline.last, self.last))
             self._events = self._timeline.events(self.position, end)
             return
         position, event = following

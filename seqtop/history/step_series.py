@@ -17,10 +17,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from seqtop.history.replay import Reader
 from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.state import EngineState
 from seqtop.state.step_summary import TIME_PARTS, gap_parts, has_work, time_parts
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import StepStats
+from seqtop.wire.messages import Event, Step, StepStats
 from seqtop.wire.parsing import StepOutline, step_outline
 
 MAX_ROWS = 50_000
@@ -122,12 +124,16 @@ class StepSeries:
                 self._first = first
                 self._drop_before(timeline.index[first].time)
             if self._position < first:
-                self._position, self._last_step = first, None
+                self.skip(first)
             stop = min(last, self._position + MAX_EVENTS)
             if stop > self._position:
                 self._read(stop)
             self._is_complete = self._position >= last
         return self._is_complete
+
+    def skip(self, position: int) -> None:
+        """Continues after a position: the steps before it are unknown."""
+        self._position, self._last_step = position, None
 
     def between(self, start: float, end: float) -> Interval:
         """Returns the figures from `start` to `end`, epoch seconds."""
@@ -207,14 +213,14 @@ class StepSeries:
                 except WireError:
                     self._last_step = None
                 if outline is not None:
-                    self._add(outline, index[position].time)
+                    self.add(outline, index[position].time)
                 num_bytes += len(payload)
                 if num_bytes >= MAX_BYTES:
                     return
         except RecordingError:
-            self._position, self._last_step = stop, None  # the steps up to there are unknown
+            self.skip(stop)
 
-    def _add(self, step: StepOutline, end: float) -> None:
+    def add(self, step: StepOutline | Step, end: float) -> None:
         """Adds a step that ended at `end` by the timeline's clock, which never runs backwards."""
         before = self.end
         begin = min(step.start_time, end) if math.isfinite(step.start_time) else end
@@ -223,7 +229,7 @@ class StepSeries:
         stats = step.stats
         sums: dict[str, float] = {
             "steps": 1.0,
-            "generated": float(step.num_generated_tokens),
+            "generated": float(sum([len(update.new_token_ids) for update in step.sequences])),
             "prefill": _amount(stats.num_prefill_tokens),
             "decode": _amount(stats.num_decode_tokens),
         }
@@ -305,3 +311,27 @@ def _gauges_of(stats: StepStats) -> tuple[float, ...]:
 def _amount(number: int | None) -> float:
     """Returns a number from the wire that cannot be negative; 0 for one that the engine lacks."""
     return float(max(number or 0, 0))
+
+
+class SeriesReader(Reader):
+    """Reads a whole series in a pass over its timeline, in place of `StepSeries.update`.
+
+    Args:
+        timeline: The timeline.
+        max_rows: The largest number of rows.
+    """
+
+    needs_state = False
+
+    def __init__(self, timeline: Timeline, *, max_rows: int) -> None:
+        self.series = StepSeries(timeline, max_rows=max_rows)
+        self._timeline = timeline
+
+    def start(self, position: int, state: EngineState) -> None:
+        """Begins, or continues after a gap."""
+        self.series.skip(position)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads an event."""
+        if isinstance(event, Step):
+            self.series.add(event, self._timeline.index[position].time)

@@ -89,6 +89,8 @@ class Timeline(ABC):
         """The gaps in order of their positions."""
         self._segments: list[Segment] = []
         self._finished: list[CompressedFinished] = []
+        self._peeked: dict[int, Event] = {}
+        """Events that were decoded ahead, by position."""
         self._decoded: dict[int, FinishedRequest] = {}
         """The finished requests of the state that was last restored, by number: the next one, which
         is often near, shares them."""
@@ -125,7 +127,19 @@ class Timeline(ABC):
             RecordingError: An event cannot be read.
         """
         for position, payload in self.payloads(start, stop):
-            yield position, None if payload is None else self._event(position, payload)
+            event = self._peeked.pop(position, None)
+            if event is None and payload is not None:
+                event = self._event(position, payload)
+            yield position, event
+
+    def peek(self, position: int, payload: bytes) -> Event:
+        """Decodes an event before the pass that reads it, which then gets the same object.
+
+        Raises:
+            RecordingError: The event cannot be read.
+        """
+        event = self._peeked[position] = self._event(position, payload)
+        return event
 
     def payloads(self, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
         """Yields each position after `start` up to `stop` with its encoded event.

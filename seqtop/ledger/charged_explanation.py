@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from seqtop.explain.explanation import Explanation
 from seqtop.history.step_time import StepTime, StepTimeError, fit
@@ -60,16 +61,18 @@ class ChargedExplanation(Explanation):
             charges.append(Charge("unexplained", None, IN_PROGRESS, "unexplained", last.seconds))
         return charges
 
-    def _resume(self, state: EngineState) -> None:
-        super()._resume(state)
+    def start(self, position: int, state: EngineState) -> None:
+        """Begins with a state, or continues from one."""
+        super().start(position, state)
         if self._ledger is None:
             self._ledger = Ledger(state, self._is_it, with_end=lambda _: self._request)
         else:
             self._ledger.resume(state)
         self._find_account()
 
-    def _apply(self, position: int, event: Event) -> None:
-        super()._apply(position, event)
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Explains and charges the time up to the end of an event."""
+        super().apply(position, event, touched)
         assert self._ledger is not None, "it began with a state"
         self._ledger.apply(position, event)
         self._find_account()

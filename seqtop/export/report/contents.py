@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from seqtop.checks.report import sentence
 from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
-from seqtop.explain.explanation import explain
+from seqtop.explain.explanation import Explanation, ExplanationsReader, finished_request
 from seqtop.explain.report import describe, headline
-from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, read_runs
+from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, RunsReader
 from seqtop.history import FileStore
-from seqtop.history.replay import Replay
-from seqtop.history.step_series import Interval, StepSeries
+from seqtop.history.event_index import EventKind
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
+from seqtop.history.step_series import Interval, SeriesReader, StepSeries
 from seqtop.sequence import latency
+from seqtop.state import EngineState, RequestState
 from seqtop.state.groups import PREFIX, Group, group_by
 from seqtop.state.model import EngineData
 from seqtop.state.slo import Slo, missed
 from seqtop.state.step_summary import describe_cause, describe_preemption
 from seqtop.state.verdict import of_whole
 from seqtop.text import format as fmt
-from seqtop.wire.messages import EngineInfo
+from seqtop.wire.message_tag import tag
+from seqtop.wire.messages import EngineInfo, Event, RequestArrived, RequestFinished, Step
 
 NUM_INTERVALS = 300
 """The intervals into which the charts divide the recorded time."""
 MAX_SLOW = 10
-"""The slowest requests that are explained: each is read again from its arrival on."""
+"""The slowest requests that are explained."""
 MAX_PREEMPTIONS = 20
 MAX_FINDINGS = 20
 MAX_GROUPS = 30
@@ -38,6 +45,8 @@ MAX_CHECKED = 10_000
 """The first events of a recording, which are checked: about three seconds."""
 _MAX_PARTS = 4
 """The longest parts of a slow request's time that are described."""
+_SERVED = frozenset({"stop", "length"})
+"""The finish reasons of requests with a complete output."""
 _MAX_ROWS = 1_000_000
 """The rows of the series of steps: three for a step, 110 MB."""
 
@@ -98,8 +107,6 @@ class CheckSummary(msgspec.Struct):
     """The violation of each broken rule in a sentence, with its number."""
     sentences: list[str]
     """The first findings."""
-    problem: str | None
-    """A sentence on what could not be read; `None` if everything could."""
 
 
 class Contents(msgspec.Struct):
@@ -209,7 +216,7 @@ class Contents(msgspec.Struct):
 
 def is_served(lifecycle: RequestLifecycle) -> bool:
     """Returns whether a request ended with a complete output."""
-    return lifecycle.request.finish_reason in {"stop", "length"} and bool(lifecycle.sequences)
+    return lifecycle.request.finish_reason in _SERVED and bool(lifecycle.sequences)
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
@@ -217,42 +224,53 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
     return values[max(math.ceil(len(values) * percent / 100) - 1, 0)] if values else None
 
 
-def read(recording: FileStore, slo: Slo, by: str = PREFIX) -> Contents:
+def read(
+    recording: FileStore, slo: Slo, by: str = PREFIX, progress: ShowProgress = no_progress
+) -> Contents:
     """Reads a recording.
 
     Args:
         recording: The recording.
         slo: The objectives.
         by: What requests are grouped by: one of `LASTING_KEYS`, or an expression.
+        progress: Shows the part that has been read.
 
     Raises:
         RecordingError: The recording cannot be read.
         GroupKeyError: There is no such key.
     """
-    runs = read_runs(recording)
-    series = StepSeries(recording, max_rows=_MAX_ROWS)
-    while not series.update():
-        pass
+    reader = RunsReader(recording)
+    series = SeriesReader(recording, max_rows=_MAX_ROWS)
+    checker = _FirstEvents(recording)
+    fullest = _FullestStep(recording)
+    slowest = [
+        (seconds, Explanation(recording, request, recording.last))
+        for seconds, request in _slowest(recording)
+    ]
+    explanations = ExplanationsReader([explanation for _, explanation in slowest])
+    readers = [reader, series, checker, fullest, explanations]
+    Replay(recording, readers, max_finished=sys.maxsize).run(progress)
+    reader.end()
+    explanations.end()
+    runs = reader.runs
     lifecycles = [lifecycle for run in runs for lifecycle in run.requests.values()]
     return Contents(
         name=Path(recording.path).name,
         info=next((run.info for run in reversed(runs) if run.info), None),
         runs=runs,
-        start=series.start,
-        end=series.end,
-        intervals=list(_intervals(series)),
+        start=series.series.start,
+        end=series.series.end,
+        intervals=list(_intervals(series.series)),
         gaps=[(recording.index[gap.position].time, str(gap)) for gap in recording.gaps],
         damage=recording.damage,
-        slowest=_slowest(recording, lifecycles),
+        slowest=list(_explained(slowest, lifecycles)),
         preemptions=sorted(
             _preemptions(lifecycles),
             key=lambda preemption: (-preemption.num_lost_tokens, preemption.time),
         ),
-        findings=_check(recording),
-        verdict=of_whole(
-            recording.at(recording.last), recording.index[recording.first].time
-        ).sentence,
-        groups=_groups(recording, runs[-1], by),
+        findings=checker.summary(),
+        verdict=of_whole(reader.state, recording.index[recording.first].time).sentence,
+        groups=_groups(fullest, runs[-1], by),
         slo=slo,
         num_met=sum(_met(lifecycle, slo) for lifecycle in lifecycles),
     )
@@ -273,28 +291,54 @@ def _intervals(series: StepSeries) -> Iterator[Interval]:
         yield series.between(start, start + length)
 
 
-def _slowest(
-    recording: FileStore, lifecycles: Iterable[RequestLifecycle]
-) -> list[ExplainedRequest]:
-    """Returns the finished requests with the largest end-to-end latencies, explained."""
+def _slowest(recording: FileStore) -> list[tuple[float, RequestState]]:
+    """Returns the requests with the largest end-to-end latencies in seconds, the largest first.
+
+    The ends of requests are read ahead of the pass that explains these.
+    """
+    requests: dict[tuple[str, float], RequestState] = {}
+
+    def add(*ended: RequestState) -> None:
+        for request in ended:
+            requests[request.request_id, request.metrics.arrival_time] = request
+
+    for position in (recording.first, *(gap.position for gap in recording.gaps)):
+        state = recording.at(position)
+        add(*(state.requests[request_id] for request_id in state.finished))
+    for position, payload in recording.payloads(recording.first, recording.last):
+        if payload is not None and tag(payload) == "RequestFinished":
+            event = recording.peek(position, payload)
+            if isinstance(event, RequestFinished):
+                add(finished_request(event))
     times = [
-        (seconds, lifecycle)
-        for lifecycle in lifecycles
-        if is_served(lifecycle)
-        for seconds in _known(latency.e2e_latency(lifecycle.request.metrics))
+        (seconds, request)
+        for request in requests.values()
+        if request.finish_reason in _SERVED
+        for seconds in _known(latency.e2e_latency(request.metrics))
     ]
-    times.sort(key=lambda pair: -pair[0])
-    slowest = []
-    for seconds, lifecycle in times[:MAX_SLOW]:
-        explanation = explain(recording, lifecycle.request, recording.last)
+    return heapq.nlargest(MAX_SLOW, times, key=itemgetter(0))
+
+
+def _explained(
+    slowest: Iterable[tuple[float, Explanation]], lifecycles: Iterable[RequestLifecycle]
+) -> Iterator[ExplainedRequest]:
+    """Yields the slowest requests with sentences on their time."""
+    by_arrival = {
+        (lifecycle.request.request_id, lifecycle.request.metrics.arrival_time): lifecycle
+        for lifecycle in lifecycles
+    }
+    for seconds, explanation in slowest:
+        name = explanation.request_id
+        lifecycle = by_arrival.get((name, explanation.metrics.arrival_time))
+        if lifecycle is None or not is_served(lifecycle):
+            continue
         parts = sorted(explanation.parts(), key=lambda part: -part.seconds)[:_MAX_PARTS]
         sentences = [
             f"{fmt.seconds(part.seconds)} ({fmt.percent(part.seconds, seconds)}) {part.kind}"
-            + (f": {text}" if (text := describe(part, lifecycle.request.request_id)) else "")
+            + (f": {text}" if (text := describe(part, name)) else "")
             for part in parts
         ]
-        slowest.append(ExplainedRequest(lifecycle, seconds, headline(explanation), sentences))
-    return slowest
+        yield ExplainedRequest(lifecycle, seconds, headline(explanation), sentences)
 
 
 def _preemptions(lifecycles: Iterable[RequestLifecycle]) -> Iterator[RecordedPreemption]:
@@ -304,7 +348,55 @@ def _preemptions(lifecycles: Iterable[RequestLifecycle]) -> Iterator[RecordedPre
             yield RecordedPreemption(time, step, text, preemption.num_lost_tokens)
 
 
-def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
+class _FullestStep(Reader):
+    """Finds the step of the last run after which most blocks were in use.
+
+    Args:
+        recording: The recording.
+    """
+
+    def __init__(self, recording: FileStore) -> None:
+        self.state: EngineData | None = None
+        """The unfinished requests after it; `None` without any step."""
+        self._recording = recording
+        self._state = EngineState()
+        self._unfinished: dict[str, None] = {}
+
+    def start(self, position: int, state: EngineState) -> None:
+        if self._recording.index[position].kind & EventKind.RESTART:
+            self.state = None
+        self._state = state
+        ended = {*state.finished}
+        self._unfinished = dict.fromkeys(name for name in state.requests if name not in ended)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        if isinstance(event, RequestArrived):
+            self._unfinished[event.request_id] = None
+        elif isinstance(event, RequestFinished):
+            self._unfinished.pop(event.request_id, None)
+        elif isinstance(event, Step):
+            stats = self.state.stats if self.state is not None else None
+            if stats is None or event.stats.num_used_blocks > stats.num_used_blocks:
+                self.state = self._copy()
+
+    def _copy(self) -> EngineData:
+        state = self._state
+        copied = EngineData(step=state.step, stats=state.stats, time=state.time)
+        for name in self._unfinished:
+            if (request := state.requests.get(name)) is None:
+                continue
+            copied.requests[name] = request
+            for seq_id in request.seq_ids:
+                sequence = state.sequences[seq_id]
+                copied.sequences[seq_id] = replace(
+                    sequence,
+                    block_table=[*sequence.block_table],
+                    group_block_tables=[[*table] for table in sequence.group_block_tables],
+                )
+        return copied
+
+
+def _groups(fullest: _FullestStep, run: EngineRun, key: str) -> GroupTable:
     ended = EngineData()
     for lifecycle in run.requests.values():
         ended.requests[lifecycle.request.request_id] = lifecycle.request
@@ -313,10 +405,9 @@ def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
     groups = {group.name: group for group in group_by(ended, key)}
     for group in groups.values():
         group.num_blocks = group.num_running = group.num_waiting = 0
-    if not run.steps:
+    state = fullest.state
+    if state is None:
         return GroupTable(key, [*groups.values()], None, None)
-    fullest = max(run.steps, key=lambda step: step.stats.num_used_blocks)
-    state = recording.at(recording.index.at_step(fullest.step, near=recording.last))
     for then in group_by(state, key):
         if (known := groups.get(then.name)) is not None:
             known.num_blocks = then.num_blocks
@@ -328,18 +419,25 @@ def _groups(recording: FileStore, run: EngineRun, key: str) -> GroupTable:
     return GroupTable(key, ranked, state.step, num_used)
 
 
-def _check(recording: FileStore) -> CheckSummary:
-    last = recording.first + MAX_CHECKED
-    checker = StreamChecker(stored="first")
-    replay = Replay(recording, [checker], last=last)
-    replay.advance(math.inf)
-    is_whole = recording.last <= last
-    if is_whole:
-        checker.end()
-    counts = [(f"{RULES[rule].violation} ({rule})", n) for rule, n in checker.counts().items()]
-    sentences = [sentence(located.finding) for located in checker.findings()[:MAX_FINDINGS]]
-    problem = next(iter(replay.errors), None)
-    return CheckSummary(checker.num_steps, is_whole, counts, sentences, problem)
+class _FirstEvents(StreamChecker):
+    """Checks the first `MAX_CHECKED` events of a recording.
+
+    Args:
+        recording: The recording.
+    """
+
+    def __init__(self, recording: FileStore) -> None:
+        super().__init__(stored="first")
+        self.last_position = recording.first + MAX_CHECKED
+        self._is_whole = recording.last <= self.last_position
+
+    def summary(self) -> CheckSummary:
+        """Returns what was found."""
+        if self._is_whole:
+            self.end()
+        counts = [(f"{RULES[rule].violation} ({rule})", n) for rule, n in self.counts().items()]
+        sentences = [sentence(located.finding) for located in self.findings()[:MAX_FINDINGS]]
+        return CheckSummary(self.num_steps, self._is_whole, counts, sentences)
 
 
 def _duration(step: RecordedStep) -> float:

@@ -611,17 +611,14 @@ def _findings(contents: Contents) -> str:
         else f"The first {findings.num_steps:,} of {len(contents.steps):,} steps were checked;"
         " seqtop check checks all."
     )
-    problem = (
-        f'<p class="warning">{_text(findings.problem, limit=600)}</p>' if findings.problem else ""
-    )
     if not findings.counts:
-        return f"<p>{scope} No rule was broken.</p>{problem}"
+        return f"<p>{scope} No rule was broken.</p>"
     counts = "".join(
         f'<tr><td class="number">{number:,}</td><td>{escape(rule)}</td></tr>'
         for rule, number in findings.counts
     )
     sentences = "".join(f"<li>{_text(text, limit=600)}</li>" for text in findings.sentences)
     return (
-        f'<p>{scope}</p>{problem}<table><tr><th class="number">findings</th><th>rule</th></tr>'
+        f'<p>{scope}</p><table><tr><th class="number">findings</th><th>rule</th></tr>'
         f"{counts}</table><h3>The first findings</h3><ul>{sentences}</ul>"
     )
