@@ -286,14 +286,15 @@ class LLMEngine:
         self, scheduled: SchedulerOutputs, processed: ProcessedOutputs, timer: StepTimer
     ) -> StepRecord:
         """Updates the metrics of the groups of a step, and returns its record."""
-        sampled = processed.sampled_request_ids()
-        changed_metrics = [
-            group.seq_group
-            for group in scheduled.scheduled
-            if timer.update_metrics(
-                group.seq_group, has_sampled=group.seq_group.request_id in sampled
-            )
-        ]
+        has_drafts = self.config.num_draft_tokens > 0
+        # Plain decodes have all sampled.
+        sampled = processed.sampled_request_ids() if processed.other_groups else None
+        changed_metrics: list[SequenceGroup] = []
+        for group in scheduled.scheduled:
+            seq_group = group.seq_group
+            has_sampled = sampled is None or seq_group.request_id in sampled
+            if timer.update_metrics(seq_group, has_sampled=has_sampled) or has_drafts:
+                changed_metrics.append(seq_group)
         for seq_group in processed.finished:
             seq_group.set_finished_time(timer.end_time)
         ignored, self._ignored = self._ignored, []

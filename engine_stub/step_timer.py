@@ -53,19 +53,20 @@ class StepTimer:
         Returns:
             Whether more has changed than what follows from the times of the step.
         """
-        seq_group.maybe_set_first_scheduled_time(self.start_time)
-        if has_sampled:
-            seq_group.maybe_set_first_token_time(self.end_time)
-            seq_group.set_last_token_time(self.end_time)
         metrics = seq_group.metrics
+        has_changed = False
+        if metrics.first_scheduled_time is None:
+            seq_group.maybe_set_first_scheduled_time(self.start_time)
+            has_changed = True
+        if has_sampled:
+            if metrics.first_token_time is None:
+                seq_group.maybe_set_first_token_time(self.end_time)
+                has_changed = True
+            seq_group.set_last_token_time(self.end_time)
         metrics.scheduler_time = (metrics.scheduler_time or 0.0) + self.scheduler_time
         metrics.model_forward_time = (metrics.model_forward_time or 0.0) + self.model_forward_time
         metrics.model_execute_time = (metrics.model_execute_time or 0.0) + self.model_execute_time
-        return (
-            metrics.first_scheduled_time == self.start_time
-            or metrics.first_token_time == self.end_time
-            or len(metrics.spec_token_acceptance_counts or ()) > 1
-        )
+        return has_changed
 
     def step_time(self) -> float:
         """Returns the duration of the step so far, in seconds."""

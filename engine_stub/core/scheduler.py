@@ -32,8 +32,18 @@ from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.core.metadata import MetadataBuilder
 from engine_stub.core.waiting_queue import WaitingQueue, unfinished_seqs
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
-from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    Sequence,
+    SequenceGroup,
+    SequenceStage,
+    SequenceStatus,
+)
 from seqtop.wire.messages import PreemptionMode
+
+# Global names: looking up a member of an enum class takes longer than the comparison.
+_RUNNING = SequenceStatus.RUNNING
+_PREFILL = SequenceStage.PREFILL
 
 # The share of the pool that admissions leave free, for the running groups to grow into.
 _WATERMARK = 0.01
@@ -147,8 +157,11 @@ class Scheduler:
         admitted, admission_blocked = self._schedule_waiting(budget, may_admit=not preemptions)
 
         scheduled = self._lookahead.extend(prefills + admitted + decodes)
-        num_prefill_tokens = _num_tokens([group for group in scheduled if group.is_prompt])
-        num_lookahead_slots = max((group.num_lookahead_slots for group in scheduled), default=0)
+        # Decodes are many, and none of them is looked at.
+        num_prefill_tokens = _num_tokens([own for own in prefills + admitted if own.is_prompt])
+        num_lookahead_slots = 0
+        if self.has_lookahead:
+            num_lookahead_slots = max((group.num_lookahead_slots for group in scheduled), default=0)
         finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
         moves, self._moves = self._moves, _BlockMoves()
         execute_model_req = ExecuteModelRequest(
@@ -176,7 +189,8 @@ class Scheduler:
         decoding: list[SequenceGroup] = []
         prefilling: list[SequenceGroup] = []
         for seq_group in self.running:
-            (prefilling if seq_group.is_prefill() else decoding).append(seq_group)
+            is_prefill = seq_group.first_seq.data.stage is _PREFILL
+            (prefilling if is_prefill else decoding).append(seq_group)
         return decoding, prefilling
 
     def _schedule_decodes(
@@ -188,13 +202,13 @@ class Scheduler:
         preemptions: list[PreemptionRecord] = []
         for seq_group in seq_groups:
             # A group preempted by one before it no longer runs.
-            while seq_group.first_seq.status is SequenceStatus.RUNNING:
+            while seq_group.first_seq.status is _RUNNING:
                 seqs = unfinished_seqs(seq_group)
                 have_slots = manager.have_slots(seqs)
                 if have_slots or manager.num_blocks_to_append(seqs) <= manager.num_available:
                     if not have_slots:
                         self._moves.copy += manager.append_slots(seqs)
-                    decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), is_prompt=False))
+                    decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), False))
                     break
                 preemptions.append(self._preempt(self._victim(seq_group), seq_group))
         return decodes, preemptions
@@ -350,7 +364,7 @@ class Scheduler:
 
 
 def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
-    return sum(group.num_batched_tokens for group in scheduled)
+    return sum([group.num_batched_tokens for group in scheduled])
 
 
 def _may_use_cache(seq_group: SequenceGroup) -> bool:

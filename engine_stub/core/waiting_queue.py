@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 
 from sortedcontainers import SortedKeyList
 
-from seqtop.sequence import Sequence, SequenceGroup
+from seqtop.sequence import Sequence, SequenceGroup, SequenceStatus
+
+# A global name: looking up a member of an enum class takes longer than the comparison.
+_LAST_UNFINISHED = SequenceStatus.SWAPPED
 
 
 def unfinished_seqs(seq_group: SequenceGroup) -> list[Sequence]:
     """Returns the unfinished sequences of a group: all of one status, and of one length."""
-    if seq_group.is_single_seq and not seq_group.first_seq.is_finished():
+    if seq_group.is_single_seq and seq_group.first_seq.status <= _LAST_UNFINISHED:
         return seq_group.seqs  # not copied: this is called for every group several times a step
     return [seq for seq in seq_group.seqs if not seq.is_finished()]
 

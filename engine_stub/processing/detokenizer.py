@@ -29,11 +29,15 @@ class _Token(NamedTuple):
             embeddings than its tokenizer has tokens.
         text: Its decoded text.
         plain_text: Its decoded text if special tokens are skipped.
+        is_whole: True if it has no part of a character.
+        is_open: True if it ends within a character.
     """
 
     name: str
     text: str
     plain_text: str
+    is_whole: bool
+    is_open: bool
 
 
 class Detokenizer:
@@ -46,15 +50,25 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._is_byte_level = tokenizer.is_byte_level
         self._token = cache(self._token_uncached)
         # Most windows are one or two tokens long, and common pairs repeat.
         self._decode = lru_cache(maxsize=2**16)(self._decode_uncached)
 
     def append(self, seq: Sequence, *, skip_special_tokens: bool = True) -> None:
         """Decodes all new tokens, and appends the text that is final to `output_text`."""
-        token_ids = seq.get_token_ids()
-        if self._append_whole(seq, token_ids, skip_special_tokens):
-            return
+        token_ids = seq.data.get_token_ids()
+        read = seq.read_offset
+        # One new token is decoded without context if it and the one before it are whole characters:
+        # byte-level tokens decode equally in any context, and most tokens are of this kind.
+        is_one = len(token_ids) == read + 1 == seq.prefix_offset + 2
+        if is_one and seq.tokens is not None and self._is_byte_level:
+            token = self._token(token_ids[read])
+            if token.is_whole and not self._token(token_ids[read - 1]).is_open:
+                seq.tokens.append(token.name)
+                seq.output_text += token.plain_text if skip_special_tokens else token.text
+                seq.prefix_offset, seq.read_offset = read, read + 1
+                return
         if seq.tokens is None:
             self._start(seq, skip_special_tokens)
         assert seq.tokens is not None
@@ -80,26 +94,6 @@ class Detokenizer:
         """Returns the text of a single token, special or not."""
         return self._token(token_id).text
 
-    def _append_whole(self, seq: Sequence, token_ids: list[int], skip_special_tokens: bool) -> bool:
-        """Decodes one new token without context, if it and the one before it are whole characters.
-
-        Byte-level tokens decode equally in any context, and most tokens are of this kind.
-
-        Returns:
-            Whether the token was decoded.
-        """
-        read = seq.read_offset
-        is_one = len(token_ids) == read + 1 == seq.prefix_offset + 2
-        if not (is_one and self.tokenizer.is_byte_level and seq.tokens is not None):
-            return False
-        before, token = self._token(token_ids[read - 1]), self._token(token_ids[read])
-        if before.text.endswith(_REPLACEMENT) or _REPLACEMENT in token.text:
-            return False
-        seq.tokens.append(token.name)
-        seq.output_text += token.plain_text if skip_special_tokens else token.text
-        seq.prefix_offset, seq.read_offset = read, read + 1
-        return True
-
     def _start(self, seq: Sequence, skip_special_tokens: bool) -> None:
         """Sets the offsets to the end of the prompt, whose last tokens are the first context."""
         prompt_token_ids = seq.prompt_token_ids
@@ -116,8 +110,8 @@ class Detokenizer:
             name = self.tokenizer.id_to_token(token_id)
         except KeyError:
             name = ""
-        texts = (self._decode_uncached((token_id,), skips) for skips in (False, True))
-        return _Token(name, *texts)
+        text, plain_text = (self._decode_uncached((token_id,), skips) for skips in (False, True))
+        return _Token(name, text, plain_text, _REPLACEMENT not in text, text.endswith(_REPLACEMENT))
 
     def _decode_uncached(self, token_ids: tuple[int, ...], skip_special_tokens: bool) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)

@@ -25,6 +25,9 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 
+# A global name: looking up a member of an enum class takes longer than the comparison.
+_RUNNING = SequenceStatus.RUNNING
+
 
 class ModelRunnerError(Exception):
     """The model runner could not sample for a request, or pool it."""
@@ -70,6 +73,7 @@ class OutputProcessor:
         self.max_model_len = max_model_len
         self._scheduler = scheduler
         self._block_manager = scheduler.block_manager
+        self._has_lookahead = scheduler.has_lookahead
         self._beam_search = BeamSearch(scheduler, seq_ids, self._append, max_model_len)
 
     def process(self, outputs: SchedulerOutputs, model_output: ModelOutput) -> ProcessedOutputs:
@@ -82,16 +86,20 @@ class OutputProcessor:
         for index, scheduled in enumerate(outputs.scheduled):
             seq_group = scheduled.seq_group
             try:
-                _check_model_output(model_output, index)
-                updates = self._advance(scheduled, model_output, index)
+                if model_output.errors:
+                    _check_model_output(model_output, index)
+                update = self._decode(scheduled, model_output.outputs[index].samples)
+                if update is not None and update.seq.status is _RUNNING:
+                    processed.updates.append(update)
+                    continue  # a plain decode, as most of most steps
+                updates = [update] if update else self._advance(scheduled, model_output, index)
             except Exception as error:  # noqa: BLE001 - logged, and reported to the client
                 log_failure("request %s failed", seq_group.request_id)
                 processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
                 updates = _fail(seq_group)
-            if not self._is_plain_decode(scheduled, updates):
-                first = len(processed.updates)
-                processed.other_updates += range(first, first + len(updates))
-                processed.other_groups.append(index)
+            first = len(processed.updates)
+            processed.other_updates += range(first, first + len(updates))
+            processed.other_groups.append(index)
             processed.updates += updates
             if seq_group.is_finished():
                 self._scheduler.finish_seq_group(seq_group)
@@ -101,21 +109,26 @@ class OutputProcessor:
             processed.num_unused_slots = num_slots - sum(num_draft_tokens)
         return processed
 
-    def _is_plain_decode(
-        self, scheduled: ScheduledSequenceGroup, updates: list[SequenceRecord]
-    ) -> bool:
-        """Returns whether a step gave a group one token and nothing else; see `StepRecord`."""
+    def _decode(
+        self, scheduled: ScheduledSequenceGroup, samples: list[SequenceOutput]
+    ) -> SequenceRecord | None:
+        """Advances a group that can be a plain decode, see `StepRecord`; None if it cannot be."""
         seq_group = scheduled.seq_group
         params = seq_group.sampling_params
-        return (
-            not scheduled.is_prompt
-            and not self._scheduler.has_lookahead
-            and params is not None
-            and params.logprobs is None
-            and not is_beam_search(params)
-            and len(updates) == len(updates[0].new_token_ids) == 1
-            and not seq_group.is_finished()
-        )
+        if (
+            scheduled.is_prompt
+            or not seq_group.is_single_seq
+            or self._has_lookahead
+            or len(samples) != 1
+            or params is None
+            or params.logprobs is not None
+            or params.extra_args  # of a beam search
+        ):
+            return None
+        seq = seq_group.first_seq
+        seq.data.update_num_computed_tokens(1)
+        self._block_manager.cache_blocks(seq)
+        return self._append(seq_group, seq, samples)
 
     def _advance(
         self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int
@@ -170,7 +183,8 @@ class OutputProcessor:
             num_computed_before: Tokens that were computed before the chunk.
         """
         for candidates in prompt_logprobs:
-            self._name_tokens(candidates or {})
+            for token_id, candidate in (candidates or {}).items():
+                candidate.decoded_token = self.detokenizer.token_text(token_id)
         stored = seq_group.prompt_logprobs or [None]
         # After a preemption, some or all of them are computed again.
         seq_group.prompt_logprobs = [
@@ -185,40 +199,40 @@ class OutputProcessor:
         """Appends samples to the sequence that they continue; those after its end are discarded."""
         params = seq_group.sampling_params
         assert params is not None
-        appended: list[SequenceOutput] = []
+        token_ids: list[int] = []
+        logprobs: list[dict[int, Logprob]] = []
         for sample in samples:
-            appended.append(sample)
-            self._name_tokens(sample.logprobs)
-            seq.append_token_id(sample.output_token, sample.logprobs)
-            self._detokenize_and_stop(seq, sample.output_token, params)
+            token_id, candidates = sample.output_token, sample.logprobs
+            token_ids.append(token_id)
+            logprobs.append(candidates)
+            for candidate_id, candidate in candidates.items():
+                candidate.decoded_token = self.detokenizer.token_text(candidate_id)
+            seq.append_token_id(token_id, candidates)
+            self._detokenize_and_stop(seq, token_id, params)
             if seq.is_finished():
                 break
-        # A further sample means that the one before it has been computed.
-        seq.data.update_num_computed_tokens(max(len(appended) - 1, 0))
-        return SequenceRecord(
-            request_id=seq_group.request_id,
-            seq=seq,
-            new_token_ids=[sample.output_token for sample in appended],
-            new_logprobs=[sample.logprobs for sample in appended],
-            text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
-        )
-
-    def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
-        for token_id, logprob in logprobs.items():
-            logprob.decoded_token = self.detokenizer.token_text(token_id)
+        if len(token_ids) > 1:
+            # A further sample means that the one before it has been computed.
+            seq.data.update_num_computed_tokens(len(token_ids) - 1)
+        text = seq.get_output_text_to_return(params.output_text_buffer_length, True)
+        return SequenceRecord(seq_group.request_id, seq, token_ids, logprobs, text)
 
     def _detokenize_and_stop(self, seq: Sequence, token_id: int, params: SamplingParams) -> None:
         """Decodes the newest token, and sets the status if it ends the sequence."""
-        num_output = seq.get_output_len()
+        num_output = seq.data.get_output_len()
         may_stop = num_output >= params.min_tokens
-        ended = may_stop and _stop_at_token(seq, token_id, params)
+        ended = (
+            may_stop
+            and (token_id == seq.eos_token_id or token_id in (params.stop_token_ids or ()))
+            and _stop_at_token(seq, token_id, params)
+        )
         if params.detokenize and (not ended or params.include_stop_str_in_output):
             num_before = len(seq.output_text)
             self.detokenizer.append(seq, skip_special_tokens=params.skip_special_tokens)
             if params.stop and may_stop and not ended:
                 ended = _stop_at_string(seq, params, num_before)
         if not ended:
-            if num_output != params.max_tokens and seq.get_len() < self.max_model_len:
+            if num_output != params.max_tokens and seq.data.get_len() < self.max_model_len:
                 return
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
         if params.detokenize and not isinstance(seq.stop_reason, str):

@@ -13,8 +13,11 @@ from seqtop.sequence.metrics import RequestMetrics
 from seqtop.sequence.outputs import PromptLogprobs
 from seqtop.sequence.params import PoolingParams, SamplingParams
 from seqtop.sequence.sequence import Sequence
-from seqtop.sequence.status import SequenceStatus
+from seqtop.sequence.status import SequenceStage, SequenceStatus
 from seqtop.sequence.tensors import Tensor
+
+# A global name: looking up a member of an enum class takes longer than the comparison.
+_PREFILL = SequenceStage.PREFILL
 
 
 class SequenceGroup(UsesAdapters):
@@ -160,7 +163,8 @@ class SequenceGroup(UsesAdapters):
         Raises:
             SequenceError: The group is in prefill: no token has been generated.
         """
-        self._require_decode()
+        if self.first_seq.data.stage is _PREFILL:
+            self._require_decode()
         self.last_token_latency = now - self.metrics.last_token_time
         self.metrics.last_token_time = now
 

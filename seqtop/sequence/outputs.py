@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -11,9 +10,11 @@ import msgspec
 from seqtop.sequence.tensors import Tensor
 
 
-@dataclass
-class Logprob:
-    """A token's log probability (natural), its vocabulary rank (from 1) and its text."""
+class Logprob(msgspec.Struct, gc=False):
+    """A token's log probability (natural), its vocabulary rank (from 1) and its text.
+
+    There is one for each token, so that it is a struct that the garbage collector need not know.
+    """
 
     logprob: float
     rank: int | None = None

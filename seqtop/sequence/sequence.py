@@ -14,7 +14,7 @@ from seqtop.sequence.inputs import (
     SingletonInputs,
 )
 from seqtop.sequence.outputs import Logprob, SampleLogprobs
-from seqtop.sequence.status import SequenceStage, SequenceStatus
+from seqtop.sequence.status import LAST_UNFINISHED, SequenceStage, SequenceStatus
 from seqtop.sequence.tensors import Tensor
 
 
@@ -202,7 +202,7 @@ class Sequence(UsesAdapters):
 
     def is_finished(self) -> bool:
         """Returns whether the status is a finished one."""
-        return SequenceStatus.is_finished(self.status)
+        return self.status > LAST_UNFINISHED
 
     def fork(self, new_seq_id: int) -> Sequence:
         """Returns an independent copy with another id."""

@@ -22,7 +22,7 @@ class SequenceStatus(enum.IntEnum):
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
         """Returns whether a sequence with this status will never be scheduled again."""
-        return status > _LAST_UNFINISHED
+        return status > LAST_UNFINISHED
 
     @staticmethod
     def get_finished_reason(status: SequenceStatus) -> str | None:
@@ -34,7 +34,7 @@ class SequenceStatus(enum.IntEnum):
 
 
 # A global name: looking up a member of an enum class takes longer than the comparison.
-_LAST_UNFINISHED = SequenceStatus.SWAPPED
+LAST_UNFINISHED = SequenceStatus.SWAPPED
 
 _FINISH_REASONS = {
     SequenceStatus.FINISHED_STOPPED: "stop",
