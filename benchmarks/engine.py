@@ -41,6 +41,7 @@ from typing import Any
 import torch
 from listening import subscribed
 from serving import (
+    ENDPOINT,
     MAX_MODEL_LEN,
     Request,
     all_at_once,
@@ -58,9 +59,8 @@ from transformers.utils import logging
 
 from engine_stub.config import DEFAULT_MODEL
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.reporting import StepPublisher
+from engine_stub.entrypoints.publisher_link import PublisherLink
 from seqtop.sequence import SamplingParams
-from seqtop.transport.publisher import MessagePublisher
 
 _SIZES = (1, 8, 32)
 # Steps in a block with or without publishing. A block is many times as long as messages wait at
@@ -263,9 +263,9 @@ def cost_of_publishing(
     requests = [Request(prompt, num_outputs) for prompt in prompts]
     for _ in range(max(2 * rounds, 12 // size)):
         with ExitStack() as stack:
-            engine, publisher, steps = stack.enter_context(decoding_engine(path, requests))
+            engine, link = stack.enter_context(decoding_engine(path, requests))
             if has_viewer:
-                stack.enter_context(subscribed(publisher))
+                stack.enter_context(subscribed(ENDPOINT))
             for _ in range((num_outputs - 4) // (2 * num_steps)):
                 seconds = {}
                 for publishes in rng.sample((True, False), 2):
@@ -275,19 +275,16 @@ def cost_of_publishing(
                         record = engine.step()
                         stepped = time.thread_time()
                         if publishes:
-                            steps.stepped(record)
+                            link.stepped(record)
                             cpu[False] += stepped - worked
                             cpu[True] += time.thread_time() - stepped
                     seconds[publishes] = time.perf_counter() - begin
-                    # Viewers get what they missed, and the publisher's thread gets some time.
-                    publisher.publish(
-                        steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
-                    )
+                    link.report_state(engine)  # of the steps that were not reported
                     time.sleep(0.02)
                 ratios.append(seconds[True] / seconds[False])
             while engine.has_unfinished_requests():
-                steps.stepped(engine.step())
-            assert publisher.num_dropped == 0
+                link.stepped(engine.step())
+            assert link.num_dropped == 0
     found = {"of_cpu_time": cpu[True] / cpu[False], "step_ratio": median(ratios)}
     print(
         f"\npublishing, {size} in decode, {'a viewer' if has_viewer else 'no viewer'}:"
@@ -301,18 +298,18 @@ def cost_of_publishing(
 @contextmanager
 def decoding_engine(
     path: Path, requests: list[Request]
-) -> Iterator[tuple[LLMEngine, MessagePublisher, StepPublisher]]:
+) -> Iterator[tuple[LLMEngine, PublisherLink]]:
     """Yields an engine in which all of `requests` decode."""
-    with published_engine(path) as (engine, publisher, steps):
+    with published_engine(path) as (engine, link):
         for index, request in enumerate(requests):
             params = SamplingParams(
                 temperature=0.0, max_tokens=request.num_outputs, ignore_eos=True
             )
             for group in engine.add_request(str(index), request.prompt, params):
-                steps.arrived(group)
+                link.arrived(group)
         while not all(group.first_seq.get_output_len() for group in engine.seq_groups.values()):
-            steps.stepped(engine.step())
-        yield engine, publisher, steps
+            link.stepped(engine.step())
+        yield engine, link
 
 
 @torch.inference_mode()

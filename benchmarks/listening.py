@@ -7,14 +7,12 @@ from contextlib import contextmanager
 
 import zmq
 
-from seqtop.transport.publisher import MessagePublisher
-
 
 @contextmanager
-def subscribed(publisher: MessagePublisher) -> Iterator[None]:
+def subscribed(endpoint: str) -> Iterator[None]:
     """Subscribes to the stream without reading it; messages over the socket's limit are dropped."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")
-        socket.connect(publisher.endpoint)
+        socket.connect(endpoint)
         socket.recv()  # the welcome message: from now on, every message arrives
         yield

@@ -81,21 +81,21 @@ def _spent(
     encoder = msgspec.msgpack.Encoder(enc_hook=lambda tokens: tokens.tobytes())
     with published(size) as scene, ExitStack() as stack:
         if is_heard:
-            stack.enter_context(subscribed(scene.publisher))
+            stack.enter_context(subscribed(scene.endpoint))
         gc.collect()
         for _ in range(WARM_UP + num_steps):
             started = time.thread_time()
             record = scene.engine.step()
             stepped = time.thread_time()
-            scene.steps.stepped(record)
+            scene.link.stepped(record)
             published_ = time.thread_time()
             encoder.encode(record.execute_model_req)
             encoded = time.thread_time()
             theirs.append(stepped - started)
             ours.append(published_ - stepped)
             encoding.append(encoded - published_)
-        if scene.publisher.num_dropped:
-            raise RuntimeError(f"{scene.publisher.num_dropped} messages were dropped")
+        if scene.link.num_dropped:
+            raise RuntimeError(f"{scene.link.num_dropped} messages were dropped")
     return ours[WARM_UP:], theirs[WARM_UP:], encoding[WARM_UP:]
 
 

@@ -1,9 +1,9 @@
-"""The bundled engine with many sequences in decode, and the publisher of its steps."""
+"""The bundled engine with many sequences in decode, published by a process of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
@@ -11,10 +11,10 @@ import torch
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.reporting import StepPublisher, engine_info
+from engine_stub.entrypoints.publisher_link import PublisherLink
+from engine_stub.entrypoints.reporting import engine_info
+from engine_stub.entrypoints.reports import Start
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState
-from seqtop.transport.publisher import MessagePublisher
 
 SHARED_TOKENS = 256
 """The shared part of each prompt: sequences are long, and most of them is in the prefix cache."""
@@ -24,11 +24,10 @@ NUM_OUTPUTS = 1_000
 
 @dataclass
 class Published:
-    """An engine whose requests are all in decode, and the publisher of its steps."""
+    """An engine whose requests are all in decode, and the link to its publisher."""
 
     engine: LLMEngine
-    publisher: MessagePublisher
-    steps: StepPublisher
+    link: PublisherLink
     endpoint: str
 
 
@@ -49,24 +48,24 @@ def published(size: int) -> Iterator[Published]:
     info = engine_info(engine, engine_id="benchmark", control=False)
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        with MessagePublisher(endpoint, info, EngineState()) as publisher:
-            steps = StepPublisher(publisher)
-            _add(engine, steps, 0)
-            steps.stepped(engine.step())  # the first one alone, to cache its prefix
+        with closing(PublisherLink()) as link:
+            link.start(Start(info, endpoint, insecure=False, keys=None))
+            _add(engine, link, 0)
+            link.stepped(engine.step())  # the first one alone, to cache its prefix
             for number in range(1, size):
-                _add(engine, steps, number)
+                _add(engine, link, number)
             while engine.scheduler.waiting or not _all_decode(engine):
-                steps.stepped(engine.step())
-            yield Published(engine, publisher, steps, endpoint)
+                link.stepped(engine.step())
+            yield Published(engine, link, endpoint)
     engine.close()
 
 
-def _add(engine: LLMEngine, steps: StepPublisher, number: int) -> None:
+def _add(engine: LLMEngine, link: PublisherLink, number: int) -> None:
     shared = [10 + index % 700 for index in range(SHARED_TOKENS)]
     own = [2 + (number * 31 + index * 7) % 1_000 for index in range(OWN_TOKENS)]
     params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUTS, ignore_eos=True)
     for group in engine.add_request(f"request-{number}", shared + own, params):
-        steps.arrived(group)
+        link.arrived(group)
 
 
 def _all_decode(engine: LLMEngine) -> bool:

@@ -27,6 +27,7 @@ ROWS = (
     "lag",
     "step_bytes",
     "publish",
+    "decoding",
     "late_join",
     "start",
     "idle",

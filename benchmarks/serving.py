@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -23,15 +23,17 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCau
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.reporting import StepPublisher, engine_info
+from engine_stub.entrypoints.publisher_link import PublisherLink
+from engine_stub.entrypoints.reporting import engine_info
+from engine_stub.entrypoints.reports import Start
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState
-from seqtop.transport.publisher import MessagePublisher
 
 MOST_AT_ONCE = 32
 """The most sequences that run at the same time, in any of the three ways."""
 
 MAX_MODEL_LEN = 512
+
+ENDPOINT = "tcp://127.0.0.1:5997"
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def _prompt(rng: random.Random, vocab_size: int, length: int) -> list[int]:
 @contextmanager
 def published_engine(
     path: Path, dtype: str = "float32"
-) -> Iterator[tuple[LLMEngine, MessagePublisher, StepPublisher]]:
-    """Yields a new engine with its publisher."""
+) -> Iterator[tuple[LLMEngine, PublisherLink]]:
+    """Yields a new engine with the link to its publisher."""
     engine = LLMEngine(
         EngineConfig(
             model=path,
@@ -100,14 +102,15 @@ def published_engine(
         )
     )
     info = engine_info(engine, engine_id="benchmark", control=False)
-    with MessagePublisher("tcp://127.0.0.1:5997", info, EngineState()) as publisher:
-        yield engine, publisher, StepPublisher(publisher)
+    with closing(PublisherLink()) as link:
+        link.start(Start(info, ENDPOINT, insecure=False, keys=None))
+        yield engine, link
 
 
 def serve_with_engine(path: Path, requests: list[Request], dtype: str = "float32") -> Run:
     """Serves with a new engine, whose start does not count."""
     run = Run()
-    with published_engine(path, dtype) as (engine, _, publisher):
+    with published_engine(path, dtype) as (engine, publisher):
         pending = list(enumerate(requests))
         begin, began_at = time.perf_counter(), engine.clock()
         while pending or engine.has_unfinished_requests():

@@ -60,7 +60,7 @@ def _bytes(scene: Published, size: int) -> tuple[float, float]:
         for _ in range(STEPS):
             record = scene.engine.step()
             theirs += len(codec.encode(with_tables(record.execute_model_req, size)))
-            scene.steps.stepped(record)
+            scene.link.stepped(record)
         ours, num_steps = 0, 0
         while num_steps < STEPS:
             frame = frames.unpack(socket.recv_multipart())

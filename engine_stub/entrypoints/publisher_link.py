@@ -80,7 +80,12 @@ class PublisherLink:
 
     def repair(self, engine: LLMEngine) -> None:
         """Reports the whole state if reports were lost."""
-        if self._process.is_state_wanted and not self._is_lost:
+        if self._process.is_state_wanted:
+            self.report_state(engine)
+
+    def report_state(self, engine: LLMEngine) -> None:
+        """Reports the whole state. Called between two steps, after some were not reported."""
+        if not self._is_lost:
             self._send(self._reporter.state(engine))
 
     @property
