@@ -25,6 +25,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
+from seqtop.state.step_summary import charge_times, own_times
 from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING
@@ -35,7 +36,8 @@ _SWAPPED: Final = SequenceStatus.SWAPPED
 class StepBuilder:
     """Applies a step's observations to `requests` (by internal id) and collects the changes.
 
-    Requests in `ended_in_flight` ended after the step was scheduled.
+    Requests in `ended_in_flight` ended after the step was scheduled. `since` is the end of the step
+    before, in epoch seconds.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class StepBuilder:
         requests: dict[str, PublishedRequest],
         ended_in_flight: dict[str, PublishedRequest],
         detokenizer: StreamDetokenizer | None,
+        since: float,
     ) -> None:
         self._observation = observation
+        self._since = since
         self._running = running
         self._num_scheduled_tokens = num_scheduled_tokens
         ran = list(num_scheduled_tokens)
@@ -140,6 +144,8 @@ class StepBuilder:
         """Adds the requests that ran. Called first, while `is_prefill` is that of scheduling."""
         observation = self._observation
         sampled = set(self._output_ids)
+        overlap = self._since - observation.start_time
+        times = own_times(observation.scheduler_time, None, observation.execute_time, overlap)
         for request_id, num_tokens in self._num_scheduled_tokens.items():
             ended = self._ended_in_flight.get(request_id)
             request = ended or self._requests.get(request_id)
@@ -163,13 +169,7 @@ class StepBuilder:
             else:
                 self._groups[request_id] = group
                 self._update(request_id)
-                metrics = request.metrics
-                metrics.scheduler_time = _add_known(
-                    metrics.scheduler_time, observation.scheduler_time
-                )
-                metrics.model_execute_time = _add_known(
-                    metrics.model_execute_time, observation.execute_time
-                )
+                charge_times(request.metrics, times)
             group.seq_data_delta[request.seq_id] = request.take_delta()
             self._batch.append(group)
 
@@ -322,11 +322,6 @@ class StepBuilder:
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason
         _replace(update, observation.tables or ())
-
-
-def _add_known(total: float | None, more: float | None) -> float | None:
-    """Returns the sum; an unknown addend changes nothing, so an unknown total stays unknown."""
-    return total if more is None else (total or 0.0) + more
 
 
 def _replace(update: SequenceUpdate, tables: Tables) -> None:

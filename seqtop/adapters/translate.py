@@ -116,6 +116,8 @@ class Translator:
         self._ended_in_flight: list[tuple[str, PublishedRequest]] = []
         """Ended requests that may be in the batches of steps in flight, with the engine's internal
         ids, in the order of their ends."""
+        self._until = 0.0
+        """The end of the last step, or the time of the state that was sent after it."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._history = PrefixHistory()
         self._cached = CachedContent() if started.reports_cached_blocks else None
@@ -225,6 +227,7 @@ class Translator:
         """Replaces everything that is known about requests."""
         before, self._requests, self._running = self._requests, {}, []
         self._ended_in_flight = []
+        self._until = observation.time
         requests: list[RequestSnapshot] = []
         for current in observation.requests:
             request_id = current.arrived.request_id
@@ -303,7 +306,9 @@ class Translator:
             self._requests,
             ended_in_flight,
             self._detokenizer,
+            self._until,
         )
+        self._until = observation.time
         self._num_preemptions += len(built.preemptions)
         newly_cached, uncached = None, list[int]()
         if self._cached is not None:

@@ -246,11 +246,8 @@ class StepSeries:
             if self._times:
                 self._append(before, {}, _UNKNOWN)
             self._append(begin, {}, _UNKNOWN)
-        duration = step.time - step.start_time
-        parts = time_parts(stats, duration if math.isfinite(duration) else 0.0)
-        # Steps may overlap: then each has the time in which it was the last one.
-        scale = min((end - begin) / duration, 1.0) if duration > 0 else 0.0
-        sums.update({part: seconds * scale for part, seconds in parts.items()})
+        overlap = begin - step.start_time if math.isfinite(step.start_time) else 0.0
+        sums.update(time_parts(stats, end - begin, overlap))
         self._append(end, sums, _gauges_of(stats))
         if step.preemptions:  # at one moment, that of the step in the history
             self._append(end, {"preemptions": float(len(step.preemptions))})

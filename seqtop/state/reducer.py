@@ -35,6 +35,7 @@ from seqtop.state.sequence_updates import (
     set_status,
     update_sequence,
 )
+from seqtop.state.step_summary import charge_times, own_times_of
 from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import (
@@ -368,10 +369,7 @@ def _count_step(
         request.harm_estimated += caused.per_decode_token
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
-    metrics, stats = request.metrics, step.stats
-    metrics.scheduler_time = _add_known(metrics.scheduler_time, stats.scheduler_time)
-    metrics.model_forward_time = _add_known(metrics.model_forward_time, stats.model_forward_time)
-    metrics.model_execute_time = _add_known(metrics.model_execute_time, stats.model_execute_time)
+    charge_times(request.metrics, own_times_of(step, state.blocked.until))
     kind: SpanKind = "prefill" if is_prompt else "decode"
     last = request.spans[-1]
     if kind == "decode" and last.kind == "decode":
@@ -393,11 +391,6 @@ def _count_extra_tokens(state: EngineData, update: SequenceUpdate) -> None:
     if request is not None and request.spans[-1].kind == "decode":
         ahead = len(update.new_token_ids) - request.token_chunk_size
         request.spans[-1].num_tokens += max(ahead, 0)
-
-
-def _add_known(total: float | None, more: float | None) -> float | None:
-    """Returns the sum; an unknown addend changes nothing, so an unknown total stays unknown."""
-    return total if more is None else (total or 0.0) + more
 
 
 def _host_tables(

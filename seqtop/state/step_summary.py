@@ -6,9 +6,11 @@ blocks or sequences.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from seqtop.sequence import RequestMetrics
 from seqtop.state.wait_causes import CAUSES, describe_limit, describe_reason, head_reason
 from seqtop.text import format as fmt
 from seqtop.wire.batch import block_moves, members
@@ -33,16 +35,82 @@ TIME_PARTS = (*STEP_PARTS, "host", "paced", "idle")
 the engine waited on purpose, `idle` the time without any request."""
 
 
-def time_parts(stats: StepStats, duration: float) -> dict[str, float]:
+class OwnTimes(NamedTuple):
+    """The seconds of a step in which no step before it ran; `None` if unknown."""
+
+    scheduler: float | None
+    forward: float | None
+    execute: float | None
+    """Those of the forward pass are included."""
+
+
+def own_times(
+    scheduler: float | None, forward: float | None, execute: float | None, overlap: float
+) -> OwnTimes:
+    """Returns what an overlap leaves of the times of a step.
+
+    An engine that schedules ahead begins a step before the one before has ended. That time is the
+    earlier one's, so times of steps can be added. Execution begins when scheduling has ended, and
+    with the forward pass.
+
+    Args:
+        scheduler: Seconds of scheduling, here and below `None` if unknown.
+        forward: Seconds of the forward pass.
+        execute: Seconds of forward pass, sampling and everything between.
+        overlap: Seconds from the start of the step to the end of the step before; negative if that
+            had ended.
+    """
+    if not 0 < overlap < math.inf:
+        return OwnTimes(scheduler, forward, execute)
+    executing = max(overlap - (scheduler or 0.0), 0.0)
+    return OwnTimes(
+        None if scheduler is None else max(scheduler - overlap, 0.0),
+        None if forward is None else max(forward - executing, 0.0),
+        None if execute is None else max(execute - executing, 0.0),
+    )
+
+
+def own_times_of(step: Step, since: float) -> OwnTimes:
+    """Returns the times of a step after `since`, the end of the step before in epoch seconds."""
+    stats = step.stats
+    return own_times(
+        stats.scheduler_time,
+        stats.model_forward_time,
+        stats.model_execute_time,
+        since - step.start_time,
+    )
+
+
+def charge_times(metrics: RequestMetrics, times: OwnTimes) -> None:
+    """Adds the times of a step to those of a request that was in its batch.
+
+    An unknown time changes nothing, so an unknown total stays unknown.
+    """
+    if times.scheduler is not None:
+        metrics.scheduler_time = (metrics.scheduler_time or 0.0) + times.scheduler
+    if times.forward is not None:
+        metrics.model_forward_time = (metrics.model_forward_time or 0.0) + times.forward
+    if times.execute is not None:
+        metrics.model_execute_time = (metrics.model_execute_time or 0.0) + times.execute
+
+
+def time_parts(stats: StepStats, duration: float, overlap: float = 0.0) -> dict[str, float]:
     """Returns the seconds of each of `STEP_PARTS`; their sum is at most `duration`.
 
     A part that the engine does not report is missing. What the parts leave of `duration` is
     unknown.
+
+    Args:
+        stats: The figures of the step.
+        duration: Its seconds without those in which the step before ran, too.
+        overlap: These seconds.
     """
+    scheduler, forward, executing = own_times(
+        stats.scheduler_time, stats.model_forward_time, stats.model_execute_time, overlap
+    )
     left = max(duration, 0.0)
     parts: dict[str, float] = {}
-    executing, forward = stats.model_execute_time, stats.model_forward_time
-    reported = {"scheduler": stats.scheduler_time, "forward": forward}
+    reported = {"scheduler": scheduler, "forward": forward}
     if executing is not None:
         reported["execute"] = executing - (forward or 0.0)
     for name, seconds in reported.items():
@@ -90,7 +158,8 @@ class StepSummary(msgspec.Struct, frozen=True):
     """Blocks copied on the device."""
     waits: tuple[WaitReason, ...]
     gap: float | None
-    """Seconds from the end of the step before to the start of this one; `None` if unknown."""
+    """Seconds from the end of the step before to the start of this one, negative if this one had
+    begun before; `None` if unknown."""
     was_idle: bool
     """True if no request was unfinished after the step before."""
 
@@ -102,13 +171,19 @@ class StepSummary(msgspec.Struct, frozen=True):
     @property
     def period(self) -> float:
         """Seconds from the end of the step before to the end of this one, as far as known."""
-        return self.duration + (self.gap or 0.0)
+        return max(self.duration + (self.gap or 0.0), 0.0)
+
+    @property
+    def overlap(self) -> float:
+        """Seconds of `duration` in which the step before ran, too."""
+        return max(-(self.gap or 0.0), 0.0)
 
     @property
     def parts(self) -> dict[str, float]:
         """The seconds of each of `TIME_PARTS` in `period`; unknown parts are missing."""
-        parts = time_parts(self.stats, self.duration)
-        if self.gap:
+        overlap = self.overlap
+        parts = time_parts(self.stats, self.duration - overlap, overlap)
+        if self.gap and self.gap > 0:
             parts |= gap_parts(self.gap, self.stats, was_idle=self.was_idle)
         return parts
 
@@ -123,7 +198,8 @@ def summarize(step: Step, *, gap: float | None = None, was_idle: bool = False) -
 
     Args:
         step: The step.
-        gap: Seconds from the end of the step before to the start of this one, if known.
+        gap: Seconds from the end of the step before to the start of this one, negative if this one
+            had begun before; `None` if unknown.
         was_idle: Whether no request was unfinished in between.
     """
     batch = list(members(step))

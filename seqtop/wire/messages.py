@@ -400,8 +400,10 @@ class Step(Message, tag="Step"):
     in the batch.
 
     Viewers add `scheduler_time`, `model_forward_time` and `model_execute_time` of `stats` to the
-    metrics of each request in the batch, and set `last_token_time` to `time` if it sampled.
-    `metrics` has only the requests whose metrics changed in another way.
+    metrics of each request in the batch, and set `last_token_time` to `time` if it sampled. If the
+    step began before the end of the step before, as asynchronous scheduling does, they do not add
+    what was before that end: scheduling comes first, then execution. `metrics` has only the
+    requests whose metrics changed in another way.
     """
 
     step: Public[int]

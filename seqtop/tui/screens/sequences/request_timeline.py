@@ -161,32 +161,38 @@ def _figures(
         *rows(
             (
                 (*figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
-                for name, value in _time_parts(request, length)
+                for name, value in time_parts(request, length)
             ),
             width,
         ),
     ]
 
 
-def _time_parts(request: RequestState, length: float) -> list[tuple[str, float]]:
+def time_parts(request: RequestState, length: float) -> list[tuple[str, float]]:
     """Returns the parts of the seconds since the arrival of a request, which add up to these.
 
-    `other` is the time in its steps outside of scheduling and execution, and between them. Without
-    any times from the engine, there are no parts.
+    `other` is the time in its steps outside of scheduling and execution, behind a step that the
+    next one overlaps, and between them. Without any times from the engine, there are no parts.
     """
     metrics, forward = request.metrics, request.metrics.model_forward_time
     executing = metrics.model_execute_time
-    parts: list[tuple[str, float]] = []
+    reported: list[tuple[str, float]] = []
     if metrics.scheduler_time is not None:
-        parts.append(("scheduler", metrics.scheduler_time))
+        reported.append(("scheduler", metrics.scheduler_time))
     if forward is not None:
-        parts.append(("forward", forward))
+        reported.append(("forward", forward))
     if executing is not None:
         name = "execute" if forward is None else "execute without forward"
-        parts.append((name, max(executing - (forward or 0.0), 0.0)))
-    if not parts:
+        reported.append((name, max(executing - (forward or 0.0), 0.0)))
+    if not reported:
         return []
-    arrival = metrics.arrival_time
-    parts.insert(0, ("waiting", waited(request, arrival + length)))
-    parts.append(("other", max(length - sum(seconds for _, seconds in parts), 0.0)))
+    left, parts = max(length, 0.0), list[tuple[str, float]]()
+    for name, seconds in (
+        ("waiting", waited(request, metrics.arrival_time + length)),
+        *reported,
+        ("other", math.inf),
+    ):
+        known = min(seconds, left) if seconds > 0 else 0.0  # an engine may say anything
+        parts.append((name, known))
+        left -= known
     return parts

@@ -251,6 +251,8 @@ def _times(step: StepSummary, width: int) -> list[Line]:
     """Returns the time since the step before and its parts, which add up to it."""
     size = max(min(width // 4, 40), 8)
     gap = "" if step.gap is None else f", {fmt.seconds(step.period)} after the step before"
+    if step.overlap > 0:
+        gap = f", {fmt.seconds(step.overlap)} of it beside the step before"
     items: list[Line] = [
         ((f"took {fmt.seconds(step.duration)}", "strong"), (gap, "dim")),
         share_bar(step, size),

@@ -82,7 +82,8 @@ class StepLog:
     def _gap(self, step: Step, position: int) -> tuple[float | None, bool]:
         """Returns the seconds between the step before and `step`, and whether these were idle.
 
-        The gap is unknown if the step before is not in the history.
+        They are negative if `step` had begun before. The gap is unknown if the step before is not
+        in the history.
         """
         timeline, row = self.timeline, self.row(position)
         before = self.page(row - 1, row) if row else []
@@ -96,7 +97,7 @@ class StepLog:
             return None, False
         if previous is None or previous.step != step.step - 1:
             return None, False
-        return max(step.start_time - previous.time, 0.0), not has_work(previous.stats)
+        return step.start_time - previous.time, not has_work(previous.stats)
 
     def _read(self, position: int) -> Step | None:
         timeline = self.timeline
