@@ -82,8 +82,7 @@ def add_question(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--anyway",
         action="store_true",
-        help="predict even if the recording cannot be repeated, or if most of the time would be in"
-        " steps larger than the recorded ones",
+        help="predict even if the recording cannot be repeated",
     )
     command.add_argument("--model", metavar="DIR", help="the model, if it is not where it was")
     command.add_argument(

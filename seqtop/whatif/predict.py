@@ -16,11 +16,10 @@ from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history.file_format import SIGNATURE
 from seqtop.history.file_store import FileStore
-from seqtop.history.step_time import MAX_EXTRAPOLATED, Size, StepTime, StepTimeError, fit
+from seqtop.history.step_time import Size, StepTime, StepTimeError, fit
 from seqtop.history.timed_steps import TimedStep
 from seqtop.history.timeline import RecordingError
 from seqtop.process import files
-from seqtop.text import format as fmt
 from seqtop.text.tokenizer_file import TokenizerError
 from seqtop.whatif.changed_requests import ChangedRequest, changed_requests
 from seqtop.whatif.driver import (
@@ -32,7 +31,7 @@ from seqtop.whatif.driver import (
     driver_of,
     no_progress,
 )
-from seqtop.whatif.figures import RunFigures
+from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError, parse_change, recorded_settings
 from seqtop.whatif.trace_engine import engine_of
@@ -53,6 +52,9 @@ WHATIF_ERRORS = (
 )
 """The errors of a question that has no answer; each is one sentence for the user."""
 
+_LARGE_DISTANCE = 0.1
+"""The distance of the model's TTFT from the recorded one, relative to that, which is explained."""
+
 
 class Question(msgspec.Struct, kw_only=True):
     """The settings of a prediction. Without any change, a recording is only repeated."""
@@ -70,8 +72,7 @@ class Question(msgspec.Struct, kw_only=True):
     calibrations: list[str] = []
     """Paths of other recordings whose steps the model of times is fitted to, too."""
     anyway: bool = False
-    """Predict even if the recording cannot be repeated, or most of the time is in steps
-    larger than the recorded ones."""
+    """Predict even if the recording cannot be repeated."""
     output: str | None = None
     """The path of the prediction; `None` to drop it."""
     overwrite: bool = False
@@ -155,11 +156,29 @@ class Basis(msgspec.Struct):
     """`None` for a recording."""
     settings: dict[str, Setting] = {}
     """The settings of the engine, as recorded or as given for a trace."""
+    times_unknown: str = ""
+    """The reason why the times of steps are not known, so that arrivals are those before the same
+    steps, and only decisions are predicted; empty if they are known."""
 
     @property
     def is_proven(self) -> bool:
         """True if nothing says that the scheduler is not the one of the source."""
         return self.proof is None or self.proof.is_proven
+
+
+class ModelDistance(msgspec.Struct):
+    """The distance of a figure of the model from the recorded one, with unchanged settings.
+
+    All are seconds.
+    """
+
+    percent: int
+    """The percentile of the TTFT."""
+    recorded: float
+    by_step: float
+    """With the times of the model, and arrivals before the same steps."""
+    by_time: float
+    """With the times of the model, and arrivals at their times."""
 
 
 class Prediction(msgspec.Struct):
@@ -175,6 +194,8 @@ class Prediction(msgspec.Struct):
     """The recorded settings with the times of the model; `None` without a prediction."""
     predicted: ReplayResult | None = None
     changed: list[ChangedRequest] = []
+    distance: ModelDistance | None = None
+    """The TTFT with the largest distance, if that is more than a tenth of the recorded one."""
 
 
 class Replays:
@@ -297,12 +318,35 @@ class Replays:
             self.basis.calibrations.append(Calibration(path, len(read), _ratio(read, alone)))
         self.basis.step_time = fit(steps, question.step_time)
 
+    def fit_or_guess(self) -> None:
+        """Fits the model of times. Without one, each step takes the mean time of all.
+
+        Arrivals are then those before the same steps, so that decisions depend on no time.
+
+        Raises:
+            StepTimeError: A trace has no steps, so that its times have to be given.
+            RecordingError: A recording for the calibration cannot be read.
+            WorkloadError: It is of another model or device.
+        """
+        try:
+            self.fit()
+        except StepTimeError as error:
+            if self.basis.proof is None:
+                raise
+            steps = self.workload.steps
+            mean = sum(step.seconds for step in steps) / len(steps)
+            self.basis.step_time = StepTime(
+                per_step=mean, per_prefill_token=0.0, per_decode_token=0.0
+            )
+            self.basis.times_unknown = str(error)
+            self.basis.arrivals = "step"
+
     def options(self, settings: dict[str, Setting] | None = None) -> ReplayOptions:
         """Returns the options of a replay with the times of the model."""
         question = self.question
         return ReplayOptions(
             settings=self.settings if settings is None else settings,
-            arrivals=question.arrivals,
+            arrivals=self.basis.arrivals,
             scale_arrivals=question.scale_arrivals,
             without=question.without,
             step_time=self.basis.step_time,
@@ -388,7 +432,7 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             {name: recorded[name] for name in replays.settings},
         )
         if question.has_changes or replays.basis.proof is None:
-            replays.fit()
+            replays.fit_or_guess()
         if replays.basis.proof is None:
             path = str(folder / "predicted.seqtop")
             answer.predicted = result_of(replays.submit(replays.options(), path))
@@ -404,14 +448,14 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             return answer
         options = replays.options()
         base = ReplayOptions(
-            arrivals=question.arrivals, step_time=options.step_time, model=question.model
+            arrivals=options.arrivals, step_time=options.step_time, model=question.model
         )
         unchanged = replays.submit(base, paths[0])
         predicted = replays.submit(options, paths[1])
         if not replays.prove(repeated, proof):
             return answer
         answer.unchanged, answer.predicted = result_of(unchanged), result_of(predicted)
-        check_sizes(answer.predicted, replays.basis.step_time, question)
+        answer.distance = _distance(replays, answer)
         runs: list[RunDecisions] = []
         for path in paths:
             with FileStore(path) as recording:
@@ -437,22 +481,26 @@ def keep(path: str, question: Question) -> None:
         raise RecordingError(f"{question.output} cannot be written: {error.strerror}") from error
 
 
-def check_sizes(result: ReplayResult, step_time: StepTime | None, question: Question) -> None:
-    """Checks that most of the predicted time is in steps not larger than recorded ones.
-
-    Raises:
-        StepTimeError: It is not, and the question does not want a prediction anyway.
-    """
-    share = result.share_extrapolated
-    if step_time is None or question.anyway or share <= MAX_EXTRAPOLATED:
-        return
-    largest = step_time.largest
-    raise StepTimeError(
-        f"{share:.0%} of the predicted time is in steps larger than any recorded one"
-        f" ({fmt.plural(largest.num_prefill_tokens, 'prefill token')},"
-        f" {fmt.plural(largest.num_decode_tokens, 'decode token')}), whose times are not known;"
-        " --calibrate takes those of another recording, --step-time the times, --anyway predicts"
+def _distance(replays: Replays, answer: Prediction) -> ModelDistance | None:
+    """Returns the largest distance of the model's TTFT, with what the times of steps are of it."""
+    assert answer.unchanged is not None
+    if replays.basis.arrivals != "time":
+        return None
+    recorded, model = replays.basis.recorded.ttft, answer.unchanged.figures.ttft
+    found: list[tuple[float, int, float, float]] = []
+    for percent in PERCENTILES:
+        own, other = (getattr(run, f"p{percent}") for run in (recorded, model))
+        if own and other is not None:
+            found.append((abs(other / own - 1), percent, own, other))
+    ratio, percent, own, other = max(found, default=(0.0, 0, 0.0, 0.0))
+    if ratio <= _LARGE_DISTANCE:
+        return None
+    options = ReplayOptions(
+        arrivals="step", step_time=replays.basis.step_time, model=replays.question.model
     )
+    by_step = result_of(replays.submit(options)).figures.ttft
+    middle = getattr(by_step, f"p{percent}")
+    return None if middle is None else ModelDistance(percent, own, middle, other)
 
 
 def _is_recording(path: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from seqtop.history.step_time import StepTime
+from seqtop.history.step_time import MAX_EXTRAPOLATED, StepTime
 from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
@@ -23,6 +23,8 @@ Answer: TypeAlias = Prediction | Sweep | Capacity
 _WIDTH = 12
 """The cells of a figure."""
 _BAR_WIDTH = 24
+_DECISIONS = ("steps", "preemptions", "tokens computed twice", "prefix-cache hits, tokens")
+"""The figures of decisions, which are exact whatever the times of steps are."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _Format: TypeAlias = Callable[[float | None], str]
 
@@ -48,7 +50,7 @@ def as_text(answer: Answer) -> str:
             )
         case Prediction():
             lines += ["", "PREDICTION, of no real run:", *_changes(answer)]
-            lines += [*_cut_off(answer), "", *_table(answer)]
+            lines += [*_cut_off(answer), *_distance(answer), "", *_table(answer)]
             if answer.changed:
                 lines += ["", "requests that change most:"]
                 lines += [f"  {describe(changed)}" for changed in answer.changed]
@@ -168,21 +170,84 @@ def seconds_text(value: float | None) -> str:
 
 def _table(answer: Prediction) -> list[str]:
     assert answer.predicted is not None
-    width = max(len(name) for name, _, _ in _figures())
+    figures = [row for row in _figures() if not answer.basis.times_unknown or row[0] in _DECISIONS]
+    width = max(len(name) for name, _, _ in figures)
+    is_guess = answer.predicted.share_extrapolated > MAX_EXTRAPOLATED
     if answer.unchanged is None:
         run = answer.predicted.figures
-        return [f"{name:{width}}{form(own(run)):>{_WIDTH}}" for name, own, form in _figures()]
+        lines = [
+            f"{name:{width}}{form(own(run)):>{_WIDTH}}{_doubt(name, is_guess)}"
+            for name, own, form in figures
+        ]
+        return [*lines, *_guess(answer)]
     runs = answer.basis.recorded, answer.unchanged.figures, answer.predicted.figures
-    titles = ("recorded", "model", "predicted", "change")
+    titles = ("recorded", "model", "error", "predicted", "change")
     lines = [f"{'':{width}}{''.join(f'{title:>{_WIDTH}}' for title in titles)}"]
-    for name, figure, form in _figures():
-        _, unchanged, predicted = values = [figure(run) for run in runs]
-        change = ""
-        if unchanged and predicted is not None:
-            change = f"{predicted / unchanged - 1:+.1%}"
-        cells = "".join(f"{cell:>{_WIDTH}}" for cell in (*map(form, values), change))
-        lines.append(f"{name:{width}}{cells}")
-    return lines
+    for name, figure, form in figures:
+        recorded, unchanged, predicted = (figure(run) for run in runs)
+        cells = (
+            form(recorded),
+            form(unchanged),
+            _ratio(unchanged, recorded),
+            form(predicted),
+            _ratio(predicted, unchanged),
+        )
+        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+        lines.append(f"{name:{width}}{row}{_doubt(name, is_guess)}")
+    return [*lines, *_guess(answer)]
+
+
+def _ratio(value: float | None, base: float | None) -> str:
+    """Returns the change of a figure in percent; empty if it is not known."""
+    return f"{value / base - 1:+.1%}" if base and value is not None else ""
+
+
+def _doubt(name: str, is_guess: bool) -> str:
+    """Returns the mark of a figure whose times are a guess."""
+    return "  ?" if is_guess and name not in _DECISIONS else ""
+
+
+def _guess(answer: Prediction) -> list[str]:
+    """Returns lines on how far the times can be trusted."""
+    result, basis = answer.predicted, answer.basis
+    assert result is not None
+    if basis.times_unknown:
+        return [
+            "",
+            f"No times are predicted: {basis.times_unknown}.",
+            "Requests arrive before the same steps as in the recording.",
+        ]
+    if result.share_extrapolated <= MAX_EXTRAPOLATED or basis.step_time is None:
+        return []
+    largest = basis.step_time.largest
+    share = fmt.percent(result.share_extrapolated)
+    sentence = (
+        f"?: a guess. {share} of the predicted time is in steps larger than any recorded one"
+        f" ({fmt.plural(largest.num_prefill_tokens, 'prefill token')},"
+        f" {fmt.plural(largest.num_decode_tokens, 'decode token')}), whose times are not known;"
+        " --calibrate takes those of another recording, --step-time the times"
+    )
+    return ["", sentence]
+
+
+def _distance(answer: Prediction) -> list[str]:
+    """Returns a line on the distance of the model from the recorded run, if that is large."""
+    own = answer.distance
+    if own is None:
+        return []
+    model, recorded = fmt.seconds(own.by_time), fmt.seconds(own.recorded)
+    sentence = (
+        f"The model's TTFT p{own.percent} is {model} where {recorded} was recorded"
+        f" ({own.by_time / own.recorded - 1:+.0%}), so changes are those from the model:"
+        f" {_signed(own.by_step - own.recorded)} of it come from the times of steps,"
+        f" {_signed(own.by_time - own.by_step)} from arrivals that meet other steps than in the"
+        " recording"
+    )
+    return ["", sentence]
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{fmt.seconds(abs(seconds))}"
 
 
 def _chart(answer: Sweep) -> list[str]:

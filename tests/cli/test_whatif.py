@@ -164,7 +164,7 @@ def test_the_highest_load_that_keeps_the_objectives_has_a_range(
 def test_a_closed_loop_serves_all_requests(
     recording: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = ["--step-time", "step=1s", "--anyway", "--set", "max_num_seqs=9", "--json"]
+    slow = ["--step-time", "step=1s", "--set", "max_num_seqs=9", "--json"]
     for options in ([], ["--closed-loop"]):
         assert main(["whatif", recording, *slow, *options]) == 0
         predicted = json.loads(capsys.readouterr().out)["predicted"]
@@ -181,6 +181,53 @@ def test_times_of_another_recording_are_used_too(
     (other,) = basis["calibrations"]
     assert other["ratio"] == pytest.approx(1.0, abs=0.1)
     assert basis["step_time"]["num_steps"] > other["num_steps"]
+
+
+def test_times_beyond_the_recorded_steps_are_a_guess(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    larger = ["--set", "max_num_seqs=40", "--set", "num_gpu_blocks=200", "--scale-arrivals", "50"]
+    assert main(["whatif", recording, *larger]) == 0
+    said = capsys.readouterr().out
+    assert "?: a guess. " in said
+    assert "of the predicted time is in steps larger than any recorded one" in said
+    marked = [line for line in said.splitlines() if line.endswith("  ?")]
+    assert [line.split("  ")[0] for line in marked][:2] == ["makespan", "output tokens per second"]
+    assert not any(line.startswith("preemptions") for line in marked)
+
+
+def test_decisions_are_predicted_where_times_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    num_steps = 0
+
+    def first_steps(event: Event) -> Event | None:
+        nonlocal num_steps
+        num_steps += isinstance(event, Step)
+        return event if num_steps <= 12 else None
+
+    path = tmp_path / "short.seqtop"
+    record_run(path, first_steps)
+    assert main(["whatif", str(path), "--set", "max_num_seqs=2"]) == 0
+    said = capsys.readouterr().out
+    assert "No times are predicted: " in said
+    assert "are too few for a model of their times" in said
+    assert "preemptions" in said
+    assert "TTFT p50" not in said
+
+
+def test_the_distance_of_the_model_is_said(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = ["--step-time", "step=1s", "--set", "max_num_seqs=9"]
+    assert main(["whatif", recording, *slow]) == 0
+    said = capsys.readouterr().out
+    assert "The model's TTFT p" in said
+    assert "come from the times of steps" in said
+    assert main(["whatif", recording, *slow, "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)["distance"]
+    assert own["by_time"] > 2 * own["recorded"]
+    assert own["by_step"] > own["recorded"]
 
 
 def test_a_run_of_another_scheduler_does_not_come_out_again(
@@ -218,10 +265,6 @@ def test_a_run_of_another_scheduler_does_not_come_out_again(
         (["--closed-loop", "--scale-arrivals", "2"], "--scale-arrivals is for arrivals by time"),
         (["--step-time", "prefil=1"], "'prefil=1' is not like prefill=0.1ms"),
         (["--calibrate", "/none", "--set", "max_num_seqs=9"], "/none cannot be opened"),
-        (
-            ["--set", "max_num_seqs=40", "--set", "num_gpu_blocks=200", "--scale-arrivals", "50"],
-            "of the predicted time is in steps larger than any recorded one",
-        ),
         (["--without", "nothing"], "the recording has no request 'nothing'"),
         (["--model", "/nonexistent", "--set", "max_num_seqs=9"], "/nonexistent"),
     ],

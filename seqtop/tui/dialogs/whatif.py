@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
@@ -45,6 +47,8 @@ class WhatIfDialog(Dialog[None]):
         self._moment = moment
         self._worker: Worker[str] | None = None
         self._is_closed = False
+        self._unproven: list[str] | None = None
+        """Changes for which there was no prediction, since the recording could not be repeated."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -66,10 +70,17 @@ class WhatIfDialog(Dialog[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if self._worker is not None and self._worker.is_running:
             return
-        changes = event.value.split()
+        changes = event.value.replace(",", " ").split()
+        anyway, self._unproven = changes == self._unproven, None
         self._show("The engine's scheduler runs again, first with the recorded settings …")
+
+        def unproven() -> None:
+            self._unproven = changes
+
         self._worker = self.run_worker(
-            lambda: _answer(self._history, self._moment, changes, self._show_progress),
+            lambda: _answer(
+                self._history, self._moment, changes, self._show_progress, anyway, unproven
+            ),
             thread=True,
             exit_on_error=False,
         )
@@ -109,9 +120,17 @@ def _settings(moment: EngineState) -> str:
 
 
 def _answer(
-    history: Timeline, moment: EngineState, changes: list[str], progress: ShowProgress
+    history: Timeline,
+    moment: EngineState,
+    changes: list[str],
+    progress: ShowProgress,
+    anyway: bool,
+    unproven: Callable[[], object],
 ) -> str:
-    """Returns the prediction as text, or the reason why there is none."""
+    """Returns the prediction as text, or the reason why there is none.
+
+    `unproven` is called if the recording cannot be repeated, and a prediction needs `anyway`.
+    """
     try:
         with scratch_folder() as folder:
             path = getattr(history, "path", None)
@@ -119,9 +138,12 @@ def _answer(
                 path = folder / "history.seqtop"
                 save(history, path)
             output = str(folder / "prediction.seqtop")
-            question = Question(source=str(path), changes=changes, output=output)
+            question = Question(source=str(path), changes=changes, output=output, anyway=anyway)
             answer = predict(question, progress)
             lines = [report.as_text(answer)]
+            if answer.predicted is None and not answer.basis.is_proven:
+                unproven()
+                lines.append("Enter predicts anyway.")
             if answer.predicted is not None:
                 with FileStore(output) as prediction:
                     then = prediction.at(prediction.index.at_time(moment.time))

@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from seqtop.history import FileStore
@@ -12,6 +13,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs import whatif
 from seqtop.whatif.driver import DriverError, ShowProgress
 from seqtop.whatif.predict import Prediction, Question, predict
+from seqtop.wire.messages import EngineInfo, Event
 from tests.support.greedy_runs import record_run
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
@@ -42,6 +44,24 @@ def test_other_settings_are_predicted(recording: Path) -> None:
             assert "requests finished" in words(app)
             pilot.press("escape")
             assert "What if" not in screen(app)
+
+
+def test_enter_again_predicts_from_a_recording_that_cannot_be_repeated(tmp_path: Path) -> None:
+    def claim_more_blocks(event: Event) -> Event:
+        if isinstance(event, EngineInfo):
+            return msgspec.structs.replace(event, num_gpu_blocks=64)
+        return event
+
+    path = tmp_path / "run.seqtop"
+    record_run(path, claim_more_blocks)
+    with FileStore(path) as store:
+        app = SeqtopApp(Playback(store, str(path), paused=True), clock=lambda: 0.0)
+        with play(app, (120, 40)) as pilot:
+            pilot.press("I", *"max_num_seqs=12,", "enter")
+            until(pilot, lambda: "Enter predicts anyway." in words(app))
+            assert "predicted" not in words(app).split("no prediction")[0]
+            pilot.press("enter")
+            until(pilot, lambda: "PREDICTION, of no real run:" in words(app))
 
 
 def test_a_prediction_ends_with_its_dialog(
