@@ -368,7 +368,7 @@ def test_the_words_for_causes_of_waiting(name: str) -> None:
 
 
 def test_the_causes_that_are_no_turn() -> None:
-    sentence = read("docs/checks.md").split("Requests whose reason to wait is")[1]
+    sentence = read("docs/checks.md").split("wait for something other than their turn")[1]
     listed = {span for span in code_spans(sentence.split(".")[0]) if span in CAUSES}
     assert listed == {name for name, cause in CAUSES.items() if not cause.is_for_turn}
 
