@@ -17,7 +17,7 @@ from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.whatif.driver import serve
-from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
+from seqtop.whatif.replay import Clock, MessageSink, ReplayOptions, WorkloadReplay
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo
 
@@ -55,7 +55,7 @@ class BundledScheduler:
         self,
         workload: Workload,
         options: ReplayOptions,
-        replay: Replay,
+        replay: WorkloadReplay,
         clock: Clock,
         sink: MessageSink,
         name: str,

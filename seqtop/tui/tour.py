@@ -16,7 +16,7 @@ _READ_SECONDS = 0.05
 """Seconds of a call for reading the history."""
 
 
-class Stop(NamedTuple):
+class TourStop(NamedTuple):
     """A stop of the tour."""
 
     title: str
@@ -31,14 +31,14 @@ class Stop(NamedTuple):
 
 
 STOPS = (
-    Stop(
+    TourStop(
         "A block",
         "The keys and values of a sequence's tokens are its part of the KV cache, which is divided"
         " into {num_gpu_blocks} blocks of {block_size} tokens. Each cell of this map is one block;"
         " its letter and colour are its owner's. Where cells are large, they show the text.",
         "blocks",
     ),
-    Stop(
+    TourStop(
         "Sharing",
         "This prompt begins as another one does. The blocks of that beginning were found in the"
         " prefix cache, so they are not computed again: ≡, or ▓ in small cells, marks those that"
@@ -46,7 +46,7 @@ STOPS = (
         "blocks",
         "hit>50%",
     ),
-    Stop(
+    TourStop(
         "Chunked prefill",
         "A step computes at most {max_num_batched_tokens} tokens, and this prompt is longer. It is"
         " computed in chunks (█ in Tokens), and the other sequences decode one token a step (━)"
@@ -54,14 +54,14 @@ STOPS = (
         "steps",
         "stage:prefill prompt>256",
     ),
-    Stop(
+    TourStop(
         "A full cache",
         "More than 95 % of the blocks are in use: the chart of the KV blocks is at its top. Each"
         " sequence needs another block every {block_size} tokens, and who arrives now has to wait.",
         "overview",
         "kv>95%",
     ),
-    Stop(
+    TourStop(
         "A preemption",
         "A sequence needed a block, and there was none. So the scheduler took the blocks of"
         " another, which waits again (▒) and will be computed again. The line above names it,"
@@ -69,7 +69,7 @@ STOPS = (
         "timeline",
         "status:preempt",
     ),
-    Stop(
+    TourStop(
         "A prefix miss",
         "It runs again. Blocks that had stayed in the prefix cache were found, others had been"
         " evicted meanwhile: its sentence says how many tokens were missing, and for which request"
@@ -78,7 +78,7 @@ STOPS = (
         "preempt>0 status:running",
         pane="sentence",
     ),
-    Stop(
+    TourStop(
         "A slow request, explained",
         "Its first token took more than two seconds. The part Latency of the pane divides that"
         " time: what it waited for, behind whom, and what was computed; ( and ) go through the"
@@ -87,7 +87,7 @@ STOPS = (
         "ttft>2s status:running",
         pane="latency",
     ),
-    Stop(
+    TourStop(
         "What if",
         "Would more memory have helped? Press I, type num_gpu_blocks=+50% and Enter: the engine's"
         " own scheduler runs this history again with that setting. S shares what you see, ? lists"
@@ -110,7 +110,7 @@ class Tour:
         self._search: ConditionSearch | None = None
 
     @property
-    def stop(self) -> Stop:
+    def stop(self) -> TourStop:
         """The stop on display."""
         return STOPS[self._number]
 

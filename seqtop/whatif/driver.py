@@ -32,10 +32,10 @@ from seqtop.whatif.replay import (
     Clock,
     MessageSink,
     RecordingSink,
-    Replay,
     ReplayedScheduler,
     ReplayOptions,
     ReplayResult,
+    WorkloadReplay,
 )
 from seqtop.whatif.trace_options import read_trace
 from seqtop.whatif.trace_workload import trace_workload
@@ -107,7 +107,7 @@ class MakeScheduler(Protocol):
         self,
         workload: Workload,
         options: ReplayOptions,
-        replay: Replay,
+        replay: WorkloadReplay,
         clock: Clock,
         sink: MessageSink,
         name: str,
@@ -180,7 +180,7 @@ def _replay(
         if request.output is not None:
             writer = FileWriter(request.output)
             recording = RecordingSink(stack.enter_context(writer))
-        replay = Replay(workload, request.options, clock, recording, progress)
+        replay = WorkloadReplay(workload, request.options, clock, recording, progress)
         name = Path(request.source).name
         return replay.run(make_scheduler(workload, request.options, replay, clock, replay, name))
 

@@ -156,7 +156,7 @@ class _Join(NamedTuple):
     arrival_time: float
 
 
-class Replay:
+class WorkloadReplay:
     """A workload on its way through a scheduler, whose messages it receives.
 
     Args:

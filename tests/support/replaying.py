@@ -6,7 +6,7 @@ from engine_stub.entrypoints.whatif import BundledScheduler
 from seqtop.diff.comparison import RunComparison, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter
-from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
+from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions, ReplayResult, WorkloadReplay
 from seqtop.whatif.workload import read_workload
 from tests.support.random_runs import RandomRun
 
@@ -28,7 +28,7 @@ def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult
         workload = read_workload(recording)
     clock = Clock()
     with FileWriter(target, overwrite=True) as writer:
-        replay = Replay(workload, options, clock, RecordingSink(writer))
+        replay = WorkloadReplay(workload, options, clock, RecordingSink(writer))
         return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
 
 

@@ -44,7 +44,7 @@ from seqtop.history.step_time import StepTime
 from seqtop.live.session import Session
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
-from seqtop.whatif.replay import Clock, RecordingSink, Replay, ReplayOptions, ReplayResult
+from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions, ReplayResult, WorkloadReplay
 from seqtop.whatif.workload import read_workload
 from tests.support.waiting import SECONDS
 
@@ -267,7 +267,7 @@ def predict(source: Path, target: Path, options: ReplayOptions) -> ReplayResult:
         workload = read_workload(recording)
     clock = Clock()
     with FileWriter(target, overwrite=True) as writer:
-        replay = Replay(workload, options, clock, RecordingSink(writer))
+        replay = WorkloadReplay(workload, options, clock, RecordingSink(writer))
         return replay.run(VllmScheduler(workload, options, replay, clock, replay, source.name))
 
 

@@ -7,7 +7,7 @@ import msgspec
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.whatif.replay import Clock, Replay, ReplayOptions
+from seqtop.whatif.replay import Clock, ReplayOptions, WorkloadReplay
 from seqtop.whatif.workload import read_workload
 from seqtop.wire import codec
 from seqtop.wire.messages import ControlCall, Event, RequestArrived, RequestFinished, Step
@@ -51,7 +51,7 @@ def test_inputs_belong_to_the_call_of_the_scheduler_that_saw_them_first() -> Non
         store = MemoryStore()
         append(store, [codec.encode(event) for event in events], EngineState())
         workload, scheduler = read_workload(store), Mock(**{"process_outputs.return_value": []})
-        Replay(workload, ReplayOptions(), Clock()).run(scheduler)
+        WorkloadReplay(workload, ReplayOptions(), Clock()).run(scheduler)
         called = [name for name, _, _ in scheduler.method_calls if name != "process_outputs"]
         assert " ".join(called) == (
             "add schedule add schedule add control abort schedule schedule"

@@ -33,7 +33,7 @@ from seqtop.adapters.wrapping import Wrapping
 from seqtop.history.step_time import Size
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.driver import serve
-from seqtop.whatif.replay import Clock, MessageSink, Replay, ReplayOptions
+from seqtop.whatif.replay import Clock, MessageSink, ReplayOptions, WorkloadReplay
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo, Event, RequestArrived, Setting
 from seqtop.wire.snapshot import Snapshot
@@ -108,7 +108,7 @@ class VllmScheduler:
         self,
         workload: Workload,
         options: ReplayOptions,
-        replay: Replay,
+        replay: WorkloadReplay,
         clock: Clock,
         sink: MessageSink,
         name: str,

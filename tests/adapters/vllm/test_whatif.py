@@ -11,7 +11,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.whatif.replay import Clock, Replay, ReplayOptions
+from seqtop.whatif.replay import Clock, ReplayOptions, WorkloadReplay
 from seqtop.whatif.workload import Answer, read_workload
 from seqtop.wire import codec
 from tests.support.events import arrival, engine_info, step
@@ -60,7 +60,7 @@ def test_recordings_that_cannot_be_replayed_are_refused_by_name(
     store = MemoryStore()
     append(store, [codec.encode(event) for event in events], EngineState())
     workload, options, clock = read_workload(store), ReplayOptions(), Clock()
-    replay = Replay(workload, options, clock)
+    replay = WorkloadReplay(workload, options, clock)
     sink: Any = None
     with pytest.raises(ValueError, match=error):
         VllmScheduler(workload, options, replay, clock, sink, "run")
