@@ -16,10 +16,11 @@ from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.holdings import num_available_blocks
 from seqtop.state.model import RequestState
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import cause_in_words
-from seqtop.state.wait_graph import num_available_blocks, queue_head
+from seqtop.state.wait_graph import queue_head
 from seqtop.text.format import plural
 from seqtop.wire.messages import Event
 

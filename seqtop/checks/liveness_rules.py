@@ -15,11 +15,11 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import has_positions
+from seqtop.state.holdings import num_available_blocks
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.resources import full_resources
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, describe_reason
-from seqtop.state.wait_graph import num_available_blocks
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
 from seqtop.wire.messages import (

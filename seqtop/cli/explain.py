@@ -111,29 +111,27 @@ def _request(recording: FileStore, options: argparse.Namespace) -> int:
 
 
 def _who(recording: FileStore, request: RequestState, options: argparse.Namespace) -> int:
-    from seqtop.ledger.ledger import Run, charge, harm_done
+    from seqtop.ledger.ledger import charge, harm_done
     from seqtop.ledger.report import as_json, as_text
 
-    run = Run(recording)
-    own, harms = charge(run, request), harm_done(run, request)
+    own, harms = charge(recording, request), harm_done(recording, request)
+    costs = recording.at(recording.last).step_costs
     if options.json:
-        print_document(as_json(run, request, own, harms))
+        print_document(as_json(costs, request, own, harms))
     else:
-        print(as_text(run, request, own, harms))
+        print(as_text(costs, request, own, harms))
     return 0
 
 
 def _totals(recording: FileStore, options: argparse.Namespace) -> int:
-    from seqtop.ledger.ledger import Run
+    from seqtop.ledger.ledger import harm_totals
     from seqtop.ledger.report import totals_as_json, totals_as_text
-    from seqtop.ledger.totals import harm_totals
 
-    run = Run(recording)
-    totals = harm_totals(run)
+    totals, costs = harm_totals(recording), recording.at(recording.last).step_costs
     if options.json:
-        print_document(totals_as_json(run, totals))
+        print_document(totals_as_json(costs, totals))
     else:
-        print(totals_as_text(run, totals))
+        print(totals_as_text(costs, totals))
     return 0
 
 

@@ -11,7 +11,7 @@ from seqtop.explain.chain import BlockHolder, Chain, Part
 from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState, RequestState
+from seqtop.state import EngineState, RequestState, holdings
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 
@@ -258,19 +258,20 @@ def finished_request(event: RequestFinished) -> RequestState:
 def _holder(
     timeline: Timeline, state: EngineState, position: int, request_id: str
 ) -> BlockHolder | None:
-    """Returns the request other than `request_id` with the most blocks in its tables."""
-    blocks: dict[str, set[int]] = {}
-    for sequence in state.sequences.values():
-        if sequence.block_table and sequence.request_id != request_id:
-            blocks.setdefault(sequence.request_id, set()).update(sequence.block_table)
-    if not blocks:
+    """Returns the request other than `request_id` with the most blocks."""
+    held = {
+        request.request_id: holdings.num_blocks(state, request)
+        for request in holdings.holders(state)
+        if request.request_id != request_id
+    }
+    owner = max(held, key=held.__getitem__, default="")
+    if not held.get(owner):
         return None
-    owner = max(blocks, key=lambda name: len(blocks[name]))
     request = state.requests[owner]
     return BlockHolder(
         owner,
-        len(blocks[owner]),
-        state.stats.num_used_blocks if state.stats else len(set().union(*blocks.values())),
+        held[owner],
+        state.stats.num_used_blocks if state.stats else sum(held.values()),
         request.num_prompt_tokens,
         _admitted_step(timeline, request, position),
     )

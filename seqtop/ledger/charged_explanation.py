@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from seqtop.explain.explanation import Explanation
-from seqtop.history.step_time import StepTime, StepTimeError, fit
-from seqtop.history.timed_steps import TimedStep, timed_step
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.ledger.ledger import Ledger
 from seqtop.state import EngineState, RequestState
 from seqtop.state.wait_causes import IN_PROGRESS
-from seqtop.wire.messages import Event, Step
-
-_MAX_STEPS = 500
-"""The last steps to which the model of their times is fitted: a frame waits for the fit."""
-_GROWTH = 1.1
-"""It is fitted again when there are so many times as many steps."""
+from seqtop.wire.messages import Event
 
 
 class ChargedExplanation(Explanation):
     """An explanation that also charges the time of the request.
-
-    The model of the times of steps is fitted to the steps that are read, which are those of the
-    request's time.
 
     Args:
         timeline: The timeline; it may grow.
@@ -38,24 +27,12 @@ class ChargedExplanation(Explanation):
         self._request = request
         self._ledger: Ledger | None = None
         self._account: Account | None = None
-        self._steps: deque[TimedStep] = deque(maxlen=_MAX_STEPS)
-        self._step_time: StepTime | None = None
-        self._num_read = 0
-        """The steps that were read."""
-        self._num_fitted = 0
-        """Those that had been read when the model was last fitted."""
 
     def charges(self) -> list[Charge]:
         """Returns the charges of what is read, the largest first; none before its arrival."""
         if self._account is None:
             return []
-        if self._num_read > self._num_fitted * _GROWTH:
-            self._num_fitted = self._num_read
-            try:
-                self._step_time = fit(list(self._steps))
-            except StepTimeError:
-                self._step_time = None
-        charges = self._account.charges(self._step_time)
+        charges = self._account.charges()
         last = self._chain.open_part(self.now) if self.is_complete else None
         if last is not None:
             charges.append(Charge("unexplained", None, IN_PROGRESS, "unexplained", last.seconds))
@@ -76,9 +53,6 @@ class ChargedExplanation(Explanation):
         assert self._ledger is not None, "it began with a state"
         self._ledger.apply(position, event)
         self._find_account()
-        if isinstance(event, Step):
-            self._steps.append(timed_step(event, [], [], [self._steps[-1]] if self._steps else []))
-            self._num_read += 1
 
     def _is_it(self, request: RequestState) -> bool:
         wanted = self._request

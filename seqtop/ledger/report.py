@@ -8,16 +8,15 @@ from typing import Any
 import msgspec
 
 from seqtop.explain import chain
-from seqtop.history.step_time import StepTime
 from seqtop.ledger import account
 from seqtop.ledger.account import Account, Charge
-from seqtop.ledger.ledger import Harm, Run
-from seqtop.ledger.totals import HarmTotal
+from seqtop.ledger.ledger import Harm, HarmTotal
 from seqtop.sequence import latency
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.wire.snapshot import StepCosts
 
 _MAX_REQUESTS = 12
 """Other requests that a table names."""
@@ -34,7 +33,7 @@ _CAUSES = {
     account.QUEUE_HEAD: "ahead in the queue",
     account.UNNAMED_BLOCKS: "blocks in use that are in no block table",
     account.STEP_TIME: "difference of shared steps and their estimates",
-    account.NO_ESTIMATE: "shared steps, too few for estimates",
+    account.NO_ESTIMATE: "shared steps, before there were enough for estimates",
     chain.RECOMPUTE: "recomputation",
     chain.NOT_RECORDED: "steps that are not recorded",
     "prefill": "prefill",
@@ -77,7 +76,7 @@ def cause_label(cause: str) -> str:
     return _CAUSES.get(cause) or cause_in_words(cause).label
 
 
-def as_text(run: Run, request: RequestState, own: Account, harms: list[Harm]) -> str:
+def as_text(costs: StepCosts, request: RequestState, own: Account, harms: list[Harm]) -> str:
     """Returns tables of what delayed a request, and of those that it delayed."""
     metrics = request.metrics
     first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
@@ -89,7 +88,7 @@ def as_text(run: Run, request: RequestState, own: Account, harms: list[Harm]) ->
     )
     lines = [f"{own.request_id}: {ttft}, {total}"]
     lines.append(f"{'time':>9} {'share':>6} {'measured':>9} {'estimated':>9}  charged to")
-    lines += _table(rows(own.charges(run.step_time)), own.seconds)
+    lines += _table(rows(own.charges()), own.seconds)
     lines.append(f"{fmt.seconds(own.seconds):>9} {'100%':>6}")
     if harms:
         lines += ["", f"{'time':>9} {'':>6} {'measured':>9} {'estimated':>9}  delayed by it"]
@@ -98,7 +97,7 @@ def as_text(run: Run, request: RequestState, own: Account, harms: list[Harm]) ->
         lines.append(f"{fmt.seconds(total_harm):>9}  of {fmt.plural(len(harms), 'request')}")
     else:
         lines += ["", "It delayed no other request."]
-    lines += ["", _knowledge(run)]
+    lines += ["", _knowledge(costs)]
     return "\n".join(map(safe_line, lines))
 
 
@@ -147,25 +146,19 @@ def _or_blank(seconds: float) -> str:
     return signed(seconds) if seconds else ""
 
 
-def _knowledge(run: Run) -> str:
-    """Describes the model of the times of steps, or why there is none."""
-    step_time = run.step_time
-    if step_time is None:
-        return f"Nothing is estimated: {run.no_step_time}."
-    sentence = (
-        f"Estimated from {fmt.plural(step_time.num_steps, 'step')}:"
-        f" {fmt.seconds(step_time.per_step)} a step,"
-        f" {fmt.seconds(step_time.per_prefill_token)} a prefill token,"
-        f" {fmt.seconds(step_time.per_decode_token)} a decode token"
+def _knowledge(costs: StepCosts) -> str:
+    """Describes the costs of tokens that the estimates are made of, or that there are none."""
+    if costs.per_step is None:
+        return f"Nothing is estimated: {fmt.plural(costs.num_steps, 'step')} are too few."
+    return (
+        f"Estimated from the costs of tokens after {fmt.plural(costs.num_steps, 'step')}:"
+        f" {fmt.seconds(costs.per_step)} a step,"
+        f" {fmt.seconds(costs.per_prefill_token)} a prefill token,"
+        f" {fmt.seconds(costs.per_decode_token)} a decode token."
     )
-    if step_time.held_out_error is not None:
-        sentence += f"; median error {fmt.percent(step_time.held_out_error)}"
-    if step_time.uncertain:
-        sentence += f"; uncertain: {', '.join(step_time.uncertain)}"
-    return sentence + "."
 
 
-def as_json(run: Run, request: RequestState, own: Account, harms: list[Harm]) -> str:
+def as_json(costs: StepCosts, request: RequestState, own: Account, harms: list[Harm]) -> str:
     """Returns the same as JSON; times in seconds."""
     metrics = request.metrics
     document: dict[str, Any] = {
@@ -175,41 +168,45 @@ def as_json(run: Run, request: RequestState, own: Account, harms: list[Harm]) ->
         "e2e": latency.e2e_latency(metrics),
         "finish_reason": request.finish_reason,
         "seconds": own.seconds,
-        "harmed_by": own.charges(run.step_time),
+        "harmed_by": own.charges(),
         "harm_done": [
             {"request_id": harm.request_id, "seconds": harm.seconds, "charges": harm.charges}
             for harm in harms
         ],
-        "step_time": _model(run.step_time),
-        "no_step_time": run.no_step_time or None,
+        "step_costs": _costs(costs),
     }
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def totals_as_text(run: Run, totals: list[HarmTotal]) -> str:
+def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
     """Returns a table of the requests that delayed others most."""
-    lines = [f"{'harm':>9} {'estimated':>9} {'delayed':>8} {'by others':>9}  request"]
+    lines = [f"{'harm':>9} {'estimated':>9} {'waited':>9}  request"]
     lines += [
         f"{fmt.seconds(total.seconds):>9} {_or_blank(total.estimated):>9}"
-        f" {fmt.count(total.num_delayed):>8} {fmt.seconds(total.harmed_by_others):>9}"
-        f"  {total.request_id}"
+        f" {fmt.seconds(total.waited):>9}  {total.request_id}"
         for total in totals[:_MAX_TOTALS]
     ]
     if (more := len(totals) - _MAX_TOTALS) > 0:
         lines.append(f"and {more:,} more")
-    lines += ["", _knowledge(run)]
+    lines += ["", _knowledge(costs)]
     return "\n".join(map(safe_line, lines))
 
 
-def totals_as_json(run: Run, totals: list[HarmTotal]) -> str:
+def totals_as_json(costs: StepCosts, totals: list[HarmTotal]) -> str:
     """Returns what all requests cost the others as JSON; times in seconds."""
     document = {
         "requests": totals,
-        "step_time": _model(run.step_time),
-        "no_step_time": run.no_step_time or None,
+        "step_costs": _costs(costs),
     }
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def _model(step_time: StepTime | None) -> dict[str, Any] | None:
-    return None if step_time is None else msgspec.structs.asdict(step_time)
+def _costs(costs: StepCosts) -> dict[str, Any] | None:
+    if costs.per_step is None:
+        return None
+    return {
+        "per_step": costs.per_step,
+        "per_prefill_token": costs.per_prefill_token,
+        "per_decode_token": costs.per_decode_token,
+        "num_steps": costs.num_steps,
+    }

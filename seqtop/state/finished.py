@@ -36,6 +36,7 @@ def _drop_oldest(state: EngineData, num_dropped: int) -> list[int]:
     del state.finished[:num_dropped]
     seq_ids: list[int] = []
     for old in dropped:
+        state.holders.pop(old, None)
         for seq_id in state.requests.pop(old).seq_ids:
             sequence = state.sequences.pop(seq_id)
             state.num_by_status[sequence.status] -= 1

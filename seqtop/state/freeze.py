@@ -17,6 +17,7 @@ def freeze(state: EngineState) -> EngineState:
     frozen.requests = dict(state.requests)
     frozen.sequences = dict(state.sequences)
     frozen.finished = list(state.finished)
+    frozen.holders, frozen.in_queue = dict(state.holders), dict(state.in_queue)
     frozen.num_by_status = list(state.num_by_status)
     frozen.cached_blocks = None if state.cached_blocks is None else dict(state.cached_blocks)
     for seq_id, sequence in state.sequences.items():

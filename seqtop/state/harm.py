@@ -1,32 +1,35 @@
-"""Seconds by which requests delayed others, added up with each step.
+"""Delays of requests by others in a step, and the sum of those that each request has caused.
 
-The seconds that others wait in a step are divided among the requests in its batch, in proportion
-to what each holds of what the head of the queue waits for: blocks, sequence slots, tokens of the
-step's budget or adapters. This is measured. The tokens of a request make its steps longer for the
-others in the batch, by as much as a token costs: this is estimated, from a fit to the last thousand
-steps or so, and never more than the step took. A prefill after a preemption is charged to the
-request that the preemption made room for.
+This is the one place that charges delays. `StepHarm` has them for one step: the reducer adds them
+up over those that are delayed, for the column *Harm*; `seqtop.ledger` divides the time of one
+request by them.
 
-A step costs O(1), and O(1) for each request in its batch. So there is no account of whom a request
-delayed, nor of requests that would have fitted into the step if those before them in the queue had
-not been there; `seqtop.ledger` has both, from the recorded steps.
+The seconds that requests wait in a step are divided among those that hold what they wait for:
+blocks, sequence slots, tokens of the step's budget or adapters, in proportion to the amounts
+(`seqtop.state.holdings`). What is free is held by the head of the queue for those behind it. This
+is measured. The tokens of a request make a step longer for the others in its batch, by as much as a
+token costs: this is estimated, by a fit to the last thousand steps or so, and all of them together
+never take longer than the step. A prefill after a preemption is charged to the request that the
+preemption made room for.
+
+A step costs O(1) for each request in its batch and, if requests wait, for each holder.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from seqtop.sequence import SequenceStatus
+from seqtop.state.holdings import Holding, Holdings
 from seqtop.state.least_squares import solve_non_negative
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.wait_causes import head_reason
-from seqtop.wire.batch import num_scheduled_requests, scheduled_requests
-from seqtop.wire.messages import Step, WaitCause
+from seqtop.wire.batch import request_tokens
+from seqtop.wire.messages import Step
 from seqtop.wire.snapshot import StepCosts
 
 _MIN_STEPS = 20
@@ -34,84 +37,226 @@ _MIN_STEPS = 20
 _FADE = 0.999
 """The weight of a step's sums after each further step."""
 _MAX_STEPS_BETWEEN_FITS = 500
-_HELD: tuple[WaitCause, ...] = ("no_blocks", "seq_limit", "token_budget", "lora_slots")
+_LEAST_COST = 1e-9
+"""Seconds below which a cost is an error of rounding."""
+HELD = frozenset({"no_blocks", "seq_limit", "token_budget", "lora_slots"})
 """The causes of waiting for something that others hold."""
 
 
-class Delays(NamedTuple):
-    """Seconds by which the batch of a step delays the others in it, as estimated."""
+class Shares(NamedTuple):
+    """The parts of a wait that each holder is charged with; with `unnamed` they add up to 1."""
 
-    per_prefill_token: float
-    """The seconds of a prefill token, times the other requests."""
-    per_decode_token: float
-    """The seconds of a decode token, times the other requests."""
-
-
-NO_DELAYS = Delays(0.0, 0.0)
+    by_request: dict[str, float]
+    unnamed: float
+    """The part of what is in use, but held by no request that is known."""
+    withheld: float
+    """The part of the head of the queue, for what is free and kept from those behind it."""
 
 
-def delays(state: EngineData, step: Step) -> Delays:
-    """Returns the delays in a step that has not been applied, except for the time before it."""
-    costs, stats = state.step_costs, step.stats
-    num_others = num_scheduled_requests(step) - 1
-    if costs.per_step is None or num_others < 1:
-        return NO_DELAYS
-    prefill, decode = costs.per_prefill_token, costs.per_decode_token
-    predicted = prefill * stats.num_prefill_tokens + decode * stats.num_decode_tokens
-    elapsed = _elapsed(state, step)
-    if predicted <= 0:
-        return NO_DELAYS
-    scale = num_others * min(elapsed / predicted, 1.0)
-    return Delays(scale * prefill, scale * decode)
+class StepHarm:
+    """The delays in one step.
+
+    Args:
+        state: The state before the step, of which only what is needed is read now.
+        step: The step.
+    """
+
+    def __init__(self, state: EngineData, step: Step) -> None:
+        self.seconds = _elapsed(max(step.start_time, state.blocked.until), step.time)
+        """The duration, without the time in which the step before had not ended."""
+        self.tokens = request_tokens(step)
+        """The part of each request in its batch."""
+        self.holdings = Holdings(state, step, self.tokens)
+        self.has_estimates = state.step_costs.per_step is not None
+        """True if the costs of tokens are known."""
+        costs = state.step_costs
+        self._per_step = costs.per_step or 0.0
+        prefill = sum(own.prefill for own in self.tokens.values())
+        decode = sum(own.decode for own in self.tokens.values())
+        total = costs.per_prefill_token * prefill + costs.per_decode_token * decode
+        scale = min(self.seconds / total, 1.0) if total > 0 else 0.0
+        self.per_prefill_token = scale * costs.per_prefill_token
+        """Seconds by which a prefill token made it longer, as estimated."""
+        self.per_decode_token = scale * costs.per_decode_token
+        """Seconds by which another token made it longer, as estimated."""
+
+    def delay(self, request_id: str) -> float:
+        """Returns the seconds by which the tokens of a request made the step longer."""
+        own = self.tokens.get(request_id)
+        if own is None:
+            return 0.0
+        return self.per_prefill_token * own.prefill + self.per_decode_token * own.decode
+
+    def alone(self, request_id: str) -> float:
+        """Returns the seconds that the step would have taken with a request of its batch only."""
+        if len(self.tokens) == 1:
+            return self.seconds
+        return min(self._per_step + self.delay(request_id), self.seconds)
+
+    def shares(self, cause: str, lora: str = "", *, is_behind: bool = False) -> Shares:
+        """Returns who is charged for a wait in the step.
+
+        Args:
+            cause: The cause of the wait; nobody is charged for one that is not in `HELD`.
+            lora: The adapter of the request that waits.
+            is_behind: Whether the cause was given for the head of the queue before it.
+        """
+        holding = self.holdings.of(cause, lora) if cause in HELD else Holding()
+        withheld = holding.num_withheld if is_behind else 0.0
+        total = sum(holding.amounts.values()) + holding.num_unnamed + withheld
+        if total <= 0:
+            return Shares({}, 0.0, 0.0)
+        by_request = {name: amount / total for name, amount in holding.amounts.items()}
+        return Shares(by_request, holding.num_unnamed / total, withheld / total)
 
 
-def charge_prefill(
-    state: EngineData, request: RequestState, num_tokens: int, caused: Delays
-) -> None:
-    """Charges the tokens of a prefill to the request, or to the one that it was preempted for."""
-    request.harm_estimated += caused.per_prefill_token * num_tokens
-    if request.last_preemption_mode != "recompute":
-        return
-    other = state.requests.get(request.preempted_for or "")
-    costs = state.step_costs
-    if (
-        other is not None
-        and other is not request
-        and other.finish_reason is None  # states share finished requests
-        and costs.per_step is not None
-    ):
-        other.harm_estimated += costs.per_step + costs.per_prefill_token * num_tokens
+def charge(state: EngineData, step: Step, own: StepHarm) -> list[int]:
+    """Adds the delays in a step to the requests that cause them.
+
+    Args:
+        state: The state after the step, except for its time and figures.
+        step: The step.
+        own: Its delays, made before the step.
+
+    Returns:
+        The ids of the sequences of the requests charged.
+    """
+    own.holdings.end(state)
+    if not own.seconds:
+        return []
+    touched: list[int] = []
+    _charge_tokens(state, own, touched)
+    if step.wait_reasons or spent_budget(state, step):
+        _charge_waits(state, step, own, touched)
+    return touched
 
 
-def charge_waits(state: EngineData, step: Step) -> None:
-    """Charges the waits in a step to the requests in its batch; before the wait causes advance."""
-    elapsed, stats = _elapsed(state, step), step.stats
-    if not step.wait_reasons or not elapsed:
-        return
-    waiting = Counter(reason.cause for reason in step.wait_reasons)
-    if (head := head_reason(step.wait_reasons)) is not None:
-        num_waiting = stats.num_waiting + (stats.num_swapped or 0)
-        waiting[head.cause] += max(num_waiting - len(step.wait_reasons), 0)
-    batch = [
-        request
-        for request in map(state.requests.get, scheduled_requests(step))
-        if request is not None and request.finish_reason is None
-    ]
-    for cause in _HELD:
-        if not waiting[cause]:
+def _charge_tokens(state: EngineData, own: StepHarm, touched: list[int]) -> None:
+    """Charges the tokens of a batch, and prefills after preemptions."""
+    requests, num_others = state.requests, len(own.tokens) - 1
+    per_prefill = num_others * own.per_prefill_token
+    per_decode = num_others * own.per_decode_token
+    for request_id, (prefill, decode, _) in own.tokens.items():
+        request = requests.get(request_id)
+        if request is None or request.finish_reason is not None:
             continue
-        amounts = list(_amounts(state, cause, batch))
-        total = max(sum(amounts), _in_use(cause, step))
-        if total > 0:
-            per_unit = elapsed * waiting[cause] / total
-            for request, amount in zip(batch, amounts, strict=True):
-                if request.harm is not None:
-                    request.harm += per_unit * amount
+        request.harm_estimated += per_prefill * prefill + per_decode * decode
+        if prefill and recomputes_for(request) is not None:
+            other = _charged(state, request.preempted_for or "", touched)
+            if other is None or other.harm is None:
+                continue
+            if len(own.tokens) == 1:
+                other.harm += own.seconds
+            elif own.has_estimates:
+                other.harm_estimated += own.alone(request_id)
+
+
+def recomputes_for(request: RequestState) -> str | None:
+    """Returns the other request that the prefills of a request are charged to, if any."""
+    other = request.preempted_for
+    is_for_other = request.last_preemption_mode == "recompute" and other != request.request_id
+    return other if is_for_other else None
+
+
+def _charge_waits(state: EngineData, step: Step, own: StepHarm, touched: list[int]) -> None:
+    """Charges those that hold what others wait for in a step."""
+    head = head_reason(step.wait_reasons)
+    named: dict[str, tuple[str, str]] = {}
+    """The cause and the adapter of each request that waits for its turn, and has a reason."""
+    for reason in step.wait_reasons:
+        request = state.requests.get(reason.request_id)
+        if request is not None and _waits(state, request, step):
+            lora = request.lora if reason.cause == "lora_slots" else ""
+            named[reason.request_id] = reason.cause, lora
+    for key, number in Counter(named.values()).items():
+        if key[0] in HELD:
+            waiting = {name for name, other in named.items() if other == key}
+            _divide(state, own.shares(*key), own.seconds, number, waiting, touched)
+    if head is not None and head.cause in HELD:
+        number, behind = _num_behind(state, step)
+        shares = own.shares(head.cause, is_behind=True)
+        _divide(state, shares, own.seconds, number, behind, touched)
+        if number and shares.withheld:
+            leader = _charged(state, head.request_id, touched)
+            if leader is not None and leader.harm is not None:
+                leader.harm += own.seconds * number * shares.withheld
+    unscheduled = _unscheduled(state, step, own)
+    if unscheduled:
+        shares = own.shares("token_budget")
+        _divide(state, shares, own.seconds, len(unscheduled), unscheduled, touched)
+
+
+def _waits(state: EngineData, request: RequestState, step: Step) -> bool:
+    """Returns whether a request waited for its turn in all of a step."""
+    return request.request_id in state.in_queue and request.metrics.arrival_time <= step.start_time
+
+
+def _num_behind(state: EngineData, step: Step) -> tuple[int, set[str]]:
+    """Returns the number of requests behind the head of the queue, and those that hold something.
+
+    The requests in the queue are not looked at one by one, except for those that came too late.
+    """
+    reasons = {reason.request_id for reason in step.wait_reasons}
+    number = len(state.in_queue) - sum(name in state.in_queue for name in reasons)
+    for request in reversed(state.requests.values()):
+        if request.metrics.arrival_time <= step.start_time:
+            break
+        number -= request.request_id in state.in_queue and request.request_id not in reasons
+    holders = state.holders.keys() & state.in_queue.keys() - reasons
+    return max(number, 0), {name for name in holders if _waits(state, state.requests[name], step)}
+
+
+def _unscheduled(state: EngineData, step: Step, own: StepHarm) -> set[str]:
+    """Returns the running requests that are not in a batch that used up the token budget."""
+    if not spent_budget(state, step):
+        return set()
+    others = state.holders.keys() - own.tokens.keys()
+    return {name for name in others if (request := state.requests.get(name)) and runs(request)}
+
+
+def spent_budget(state: EngineData, step: Step) -> bool:
+    """Returns whether the batch of a step used up the token budget."""
+    budget = None if state.info is None else state.info.max_num_batched_tokens
+    num_tokens = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
+    return budget is not None and num_tokens >= budget
+
+
+def runs(request: RequestState) -> bool:
+    """Returns whether a request was last in a batch, and has not been preempted since."""
+    return request.finish_reason is None and request.spans[-1].kind in ("prefill", "decode")
+
+
+def _divide(
+    state: EngineData,
+    shares: Shares,
+    seconds: float,
+    num_waiting: int,
+    waiting: set[str],
+    touched: list[int],
+) -> None:
+    """Charges the seconds that so many requests waited; nobody in `waiting` delays itself."""
+    for name, share in shares.by_request.items():
+        number = num_waiting - (name in waiting)
+        other = _charged(state, name, touched) if number > 0 else None
+        if other is not None and other.harm is not None:
+            other.harm += seconds * number * share
+
+
+def _charged(state: EngineData, request_id: str, touched: list[int]) -> RequestState | None:
+    """Returns a request that is charged; one that has ended as a copy, as states share these."""
+    request = state.requests.get(request_id)
+    if request is None:
+        return None
+    if request.finish_reason is not None:
+        request = state.requests[request_id] = copy.copy(request)
+    touched += request.seq_ids
+    return request
 
 
 def count_step(state: EngineData, step: Step) -> None:
     """Adds a step to those that the costs of tokens are fitted to."""
-    costs, stats, elapsed = state.step_costs, step.stats, _elapsed(state, step)
+    costs, stats = state.step_costs, step.stats
+    elapsed = _elapsed(state.blocked.until, step.time)
     prefill, decode = float(stats.num_prefill_tokens), float(stats.num_decode_tokens)
     if not elapsed or not 0 < prefill + decode < math.inf:
         return
@@ -131,6 +276,7 @@ def count_step(state: EngineData, step: Step) -> None:
 def _fitted(costs: StepCosts) -> StepCosts:
     one, p, d, pp, pd, dd, t, tp, td = costs.products
     best = solve_non_negative([[one, p, d], [p, pp, pd], [d, pd, dd]], [t, tp, td])
+    best = {column: cost for column, cost in best.items() if cost >= _LEAST_COST}
     return replace(
         costs,
         per_step=best.get(0, 0.0),
@@ -140,40 +286,7 @@ def _fitted(costs: StepCosts) -> StepCosts:
     )
 
 
-def _amounts(state: EngineData, cause: str, batch: list[RequestState]) -> Iterator[float]:
-    """Yields the amount that each request of a batch holds of what is waited for."""
-    sequences = state.sequences
-    for request in batch:
-        own = [sequences[seq_id] for seq_id in request.seq_ids]
-        match cause:
-            case "no_blocks":
-                yield sum(
-                    len(sequence.block_table) + sum(map(len, sequence.group_block_tables))
-                    for sequence in own
-                )
-            case "seq_limit":
-                yield sum(sequence.status is SequenceStatus.RUNNING for sequence in own)
-            case "token_budget":
-                yield request.token_chunk_size
-            case _:
-                yield bool(request.lora)
-
-
-def _in_use(cause: str, step: Step) -> int:
-    """Returns the amount that is in use, whoever holds it."""
-    stats = step.stats
-    match cause:
-        case "no_blocks":
-            return stats.num_used_blocks
-        case "seq_limit":
-            return stats.num_running
-        case "token_budget":
-            return stats.num_prefill_tokens + stats.num_decode_tokens
-        case _:
-            return 0
-
-
-def _elapsed(state: EngineData, step: Step) -> float:
-    """Returns the seconds of a step after the last one; 0 if a clock cannot have measured them."""
-    elapsed = step.time - state.blocked.until
+def _elapsed(start: float, end: float) -> float:
+    """Returns the seconds between two times; 0 if a clock cannot have measured them."""
+    elapsed = end - start
     return elapsed if 0 < elapsed < math.inf else 0.0

@@ -211,6 +211,11 @@ class EngineData(msgspec.Struct):
     """Ids of the requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
     step_costs: Public[StepCosts] = StepCosts()
+    holders: Public[dict[Name, bool]] = {}
+    """Ids of the requests that hold blocks or sequence slots, ended ones included
+    (`seqtop.state.holdings`)."""
+    in_queue: Public[dict[Name, bool]] = {}
+    """Ids of the requests that wait for their turn (`seqtop.state.waits`)."""
     num_queued: Public[int] = 0
     """Arrivals and preemptions so far, each of which put a request into the queue."""
     cached_blocks: Public[dict[int, CachedBlock] | None] = None

@@ -16,7 +16,8 @@ from seqtop.sequence import (
 )
 from seqtop.state import harm, limits, waits
 from seqtop.state.finished import copy_finished, evict_finished
-from seqtop.state.harm import Delays
+from seqtop.state.harm import StepHarm
+from seqtop.state.holdings import update_holders
 from seqtop.state.model import (
     MAX_CACHED_BLOCKS,
     CachedBlock,
@@ -78,9 +79,8 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     for seq_id in event.seq_ids:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
-        elif sequence := new_sequence(state, request, seq_id):
-            sequence.engine_status = event.engine_status
-            limits.count_parked(state, sequence, 1)
+        elif (sequence := new_sequence(state, request, seq_id)) and event.engine_status:
+            change_engine_status(state, sequence, event.engine_status)
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
@@ -94,6 +94,7 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
     request.prompt_token_ids = event.prompt_token_ids
+    request.last_preemption_mode = request.preempted_for = None  # the new prefill is its own
     close_span(state, request, event.time)
     request.spans.append(Span("queued", start=event.time, end=None))
     waits.join_queue(state, request, event.time)
@@ -106,6 +107,8 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
         limits.count_parked(state, sequence, -1)
         sequence.engine_status = ""
         set_status(state, sequence, SequenceStatus.WAITING)
+    waits.update_queue(state, request)
+    update_holders(state, request)
     state.time = max(state.time, event.time)
     return request.seq_ids
 
@@ -115,10 +118,11 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     copy_finished(state, step)
     end_before = state.blocked.until
     limits.advance(state, step.start_time)
+    delays = StepHarm(state, step)
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
         _apply_preemption(state, step, preemption)
-    touched = dict.fromkeys(_run_batch(state, step, harm.delays(state, step)))
+    touched = dict.fromkeys(_run_batch(state, step))
     swapped_out = block_moves(step).swapped_out
     host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
     too_large = large_forks(state, step.sequences)
@@ -131,7 +135,7 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
             _count_extra_tokens(state, update)
         touched[update.seq_id] = None
     touched |= dict.fromkeys(_update_wait_reasons(state, step))
-    harm.charge_waits(state, step)
+    touched |= dict.fromkeys(harm.charge(state, step, delays))
     harm.count_step(state, step)
     waits.block(state, step)
     if step.newly_cached_blocks is not None:
@@ -148,21 +152,21 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     return touched
 
 
-def _run_batch(state: EngineData, step: Step, caused: Delays) -> Iterable[int]:
+def _run_batch(state: EngineData, step: Step) -> Iterable[int]:
     """Advances the sequences in the batch of a step; returns their ids."""
     touched: list[int] = []
     if step.execute is None:
-        _run_chunks(state, step, caused, touched)
+        _run_chunks(state, step, touched)
         return touched
     for group in step.execute.seq_group_metadata_list:
         if isinstance(group, SequenceGroupMetadataDelta):
-            _apply_delta(state, step, group, caused, touched)
+            _apply_delta(state, step, group, touched)
         else:
-            _apply_full(state, step, group, caused, touched)
+            _apply_full(state, step, group, touched)
     return touched
 
 
-def _run_chunks(state: EngineData, step: Step, caused: Delays, touched: list[int]) -> None:
+def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
     """Advances the sequences of an engine that has no `SequenceGroupMetadata`."""
     counted: set[str] = set()
     for update in step.sequences:
@@ -173,16 +177,8 @@ def _run_chunks(state: EngineData, step: Step, caused: Delays, touched: list[int
             continue
         if request.request_id not in counted:
             counted.add(request.request_id)
-            num_found = max((update.num_cached_tokens or 0) - chunk.num_computed_tokens, 0)
-            _count_step(
-                state,
-                request,
-                step,
-                caused,
-                is_prompt=chunk.is_prompt,
-                chunk=chunk.num_tokens,
-                num_found=num_found,
-            )
+            is_prompt, num_tokens = chunk.is_prompt, chunk.num_tokens
+            _count_step(state, request, step, is_prompt=is_prompt, chunk=num_tokens)
         sequence = state.sequences.get(update.seq_id)
         if sequence is not None and sequence.request_id != request.request_id:
             state.report_anomaly(f"chunk for sequence {update.seq_id} of another request")
@@ -261,7 +257,6 @@ def _apply_full(
     state: EngineData,
     step: Step,
     group: SequenceGroupMetadata,
-    caused: Delays,
     touched: list[int],
 ) -> None:
     request = state.requests.get(group.request_id)
@@ -273,11 +268,7 @@ def _apply_full(
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
     chunk = group.token_chunk_size or 1
-    data = next(iter(group.seq_data.values()), None)
-    num_found = 0 if data is None else data.get_num_cached_tokens() - data.get_num_computed_tokens()
-    _count_step(
-        state, request, step, caused, is_prompt=group.is_prompt, chunk=chunk, num_found=num_found
-    )
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data.items():
         sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
         if sequence is None:
@@ -310,7 +301,6 @@ def _apply_delta(
     state: EngineData,
     step: Step,
     group: SequenceGroupMetadataDelta,
-    caused: Delays,
     touched: list[int],
 ) -> None:
     request = state.requests.get(group.request_id)
@@ -320,7 +310,7 @@ def _apply_delta(
     if _has_ended(state, request, step):
         return
     chunk = group.token_chunk_size or 1
-    _count_step(state, request, step, caused, is_prompt=group.is_prompt, chunk=chunk)
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data_delta.items():
         sequence = state.sequences.get(seq_id)
         if sequence is None or sequence.request_id != request.request_id:
@@ -346,11 +336,9 @@ def _count_step(
     state: EngineData,
     request: RequestState,
     step: Step,
-    caused: Delays,
     *,
     is_prompt: bool,
     chunk: int,
-    num_found: int = 0,
 ) -> None:
     """Adds one step to the figures of a request that was in its batch.
 
@@ -358,15 +346,9 @@ def _count_step(
         state: The state.
         request: The request.
         step: The step.
-        caused: The seconds by which its tokens delay the others.
         is_prompt: Whether it computed tokens of the prompt.
         chunk: The tokens by which it advanced.
-        num_found: Those of them that were found in the prefix cache.
     """
-    if is_prompt:
-        harm.charge_prefill(state, request, max(chunk - max(num_found, 0), 0), caused)
-    else:
-        request.harm_estimated += caused.per_decode_token
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
     charge_times(request.metrics, own_times_of(step, state.blocked.until))
@@ -486,6 +468,7 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     close_span(state, request, event.time)
     limits.add_end(state, request)
     request.wait_reason = None
+    update_holders(state, request)
     state.time = max(state.time, event.time)
     return [*seq_ids, *evict_finished(state, event.request_id)]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
-from seqtop.state import limits, waits
+from seqtop.state import holdings, limits, waits
 from seqtop.state.model import (
     MAX_SEQUENCES,
     MAX_SEQUENCES_OF_REQUEST,
@@ -124,8 +124,10 @@ def update_sequence(
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
     _update_figures(state, sequence, update)
+    has_moved = update.status is not None or update.block_table is not None
     if update.engine_status != sequence.engine_status:
         change_engine_status(state, sequence, update.engine_status)
+        has_moved = True
     if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
         state.num_queued += 1
         state.requests[sequence.request_id].queue_turn = state.num_queued
@@ -133,6 +135,10 @@ def update_sequence(
         set_status(state, sequence, update.status)
     if update.is_removed:
         remove_sequence(state, sequence)
+    elif has_moved:
+        holdings.update_holders(state, state.requests[sequence.request_id])
+    elif update.new_blocks or update.group_block_tables:
+        state.holders[sequence.request_id] = True
 
 
 def _update_figures(state: EngineData, sequence: SequenceState, update: SequenceUpdate) -> None:
@@ -160,10 +166,12 @@ def _update_figures(state: EngineData, sequence: SequenceState, update: Sequence
 
 def change_engine_status(state: EngineData, sequence: SequenceState, engine_status: str) -> None:
     """Sets the engine's own name for the status of a sequence."""
-    waits.change_engine_status(state, state.requests[sequence.request_id])
+    request = state.requests[sequence.request_id]
+    waits.change_engine_status(state, request)
     limits.count_parked(state, sequence, -1)
     sequence.engine_status = engine_status
     limits.count_parked(state, sequence, 1)
+    waits.update_queue(state, request)
 
 
 def _count_misses(state: EngineData, misses: list[PrefixMiss]) -> None:
@@ -286,6 +294,7 @@ def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
     state.num_by_status[sequence.status] -= 1
     request = state.requests[sequence.request_id]
     request.seq_ids.remove(sequence.seq_id)
+    holdings.update_holders(state, request)
 
 
 def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatus) -> None:
@@ -297,6 +306,8 @@ def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatu
     sequence.status = status
     if sequence.engine_status:
         limits.count_parked(state, sequence, 1)
+    if status is SequenceStatus.RUNNING:
+        state.holders[sequence.request_id] = True
 
 
 def close_span(state: EngineData, request: RequestState, time: float) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state.holdings import update_holders
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.reducer import add_arrival, add_cached_blocks, queue_preempted
 from seqtop.state.sequence_updates import (
@@ -25,7 +26,7 @@ from seqtop.state.sequence_updates import (
     update_sequence,
 )
 from seqtop.state.top_logprobs import TopLogprobs
-from seqtop.state.waits import begin_wait, end_wait
+from seqtop.state.waits import begin_wait, end_wait, update_queue
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import CachedBlocks, RequestArrived, SequenceUpdate
@@ -211,6 +212,9 @@ class SnapshotLoader:
         else:
             _set_fields(state, history)
         requests = state.requests.values()
+        for request in requests:
+            update_holders(state, request)
+            update_queue(state, request)
         finished = [request.request_id for request in requests if request.finish_reason is not None]
         if sorted(finished) != sorted(state.finished):
             raise WireError("snapshot: the list of finished requests does not fit the requests")
@@ -294,6 +298,8 @@ class SnapshotLoader:
         for request in list(state.requests.values()):
             if request.finish_reason is None and request.request_id not in self._named:
                 del state.requests[request.request_id]
+                state.holders.pop(request.request_id, None)
+                state.in_queue.pop(request.request_id, None)
                 for seq_id in request.seq_ids:
                     state.num_by_status[state.sequences.pop(seq_id).status] -= 1
                 self._touched += request.seq_ids

@@ -11,12 +11,12 @@ each other for a step, so only a graph that stays as it is proves something.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state import holdings
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.sort_key import queue_key
 from seqtop.state.wait_causes import OWN_TURN, PASSED_OVER, cause_in_words, describe_reason
@@ -142,7 +142,7 @@ def source_of_progress(state: EngineData, request: RequestState, head: Head | No
 
 
 def wait_graph(state: EngineData, request: RequestState) -> WaitGraph:
-    """Returns the wait graph of an unfinished request; O(number of sequences)."""
+    """Returns the wait graph of an unfinished request; O(number of holders and their blocks)."""
     head = queue_head(state)
     source = source_of_progress(state, request, head)
     name = request.request_id
@@ -161,12 +161,6 @@ def activity(state: EngineData, request: RequestState) -> str:
     return _detail(state, request, source_of_progress(state, request, queue_head(state)))
 
 
-def num_available_blocks(state: EngineData) -> int | None:
-    """Returns the blocks that are free, or in use by the prefix cache only."""
-    stats = state.stats
-    return None if stats is None else stats.num_free_blocks + (stats.num_cached_blocks or 0)
-
-
 def _own(state: EngineData, request: RequestState, head: Head | None) -> WaitGraph:
     """Returns the graph of a request that does not wait behind another."""
     name, reason = request.request_id, request.wait_reason
@@ -176,14 +170,10 @@ def _own(state: EngineData, request: RequestState, head: Head | None) -> WaitGra
         detail = _detail(state, request, source)
         is_unnamed = reason is None and detail.endswith("waits")
         return WaitGraph(name, source, detail, reason=reason, is_unnamed=is_unnamed)
-    available = None
-    if not is_stuck_run and reason is not None and reason.cause == "seq_limit":
-        holders, unit = [*_slot_holders(state, request, head)], "sequence"
-    elif not is_stuck_run and reason is not None and reason.cause == "lora_slots":
-        holders, unit = [*_adapter_holders(state, request, head)], "sequence"
-    else:
-        holders, unit = _block_holders(state, request, head), "block"
-        available = num_available_blocks(state)
+    cause = None if is_stuck_run or reason is None else reason.cause
+    is_for_slots = cause in ("seq_limit", "lora_slots")
+    holders = _holders(state, request, head, cause)
+    available = None if is_for_slots else holdings.num_available_blocks(state)
     if not holders:
         source = "none"
     elif any(holder.source in ("step", "outside", "paused", "budget") for holder in holders):
@@ -194,14 +184,13 @@ def _own(state: EngineData, request: RequestState, head: Head | None) -> WaitGra
         detail = "runs, and lacks a block"
     else:
         detail = "waits" if reason is None else f"waits: {describe_reason(reason, state.info)}"
-    holders.sort(key=lambda holder: (-holder.amount, holder.request_id))
     return WaitGraph(
         name,
         source,
         detail,
         reason=reason,
         num_available=available,
-        unit=unit,
+        unit="sequence" if is_for_slots else "block",
         holders=holders,
     )
 
@@ -219,7 +208,9 @@ def _source_of_running(state: EngineData, running: list[SequenceState]) -> Sourc
     stats, info = state.stats, state.info
     if stats is None or info is None or num_skipped < DEADLOCKED_STEPS:
         return "step"
-    if num_available_blocks(state) == 0 and any(_lacks_block(state, own) for own in running):
+    if holdings.num_available_blocks(state) == 0 and any(
+        _lacks_block(state, own) for own in running
+    ):
         return "cycle"
     budget = info.max_num_batched_tokens
     if budget is None or num_skipped < SKIPPED_STEPS:
@@ -253,63 +244,31 @@ def _is_before(state: EngineData, request: RequestState, head: RequestState) -> 
     )
 
 
-def _others(
-    state: EngineData, request: RequestState
-) -> Iterator[tuple[RequestState, list[SequenceState]]]:
-    for other in state.requests.values():
-        if other is not request and other.finish_reason is None:
-            yield other, _unfinished(state, other)
-
-
-def _block_holders(state: EngineData, request: RequestState, head: Head | None) -> list[Holder]:
-    blocks: dict[str, set[tuple[int, int]]] = {}
-    tables: dict[tuple[int, int], int] = {}
-    """The number of requests whose tables have a block."""
-    for other, sequences in _others(state, request):
-        own = {
-            (group, block)
-            for sequence in sequences
-            for group, table in enumerate((sequence.block_table, *sequence.group_block_tables))
-            for block in table
-        }
-        if own:
-            blocks[other.request_id] = own
-            for block in own:
-                tables[block] = tables.get(block, 0) + 1
-    return [
-        _holder(
-            state,
-            state.requests[name],
-            head,
-            len(own),
-            sum(tables[block] == 1 for block in own),
-        )
-        for name, own in blocks.items()
-    ]
-
-
-def _slot_holders(state: EngineData, request: RequestState, head: Head | None) -> Iterator[Holder]:
-    for other, sequences in _others(state, request):
-        own = sum(
-            sequence.status is _RUNNING or sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
-            for sequence in sequences
-        )
-        if own:
-            yield _holder(state, other, head, own, own)
-
-
-def _adapter_holders(
-    state: EngineData, request: RequestState, head: Head | None
-) -> Iterator[Holder]:
-    for other, sequences in _others(state, request):
-        own = sum(sequence.status is _RUNNING for sequence in sequences)
-        if own and other.lora and other.lora != request.lora:
-            yield _holder(state, other, head, own, own)
+def _holders(
+    state: EngineData, request: RequestState, head: Head | None, cause: str | None
+) -> list[Holder]:
+    """Returns the other requests that hold what one needs, the largest first."""
+    found: list[Holder] = []
+    freed = {} if cause in ("seq_limit", "lora_slots") else holdings.num_freed_blocks(state)
+    for other in holdings.holders(state):
+        if other is request:
+            continue
+        if cause == "seq_limit" or (
+            cause == "lora_slots" and holdings.uses_adapter(state, other, than=request.lora)
+        ):
+            amount = num_freed = holdings.num_slots(state, other)
+        else:
+            amount, num_freed = freed.get(other.request_id, (0, 0))
+        if amount:
+            found.append(_holder(state, other, head, amount, num_freed))
+    return sorted(found, key=lambda holder: (-holder.amount, holder.request_id))
 
 
 def _holder(
     state: EngineData, request: RequestState, head: Head | None, amount: int, num_freed: int
 ) -> Holder:
+    if holdings.has_ended(state, request):
+        num_freed = 0  # a KV connector decides when its blocks are free
     source = source_of_progress(state, request, head)
     detail = _detail(state, request, source)
     return Holder(request.request_id, amount, num_freed, source, detail)

@@ -56,12 +56,22 @@ def begin_wait(state: EngineData, request: RequestState, time: float) -> None:
         blocked = state.blocked = replace(blocked, until=time)
     before = _with(blocked.by_cause, {BETWEEN_STEPS: _elapsed(blocked.until, time)})
     request.wait = replace(request.wait, since=time, blocked_before=before)
+    update_queue(state, request)
+
+
+def update_queue(state: EngineData, request: RequestState) -> None:
+    """Adds a request to those that wait for their turn, or removes it, as it is now."""
+    if request.wait.since is not None and _own_cause(state, request) is None:
+        state.in_queue[request.request_id] = True
+    else:
+        state.in_queue.pop(request.request_id, None)
 
 
 def end_wait(state: EngineData, request: RequestState, time: float) -> None:
     """Ends a wait at `time`, epoch seconds, if the request waits."""
     if request.wait.since is not None:
         request.wait = replace(wait_until(state, request, time), since=None, blocked_before={})
+        update_queue(state, request)
 
 
 def change_engine_status(state: EngineData, request: RequestState) -> None:

@@ -5,7 +5,7 @@ Only this module, the reducer and the publishers know how a step is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -94,30 +94,89 @@ def members(step: Step) -> Iterator[Member]:
                 )
         return
     for group in step.execute.seq_group_metadata_list:
-        is_prompt, chunk_size = group.is_prompt, group.token_chunk_size or 1
-        if isinstance(group, SequenceGroupMetadataDelta):
-            for seq_id, delta in group.seq_data_delta.items():
-                update = updates.get(seq_id)
-                yield Member(
-                    group.request_id,
-                    seq_id,
-                    is_prompt,
-                    chunk_size,
-                    delta.new_num_computed_tokens,
-                    update,
-                    None if update is None else update.num_cached_tokens,
-                )
+        yield from _members_of(group, updates)
+
+
+def _members_of(
+    group: SequenceGroupMetadataLike, updates: Mapping[int, SequenceUpdate]
+) -> Iterator[Member]:
+    is_prompt, chunk_size = group.is_prompt, group.token_chunk_size or 1
+    if isinstance(group, SequenceGroupMetadataDelta):
+        for seq_id, delta in group.seq_data_delta.items():
+            update = updates.get(seq_id)
+            yield Member(
+                group.request_id,
+                seq_id,
+                is_prompt,
+                chunk_size,
+                delta.new_num_computed_tokens,
+                update,
+                None if update is None else update.num_cached_tokens,
+            )
+    else:
+        for seq_id, data in group.seq_data.items():
+            yield Member(
+                group.request_id,
+                seq_id,
+                is_prompt,
+                chunk_size,
+                data.get_num_computed_tokens(),
+                updates.get(seq_id),
+                data.get_num_cached_tokens(),
+            )
+
+
+class RequestTokens(NamedTuple):
+    """The part of a batch that belongs to one request."""
+
+    prefill: int
+    """Tokens of its prompt that it computed, or of outputs that it computed again."""
+    decode: int
+    """Other tokens that it computed, including those of drafts and of further iterations."""
+    num_sequences: int
+
+    @property
+    def total(self) -> int:
+        """The tokens of both kinds."""
+        return self.prefill + self.decode
+
+
+def request_tokens(step: Step) -> dict[str, RequestTokens]:
+    """Returns the part of each request in the batch of a step, in its order: sums of `members`."""
+    tokens: dict[str, RequestTokens] = {}
+    updates = {update.seq_id: update for update in step.sequences}
+    groups = step.execute.seq_group_metadata_list if step.execute is not None else ()
+    for group in groups:
+        # Without objects for the decodes, of which a viewer receives 150,000 a second.
+        if not group.is_prompt and isinstance(group, SequenceGroupMetadataDelta):
+            number, chunk = 0, group.token_chunk_size or 1
+            for seq_id in group.seq_data_delta:
+                if (update := updates.get(seq_id)) is None:
+                    number += chunk
+                elif update.num_cached_tokens is not None:
+                    break
+                else:
+                    drafted = chunk + (update.num_draft_tokens or 0)
+                    number += max(drafted, len(update.new_token_ids))
+            else:
+                if group.request_id not in tokens:
+                    sequences = len(group.seq_data_delta)
+                    tokens[group.request_id] = RequestTokens(0, number, sequences)
+                    continue
+        _add_members(tokens, _members_of(group, updates))
+    if step.execute is None:
+        _add_members(tokens, members(step))
+    return tokens
+
+
+def _add_members(tokens: dict[str, RequestTokens], batch: Iterable[Member]) -> None:
+    for member in batch:
+        prefill, decode, number = tokens.get(member.request_id, (0, 0, 0))
+        if member.is_prompt:
+            prefill += member.num_tokens
         else:
-            for seq_id, data in group.seq_data.items():
-                yield Member(
-                    group.request_id,
-                    seq_id,
-                    is_prompt,
-                    chunk_size,
-                    data.get_num_computed_tokens(),
-                    updates.get(seq_id),
-                    data.get_num_cached_tokens(),
-                )
+            decode += member.num_tokens
+        tokens[member.request_id] = RequestTokens(prefill, decode, number + 1)
 
 
 class SentOutput(NamedTuple):

@@ -37,7 +37,7 @@ def test_the_requests_that_delayed_another(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("req-4: TTFT ")
     assert lines[1].split() == ["time", "share", "measured", "estimated", "charged", "to"]
-    assert any("req-1: max_num_seqs" in line and "no free blocks" in line for line in lines)
+    assert any("req-1: no free blocks" in line and "max_num_seqs" in line for line in lines)
     assert lines[-1].startswith("Estimated from ")
     assert main(["explain", recording, "req-4", "--who", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -48,12 +48,9 @@ def test_the_requests_that_delayed_another(
         assert sum(item["seconds"] for item in charges) == pytest.approx(seconds, abs=0.001)
     harms = sum(harm["seconds"] for harm in document["harm_done"])
     assert harms > 0
-    others = sum(item["seconds"] for item in document["harmed_by"] if item["request_id"])
     assert main(["explain", recording, "--who", "--json"]) == 0
     totals = {item["request_id"]: item for item in json.loads(capsys.readouterr().out)["requests"]}
     assert totals["req-4"]["seconds"] == pytest.approx(harms)
-    assert totals["req-4"]["num_delayed"] == len(document["harm_done"])
-    assert totals["req-4"]["harmed_by_others"] == pytest.approx(others)
     assert main(["explain", recording, "--who"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[1:8]] == list(totals)

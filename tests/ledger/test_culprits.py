@@ -9,13 +9,13 @@ import pytest
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.step_time import fit
+from seqtop.history.timed_steps import TimedSteps
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import UNNAMED_BLOCKS
-from seqtop.ledger.ledger import Run, charge, harm_done
-from seqtop.ledger.totals import harm_totals
+from seqtop.ledger.ledger import charge, harm_done
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState
-from seqtop.state.fields import harm
 from seqtop.state.wait_causes import PACED
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import read_workload
@@ -42,9 +42,8 @@ def _of(timeline: Timeline, name: str) -> RequestState:
 
 def _by_culprit(timeline: Timeline) -> dict[str, float]:
     """The seconds charged to other requests, with those of a culprit as one, and to the rest."""
-    run = Run(timeline)
     seconds: defaultdict[str, float] = defaultdict(float)
-    for item in charge(run, _of(timeline, VICTIM)).charges(run.step_time):
+    for item in charge(timeline, _of(timeline, VICTIM)).charges():
         if item.charged_to == "itself":
             continue
         if item.charged_to == "request":
@@ -93,7 +92,7 @@ def test_an_adapter_that_takes_the_only_slot_is_named_first() -> None:
     script.step(stop={VICTIM: SequenceStatus.FINISHED_STOPPED})
     seconds = _by_culprit(history)
     assert max(seconds, key=lambda name: seconds[name]) == CULPRIT
-    harms = harm_done(Run(history), _of(history, CULPRIT))
+    harms = harm_done(history, _of(history, CULPRIT))
     assert harms[0].request_id == VICTIM
     assert harms[0].seconds == pytest.approx(seconds[CULPRIT])
 
@@ -106,7 +105,11 @@ def test_a_prediction_without_the_culprit_confirms_sign_and_size(
     run = CulpritRun(kind, 0)
     run.record(path)
     with FileStore(path) as recording:
-        step_time = Run(recording).step_time
+        steps = TimedSteps()
+        for _, event in recording.events(recording.first, recording.last):
+            steps.read(event)
+        steps.end()
+        step_time = fit(steps.steps)
         charged = _by_culprit(recording)[CULPRIT]
         before = latency.e2e_latency(_of(recording, VICTIM).metrics)
         names = [name for name in read_workload(recording).requests if name.startswith(CULPRIT)]
@@ -133,27 +136,10 @@ def test_time_that_the_engine_waits_on_purpose_is_charged_to_the_setting() -> No
         prefill={"waits": 40, "late": 40},
         stop=dict.fromkeys(("runs", "waits", "late"), SequenceStatus.FINISHED_STOPPED),
     )
-    run = Run(history)
     # Before the first step, two arrivals took 2 ms each.
     for name, paced, host in (("runs", 0.3, 0.204), ("waits", 0.3, 0.202), ("late", 0.1, 0.2)):
-        charges = charge(run, _of(history, name)).charges(None)
+        charges = charge(history, _of(history, name)).charges()
         seconds = {item.charged_to: item.seconds for item in charges if item.cause == PACED}
         assert seconds == pytest.approx({"settings": paced}, abs=1e-5), name
         hosted = sum(item.seconds for item in charges if item.charged_to == "host")
         assert hosted == pytest.approx(host, abs=1e-5), name
-
-
-@pytest.mark.parametrize("kind", ["long_prompt", "burst", "priority"])
-def test_the_column_harm_agrees_with_the_ledger(tmp_path: Path, kind: Kind) -> None:
-    """The column has no estimates of the first steps, which are most of what it lacks."""
-    path = tmp_path / "run.seqtop"
-    CulpritRun(kind, 0).record(path)
-    with FileStore(path) as recording:
-        totals = {total.request_id: total.seconds for total in harm_totals(Run(recording))}
-        requests = recording.at(recording.last).requests.values()
-    by_culprit = [request for request in requests if request.request_id.startswith(CULPRIT)]
-    assert sum(harm(request) or 0.0 for request in by_culprit) == pytest.approx(
-        sum(totals[request.request_id] for request in by_culprit), rel=0.35
-    )
-    first = max(requests, key=lambda request: harm(request) or 0.0)
-    assert first.request_id.startswith(CULPRIT)

@@ -17,7 +17,7 @@ from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import SHARED_STEP, Charge
-from seqtop.ledger.ledger import Run, charge
+from seqtop.ledger.ledger import charge
 from seqtop.whatif.replay import Clock, RecordingSink
 from tests.support.running import DirectPublisher
 from tests.support.simulated_model import engine_without_model
@@ -124,11 +124,12 @@ def test_a_client_that_does_not_read_delays_nobody(tmp_path: Path) -> None:
             assert requests[CLIENT].finish_reason == requests[OTHER].finish_reason == "length"
             match = find_request(recording, OTHER)
             assert match is not None
-            charged.append(charge(Run(recording), match[0]).charges(STEP_TIME))
+            charged.append(charge(recording, match[0]).charges())
     slow, quick = charged
     by_client = [item for item in slow if item.request_id == CLIENT]
     assert [item.cause for item in by_client] == [SHARED_STEP]
-    assert by_client[0].seconds == pytest.approx(30 * 0.001 + (LENGTHS[CLIENT] - 1) * 0.002)
+    # Of its tokens, those of the first steps are not estimated.
+    assert 0.2 < by_client[0].seconds <= 30 * 0.001 + (LENGTHS[CLIENT] - 1) * 0.002
     assert [replace(item, seconds=0.0) for item in slow] == [
         replace(item, seconds=0.0) for item in quick
     ]

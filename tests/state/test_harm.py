@@ -1,5 +1,7 @@
 """Seconds by which requests delayed others, as the reducer adds them up."""
 
+from typing import Any
+
 import pytest
 
 from seqtop.sequence import SequenceStatus
@@ -23,32 +25,39 @@ class _Lora(ScriptedSource):
 
 
 @pytest.mark.parametrize(
-    ("cause", "shares"),
+    ("cause", "shares", "held"),
     [
-        ("no_blocks", {"large+": 4 / 6, "small": 2 / 6}),
-        ("seq_limit", {"large+": 1 / 2, "small": 1 / 2}),
-        ("token_budget", {"large+": 60 / 80, "small": 20 / 80}),
-        ("lora_slots", {"large+": 1 / 2, "small": 0.0}),
-        ("reserved_blocks", {"large+": 0.0, "small": 0.0}),
-        ("paused", {"large+": 0.0, "small": 0.0}),
-        ("unknown", {"large+": 0.0, "small": 0.0}),
+        ("no_blocks", {"large+": 4 / 6, "small": 2 / 6}, 6 / 10),
+        ("seq_limit", {"large+": 1 / 2, "small": 1 / 2}, 2 / 3),
+        ("token_budget", {"large+": 60 / 80, "small": 20 / 80}, 80 / 100),
+        ("lora_slots", {"large+": 1.0, "small": 0.0}, None),
+        ("reserved_blocks", {"large+": 0.0, "small": 0.0}, None),
+        ("paused", {"large+": 0.0, "small": 0.0}, None),
+        ("unknown", {"large+": 0.0, "small": 0.0}, None),
     ],
 )
 def test_waits_are_charged_to_those_that_hold_what_is_waited_for(
-    cause: WaitCause, shares: dict[str, float]
+    cause: WaitCause, shares: dict[str, float], held: float | None
 ) -> None:
-    """`lora_slots` holds back the request itself, the other causes all behind it, too."""
-    script = Script(_Lora(), block_size=16)
+    """What is free is held by the head of the queue for those behind it.
+
+    `lora_slots` holds back the request itself, the other causes all behind it, too.
+    """
+    limits: dict[str, Any] = {"num_gpu_blocks": 10, "max_num_seqs": 3}
+    script = Script(_Lora(), block_size=16, max_num_batched_tokens=100, **limits)
     for name, num_prompt in (("large+", 60), ("small", 20), ("next", 20), ("last", 20)):
         script.arrive(name, num_prompt=num_prompt)
     state = script.source.state
     before = max(script.time, state.blocked.until)
     script.step(prefill={"large+": 60, "small": 20}, waits=[wait_reason("next", cause)])
-    seconds = 2 * (state.time - before)
-    assert state.time - before == pytest.approx(STEP_TIME, abs=0.01)
+    seconds = state.time - before
+    assert seconds == pytest.approx(STEP_TIME, abs=0.01)
     measured = {name: state.requests[name].harm or 0.0 for name in shares}
-    assert measured == pytest.approx({name: seconds * share for name, share in shares.items()})
-    assert state.requests["next"].harm == state.requests["last"].harm == 0.0
+    both = seconds * (1.0 + (held or 0.0))
+    assert measured == pytest.approx({name: both * share for name, share in shares.items()})
+    leader = 0.0 if held is None else seconds * (1 - held)
+    assert state.requests["next"].harm == pytest.approx(leader)
+    assert state.requests["last"].harm == 0.0
 
 
 def _decoding(num_steps: int = 60) -> Script:

@@ -51,6 +51,8 @@ class CulpritRun:
             for n in range(24)
         ]
         self.settings = {"num_gpu_blocks": 400, "max_num_seqs": 16, "max_num_batched_tokens": 128}
+        # Steps from which the costs of tokens are known when the culprit comes.
+        self.arrivals += [Arrival(n / 4 - 2, f"early-{n}", 8 + 9 * n, 20) for n in range(4)]
         victim = Arrival(0.5, VICTIM, rng.randint(16, 32), rng.randint(60, 90))
         match kind:
             case "long_prompt":
@@ -76,7 +78,7 @@ class CulpritRun:
     def record(self, path: Path) -> None:
         """Writes the recording of the run."""
         rng, clock = self._rng, Clock()
-        clock.now = 1_000.0
+        clock.now = 998.0
 
         def step_seconds(size: Size) -> float:
             seconds = 0.01 + 0.002 * size.num_prefill_tokens + 0.0005 * size.num_decode_tokens

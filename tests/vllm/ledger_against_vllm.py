@@ -21,9 +21,8 @@ from token_executor import TokenExecutor
 from whatif_against_vllm import engine_request, observe
 
 from seqtop.history import FileStore
-from seqtop.ledger.ledger import Run, charge_all
+from seqtop.ledger.ledger import charge_all, harm_totals
 from seqtop.ledger.report import rows
-from seqtop.ledger.totals import harm_totals
 from seqtop.whatif.replay import Clock
 
 NUM_RUNS = int(os.environ.get("NUM_RUNS", "1"))
@@ -119,12 +118,8 @@ def test_the_culprit_is_named_first_and_the_rows_add_up(
     )
     observe(path, core, run.drive, clock=run.clock, timer=run.clock)
     with FileStore(path) as recording:
-        known = Run(recording)
-        tables = {
-            account.request_id: rows(account.charges(known.step_time))
-            for account in charge_all(known)
-        }
-        totals = {total.request_id: total.seconds for total in harm_totals(known)}
+        tables = {account.request_id: rows(account.charges()) for account in charge_all(recording)}
+        totals = {total.request_id: total.seconds for total in harm_totals(recording)}
     assert tables.keys() == run.latencies.keys()
     sums = {name: sum(row.seconds() for row in table) for name, table in tables.items()}
     assert sums == pytest.approx(run.latencies, abs=MILLISECOND)
