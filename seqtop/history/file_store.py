@@ -30,10 +30,14 @@ from seqtop.history.timeline import (
     Timeline,
 )
 from seqtop.state import EngineState
+from seqtop.wire.message_tag import tag
+from seqtop.wire.messages import EngineInfo
 
 MAX_STATE_BYTES = 2 * file_format.MAX_KEYFRAME_BYTES
 """Maximum number of decompressed bytes that are read to build one state."""
 
+_MAX_BEFORE_INFO = 100
+"""Messages among which the description of the engine is looked for: it is the first."""
 _EVENT_KINDS = int(EventKind.FINISH | EventKind.PREEMPTION | EventKind.SWAP)
 """Kinds of events; the other kinds are those of keyframes."""
 
@@ -83,10 +87,21 @@ class FileStore(Timeline):
     def predicted_from(self) -> str:
         """The recording from which this one was predicted; empty if none, or if it is unknown."""
         try:
-            info = self.at(self.last).info
+            info = self._restore(self._segments[-1]).info if self._segments else None
+            if info is None:
+                info = self._announced()
         except RecordingError:
             return ""
         return info.predicted_from if info is not None else ""
+
+    def _announced(self) -> EngineInfo | None:
+        """Returns the description of the engine from the first messages."""
+        end = min(self.first + _MAX_BEFORE_INFO, self.last)
+        for position, payload in self.payloads(self.first, end):
+            if payload is not None and tag(payload) == "EngineInfo":
+                event = self.peek(position, payload)
+                return event if isinstance(event, EngineInfo) else None
+        return None
 
     def require(self) -> None:
         """Checks that at least one state can be read.
