@@ -155,6 +155,9 @@ class Translator:
         """Ends a request whose id another one has now."""
         if (ended := observation.before) is not None:
             self._end(earlier, ended)
+        elif not SequenceStatus.is_finished(earlier.status):  # the engine has lost it
+            earlier.status = SequenceStatus.FINISHED_ABORTED
+            earlier.metrics.finished_time = observation.arrival_time
         time = earlier.end_time or observation.arrival_time
         event = self._finished(observation.request_id, earlier, time)
         event.num_schedule_calls = ended.num_schedule_calls if ended is not None else None

@@ -8,6 +8,7 @@ from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
+from seqtop.wire.batch import members
 from seqtop.wire.messages import CachedBlocks, Event, Step
 
 
@@ -46,7 +47,12 @@ class PrefixCacheRules(RuleGroup):
         info = self.state.info
         if not isinstance(event, Step) or info is None or info.block_size < 1:
             return
-        changes = cache_changes(event)
+        changes = cache_changes(event) - self._computed_before
+        in_batch = {member.seq_id for member in members(event)}
+        # One that is in no batch yet was admitted while this one was computed, before it.
+        ahead = changes - {
+            block for run in event.newly_cached_blocks or () for block in self._computed(run)
+        }
         for seq_id in self._admitted:
             sequence = self.state.sequences.get(seq_id)
             if sequence is None or sequence.status is not SequenceStatus.RUNNING:
@@ -54,7 +60,8 @@ class PrefixCacheRules(RuleGroup):
             num_found = sequence.num_cached_tokens - sequence.num_external_tokens
             hits = sequence.block_table[: max(num_found // info.block_size, 0)]
             yield from self._hit_before_computed(sequence, hits)
-            yield from self._hit_not_cached(sequence, hits, changes)
+            too_late = changes if seq_id in in_batch else ahead
+            yield from self._hit_not_cached(sequence, hits, too_late)
         for run in event.newly_cached_blocks or ():
             yield from self._cached_before_computed(run)
 
@@ -92,22 +99,22 @@ class PrefixCacheRules(RuleGroup):
         "a prefix hit is on a block that the prefix cache does not have, or has for others",
     )
     def _hit_not_cached(
-        self, sequence: SequenceState, hits: list[int], changes: set[int]
+        self, sequence: SequenceState, hits: list[int], too_late: set[int]
     ) -> Iterator[Finding]:
         """Checks hits where the engine reports the content of its prefix cache.
 
         Args:
             sequence: A sequence that the step just applied has admitted.
             hits: The blocks of its prefix hits, in logical order.
-            changes: The blocks that the step added to the cache or removed from it. A block that is
-                hit is in use, so that it is none of them, except one that was computed before: the
-                scheduler may add it, and then admit the sequence.
+            too_late: The blocks that the step added to the cache or removed from it. A block that
+                is hit is in use, so that it is none of them, except one that was computed before:
+                the scheduler may add it, and then admit the sequence.
         """
         cached = self.state.cached_blocks
         for position, block in enumerate(hits if cached is not None else ()):
             entry = cached.get(block) if cached is not None else None
             hit = f"its block {block} at position {position} is counted as a prefix hit"
-            if entry is None or (block in changes and block not in self._computed_before):
+            if entry is None or block in too_late:
                 yield self.of_sequence(
                     sequence, f"{hit}, but was not in the prefix cache", block=block
                 )

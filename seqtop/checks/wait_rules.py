@@ -17,6 +17,9 @@ _RUNNING = SequenceStatus.RUNNING
 _WATERMARK = 0.01
 """The least share of the pool that an engine may leave free when it admits a request. The setting
 `watermark` of vLLM may be larger."""
+_EVICTS_FOR_WAITING = "evicts_for_waiting_requests"
+"""The setting that says whether cached blocks are evicted for waiting requests, as in most engines.
+transformers evicts them for running ones only."""
 _KEEPS_ITS_SLOT = "WAITING_FOR_STREAMING_REQ"
 """The status of a session of vLLM that does not run, and counts as if it did."""
 
@@ -159,7 +162,9 @@ class WaitRules(RuleGroup):
 def _available_blocks(stats: StepStats, info: EngineInfo, waiting: list[SequenceState]) -> str:
     if info.block_size < 1:
         return ""
-    available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
+    available = stats.num_free_blocks
+    if info.scheduler_settings.get(_EVICTS_FOR_WAITING, True):
+        available += stats.num_cached_blocks or 0
     # One block of each sequence for lookahead slots, or to copy one that it shares.
     needed = sum(1 - -sequence.num_tokens // info.block_size for sequence in waiting)
     needed *= max(len(info.kv_cache_groups), 1)

@@ -160,6 +160,9 @@ _STATUSES = {
         ("WAITING_FOR_STREAMING_REQ", "session input", "its streaming session has no more input"),
         ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "grammar", _GRAMMAR),
         ("WAITING_FOR_FSM", "grammar", _GRAMMAR),
+        ("STARVED", "no pages", "the pool has no pages for its next tokens"),
+        ("READ_BUDGET", "read budget", "the step can read no more tokens of the KV cache"),
+        ("SAFETY_MARGIN", "safety margin", "too little of the pool is free to compute prompts"),
     )
 }
 

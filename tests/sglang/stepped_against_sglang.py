@@ -318,3 +318,30 @@ def check_session(page_size: int) -> None:
 @pytest.mark.parametrize("page_size", page_sizes())
 def test_the_pages_that_a_session_keeps_are_no_leak(page_size: int) -> None:
     alone(check_session, page_size)
+
+
+def check_twins(overlap: bool, page_size: int) -> None:
+    """Requests with one prompt: a later one finds what an earlier one still computes."""
+    from sglang.srt.managers.io_struct import FlushCacheReqInput
+
+    scheduler = make_scheduler(disable_overlap_schedule=not overlap, page_size=page_size)
+    shared = [100 + i for i in range(100)]
+    with stepped(scheduler) as engine:
+
+        def turns() -> Iterator[list[Any]]:
+            for part in range(3):
+                for twin in range(3):
+                    yield [generate(scheduler, f"{part}-{twin}", [*shared, twin], 6)]
+                for _ in range(25):
+                    yield []
+                yield [FlushCacheReqInput()]
+
+        engine.run(turns())
+    assert "prefix hit" in engine.spy.kinds
+    print(f"\ntwins, overlap {overlap}, pages of {page_size}: {engine.num_compared} steps")
+
+
+@pytest.mark.parametrize("page_size", page_sizes())
+@pytest.mark.parametrize("overlap", [False, True], ids=["no overlap", "overlap"])
+def test_a_prompt_that_comes_again_while_it_is_computed(overlap: bool, page_size: int) -> None:
+    alone(check_twins, overlap, page_size)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from stepping import make_manager, make_model
 from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from seqtop.adapters.transformers import attach
 from seqtop.adapters.transformers.processor_observer import ProcessorObserver
@@ -222,6 +223,43 @@ def test_without_an_endpoint_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch)
     manager = new_manager()
     attach(manager)
     assert "_create_batch_processor" not in vars(manager)
+
+
+def test_requests_end_as_clients_see_it_if_a_step_fails_halfway(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, calls = PagedAttentionCache.mark_complete_blocks, iter(range(40))
+
+    def fail(*args: Any) -> None:
+        if next(calls, None) is None:
+            raise KeyError("its table is gone")
+        mark(*args)
+
+    monkeypatch.setattr(PagedAttentionCache, "mark_complete_blocks", fail)
+    manager = new_manager()
+    attach(manager)
+    manager.start()
+    with Session(endpoint) as session:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        ask(manager)
+        told: dict[str, tuple[bool, list[int]]] = {}
+        while len(told) < NUM_REQUESTS:
+            output = manager.get_result(timeout=SECONDS)
+            assert output is not None, told
+            told[output.request_id] = output.error is not None, output.generated_tokens
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+        state = session.state
+        seen = {
+            name: (
+                request.finish_reason == "abort",
+                list(state.sequences[request.seq_ids[0]].output_token_ids),
+            )
+            for name, request in state.requests.items()
+        }
+        assert seen == told
+        assert any(has_failed for has_failed, _ in told.values())
+        assert state.num_anomalies == 0, state.last_anomaly
+    manager.stop(block=True)
 
 
 PROGRAM = """

@@ -69,12 +69,26 @@ def cancellations(engine: SteppedEngine) -> None:
     engine.run()
 
 
+def twice(engine: SteppedEngine) -> None:
+    """An id that comes again while its first request waits, which transformers then forgets."""
+    for number in range(8):
+        engine.add(f"request-{number}", SHARED[: 10 + 5 * number], 20)
+    engine.step()
+    engine.add("d", SHARED[:30])
+    engine.step()
+    assert "d" in engine.scheduler.waiting_requests
+    engine.add("d", SHARED[:20], shown="d-2")
+    engine.run()
+    assert engine.session.state.requests["d"].finish_reason == "abort"
+
+
 WORKLOADS: dict[str, tuple[dict[str, Any], Callable[[SteppedEngine], None], set[str]]] = {
     "a large pool": ({}, prompts, set()),
     "a small pool": ({"num_blocks": 11}, prompts, {"preempted", "no_blocks"}),
     "equal prompts": ({}, equal_prompts, set()),
     "cancellations": ({}, cancellations, set()),
     "cancellations in a small pool": ({"num_blocks": 14}, cancellations, set()),
+    "an id twice": ({"max_requests_per_batch": 3}, twice, set()),
     "no sharing": ({"num_blocks": 14, "allow_block_sharing": False}, prompts, {"preempted"}),
     "three per batch": ({"max_requests_per_batch": 3}, prompts, {"seq_limit"}),
     "a token budget of 20": ({"max_batch_tokens": 20}, prompts, {"token_budget"}),

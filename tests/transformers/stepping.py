@@ -150,6 +150,9 @@ class ProcessorSpy:
         self._active: set[str] = set()
         """Active requests after the last update."""
         self.is_in_margin = True
+        self.left_out: dict[str, str] = {}
+        """The active requests that are not in the last batch, although it has room."""
+        self._looked_at: set[str] = set()
         self._patch = pytest.MonkeyPatch()
         scheduler, cache = type(processor.scheduler), type(processor.cache)
         scheduler_of = processor.scheduler
@@ -166,7 +169,26 @@ class ProcessorSpy:
 
             self._patch.setattr(owner, name, wrapper)
 
-        def scheduled(_: Any, result: Any, *__: Any) -> None:
+        def looked_at(_: Any, __: Any, state: Any, *___: Any) -> None:
+            self._looked_at.add(state.request_id)
+
+        def began(*_: Any) -> None:
+            self.refused.clear()
+            self._looked_at.clear()
+
+        def scheduled(_: Any, result: Any, token_budget: int, cache_budget: int) -> None:
+            has_room = (
+                result[2] < token_budget
+                and len(result[0] or ()) < scheduler_of.max_requests_per_batch
+            )
+            left_out = scheduler_of.active_requests.keys() - {
+                one.state.request_id for one in result[0] or ()
+            }
+            is_over = result[3] >= cache_budget and not result[1]
+            self.left_out = {
+                name: "READ_BUDGET" if name in self._looked_at or is_over else "SAFETY_MARGIN"
+                for name in (left_out if has_room else ())
+            }
             waiting = scheduler_of.waiting_requests
             self.refused = [request_id for request_id in self.refused if request_id in waiting]
             if result[0]:
@@ -217,7 +239,8 @@ class ProcessorSpy:
         def delivered(_: Any, __: Any, output: Any) -> None:
             self.ended[output.request_id] = output.status.name, list(output.generated_tokens)
 
-        wrap(scheduler, "schedule_batch", scheduled, before=lambda *_: self.refused.clear())
+        wrap(scheduler, "schedule_batch", scheduled, before=began)
+        wrap(scheduler, "_infer_request_tokens", looked_at)
         wrap(cache, "can_store_request_tokens", stored)
         wrap(scheduler, "_try_to_meet_safety_margin", measured)
         wrap(cache, "search_prefix_match", matched)
@@ -313,7 +336,8 @@ class SteppedEngine(SteppedViewer):
 
         def status(state: Any) -> str:
             if state.request_id in active:
-                return "STARVED" if state.request_id in starved else "RUNNING"
+                left_out = spy.left_out.get(state.request_id, "RUNNING")
+                return "STARVED" if state.request_id in starved else left_out
             if state.is_cpu_offloaded:
                 return "SWAPPED"
             return "PREEMPTED" if spy.preemptions[state.request_id] else "WAITING"
@@ -342,7 +366,7 @@ class SteppedEngine(SteppedViewer):
             "running": set(map(self._name, active)),
             "waiting": [
                 self._name(name)
-                for name in scheduler.waiting_requests_order
+                for name in dict.fromkeys(scheduler.waiting_requests_order)
                 if not states[name].is_cpu_offloaded
             ],
             "free": free,

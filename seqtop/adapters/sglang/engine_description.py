@@ -83,7 +83,19 @@ def describe(scheduler: Any, settings: PublisherSettings) -> EngineStarted:
         has_random_suffix=True,
         scheduler_settings=_scheduler_settings(options),
         reports_cached_blocks=is_observable(scheduler),
+        max_loras=None if lora_manager(scheduler) is None else _max_loras(scheduler),
     )
+
+
+def lora_manager(scheduler: Any) -> Any:
+    """Returns the manager of the LoRA adapters; `None` without any."""
+    runner = getattr(getattr(scheduler, "tp_worker", None), "model_runner", None)
+    return getattr(runner, "lora_manager", None)
+
+
+def _max_loras(scheduler: Any) -> int | None:
+    most = getattr(scheduler, "max_loras_per_batch", None)
+    return most if isinstance(most, int) else None
 
 
 def most_tokens(scheduler: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from seqtop.adapters.observations import Arrived, Tables
@@ -52,7 +53,14 @@ def num_tokens(req: Any) -> int:
 
 
 def arrived(
-    req: Any, request_id: str, status: str, clock: float, timer: float, *, has_priority: bool
+    req: Any,
+    request_id: str,
+    status: str,
+    clock: float,
+    timer: float,
+    *,
+    has_priority: bool,
+    loras: Mapping[str, Any],
 ) -> Arrived:
     """Returns the arrival of a request.
 
@@ -63,10 +71,12 @@ def arrived(
         clock: The present time in seconds since the epoch.
         timer: The present time on the clock of SGLang's `time_stats`, in seconds.
         has_priority: Says that requests with lower priorities run first.
+        loras: SGLang's references to LoRA adapters, by id.
     """
     params, stats = req.sampling_params, getattr(req, "time_stats", None)
     room = getattr(req, "bootstrap_room", None)
     times = (getattr(stats, name, 0) for name in ("scheduler_recv_time", "wait_queue_entry_time"))
+    lora_id = getattr(req, "lora_id", None) or ""
     since = timer - next((at for at in times if at), timer)
     return Arrived(
         request_id=request_id,
@@ -76,7 +86,7 @@ def arrived(
         num_prompt_tokens=len(req.origin_input_ids),
         prompt_token_ids=list(req.origin_input_ids),
         sampling_params=_sampling_params(params) if params is not None else None,
-        lora=str(getattr(req, "lora_id", None) or ""),
+        lora=str(getattr(loras.get(lora_id), "lora_name", lora_id)),
         transfer_id="" if room is None else str(room),
     )
 

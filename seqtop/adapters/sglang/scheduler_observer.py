@@ -31,7 +31,7 @@ from seqtop.adapters.observations import (
     WaitingRequest,
 )
 from seqtop.adapters.sglang.admission import Admission
-from seqtop.adapters.sglang.engine_description import most_tokens
+from seqtop.adapters.sglang.engine_description import lora_manager, most_tokens
 from seqtop.adapters.sglang.page_tables import PageTables
 from seqtop.adapters.sglang.probe import has_priorities, is_lower_first
 from seqtop.adapters.sglang.queues import NamedQueues
@@ -94,6 +94,7 @@ class SchedulerObserver:
         self._page_size: int = scheduler.page_size
         self._has_priority = has_priorities(scheduler) and is_lower_first(scheduler)
         self._most_tokens = most_tokens(scheduler)
+        self._lora_manager = lora_manager(scheduler)
         self._eos_token_ids = _eos_token_ids(scheduler)
         self._tables = PageTables(scheduler, publisher)
         self._journal = StepJournal(self._tables.send, clock, timer)
@@ -182,6 +183,7 @@ class SchedulerObserver:
             self._clock(),
             self._timer(),
             has_priority=self._has_priority,
+            loras=getattr(self._lora_manager, "lora_refs", {}),
         )
 
     def _after_add(self, _result: object, req: Any, *_: Any, **__: Any) -> None:

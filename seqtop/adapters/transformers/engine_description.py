@@ -68,6 +68,8 @@ def _settings(manager: Any, processor: Any) -> dict[str, Setting]:
     found = {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)}
     found["scheduler"] = type(processor.scheduler).__name__
     found["safety_margin"] = getattr(processor.scheduler, "safety_margin", None)
+    # `can_store_request_tokens` counts free sectors only.
+    found["evicts_for_waiting_requests"] = False
     found["max_tokens_read"] = getattr(processor.cache, "max_tokens_read", None)
     return {
         name: value if isinstance(value, bool | int | float | str | None) else str(value)

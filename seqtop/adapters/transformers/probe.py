@@ -46,6 +46,7 @@ _OPTIONAL: Final = {
         "scheduler.block_new_requests",
         "scheduler._try_to_meet_safety_margin",
         "scheduler.starved_requests",
+        "scheduler._infer_request_tokens",
         "cache.can_store_request_tokens",
     ),
     "parents": ("cache.prepare_fork_request",),

@@ -8,7 +8,7 @@ and integers of the requests that are active, and never iterates over the whole 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -33,6 +33,10 @@ from seqtop.adapters.wrapping import Wrap
 
 _STARVED: Final = "STARVED"
 """The status of an active request in `starved_requests`: the pool has no pages for its tokens."""
+_SAFETY_MARGIN: Final = "SAFETY_MARGIN"
+"""The status of an active request that was not looked at, as the safety margin is not met."""
+_READ_BUDGET: Final = "READ_BUDGET"
+"""The status of an active request for whose tokens the batch cannot read enough of the cache."""
 _MAX_REFUSED: Final = 64
 """Waiting requests without enough free blocks that are named at each step."""
 _SAMPLING_FIELDS: Final = (
@@ -110,9 +114,14 @@ class ProcessorObserver:
         """Samples for which there was no room, and that join the queue at the end of a step."""
         self._num_queries = self._num_hits = 0
         self._wait_reasons: list[tuple[str, str]] = []
+        self._examined: set[str] = set()
+        """The requests that the last call of `schedule_batch` looked at outside of the margin."""
+        self._left_out: dict[str, str] = {}
+        """The active requests that are not in the last batch, each with its status."""
         self._refused: list[str] = []
         """The requests for which the last call of `schedule_batch` found no blocks."""
-        self._is_in_margin = self._is_updating = self._is_offloading = False
+        self._is_updating = self._is_offloading = False
+        self._is_in_margin = True
         self._watches_pool = False
         """True while the method is wrapped that is called for each candidate: if requests wait."""
         self._admits_none = False
@@ -133,6 +142,9 @@ class ProcessorObserver:
         self._knows_reasons = "why" not in not_available
         if self._knows_reasons:
             wrap(scheduler, "_try_to_meet_safety_margin", after=self._after_margin)
+            self._watch_candidates = wrap(
+                scheduler, "_infer_request_tokens", before=self._before_examine, is_on=False
+            )
             self._watch_pool = wrap(
                 cache, "can_store_request_tokens", after=self._after_store, is_on=False
             )
@@ -249,6 +261,8 @@ class ProcessorObserver:
             self._end(request.state, _end_status(request.state))
 
     def _after_error(self, _result: object, _error: object, state: Any, *_: Any) -> None:
+        if self._is_updating:  # `update_batch` has raised: the step counts as far as it came
+            self._after_update()
         self._end(state, "FAILED")
 
     def _end(self, state: Any, status: str) -> None:
@@ -276,7 +290,7 @@ class ProcessorObserver:
     def _before_schedule(self, *_: Any, **__: Any) -> None:
         if self._schedule_start is None:
             self._schedule_start, self._schedule_seconds = self._clock(), 0.0
-        self._refused, self._is_in_margin = [], True
+        self._refused, self._examined = [], set()
         if self._knows_reasons and self._watches_pool is not bool(self._scheduler.waiting_requests):
             self._watches_pool = not self._watches_pool
             self._watch_pool(self._watches_pool)
@@ -284,7 +298,12 @@ class ProcessorObserver:
         self._started_at = self._timer()
 
     def _after_margin(self, is_in_margin: bool, *_: Any, **__: Any) -> None:
-        self._is_in_margin = is_in_margin
+        if self._is_in_margin is not is_in_margin:
+            self._is_in_margin = is_in_margin
+            self._watch_candidates(not is_in_margin)
+
+    def _before_examine(self, state: Any, *_: Any, **__: Any) -> None:
+        self._examined.add(state.request_id)
 
     def _after_store(self, fits: bool, state: Any, *_: Any, **__: Any) -> None:
         if not fits:
@@ -299,24 +318,41 @@ class ProcessorObserver:
     ) -> None:
         ended = self._timer()
         self._schedule_seconds += ended - self._started_at
-        members, is_decode_only, num_tokens, num_read = result
-        self._wait_reasons = []
-        if self._knows_reasons and self._scheduler.waiting_requests:
-            if num_tokens >= token_budget:
-                cause = "token_budget"
-            elif len(members or ()) >= self._scheduler.max_requests_per_batch:
-                cause = "seq_limit"
-            elif num_read >= cache_budget and not is_decode_only:
-                cause = "unknown"  # the budget of tokens read from the cache
-            else:
-                cause = "unknown" if self._is_in_margin else "reserved_blocks"
-            self._wait_reasons = list(self._reasons(cause))
+        members = result[0]
+        if self._knows_reasons:
+            limit = self._limit_of(result, token_budget, cache_budget)
+            has_waiting = bool(self._scheduler.waiting_requests)
+            self._wait_reasons = list(self._reasons(limit)) if has_waiting else []
+            has_room = limit in ("unknown", "reserved_blocks")
+            self._left_out = dict(self._skipped(members or ())) if has_room else {}
         if members:
             start = self._schedule_start or self._clock()
             batch = Batch(members, Scheduled(start, self._schedule_seconds), 0.0)
             self._journal.in_flight.append(batch)
             self._new_batches.append(batch)
             self._schedule_start = None
+
+    def _limit_of(self, result: Any, token_budget: int, cache_budget: int) -> str:
+        """Returns the limit that a batch has reached, as in `WaitReason.cause`."""
+        members, is_decode_only, num_tokens, num_read = result
+        if num_tokens >= token_budget:
+            return "token_budget"
+        if len(members or ()) >= self._scheduler.max_requests_per_batch:
+            return "seq_limit"
+        if num_read >= cache_budget and not is_decode_only:
+            return "unknown"  # the budget of tokens read from the cache
+        return "unknown" if self._is_in_margin else "reserved_blocks"
+
+    def _skipped(self, members: Sequence[Any]) -> Iterator[tuple[str, str]]:
+        """Yields the active requests in no batch, although it has room, and the limit of each."""
+        active = self._scheduler.active_requests
+        if len(active) == len(members):
+            return
+        scheduled = {member.state.request_id for member in members}
+        for request_id in active:
+            if request_id not in scheduled:
+                was_examined = self._is_in_margin or request_id in self._examined
+                yield request_id, _READ_BUDGET if was_examined else _SAFETY_MARGIN
 
     def _reasons(self, cause: str) -> Iterator[tuple[str, str]]:
         """Yields waiting requests without blocks, and the first one that was not looked at."""
@@ -357,7 +393,7 @@ class ProcessorObserver:
         active = self._scheduler.active_requests
         self._add_scheduled(batch)
         output_ids, output_token_ids = self._outputs(batch.content)
-        forks = [self._fork(active[request_id]) for request_id in self._forked]
+        forks = [self._fork(active[name]) for name in self._forked if name in active]
         self._journal.scheduled[:0] = forks
         changed_tables = self._changed_tables(batch.content)
         self._forget_ended()
@@ -385,11 +421,9 @@ class ProcessorObserver:
 
     def _running_statuses(self) -> dict[str, str]:
         active = self._scheduler.active_requests
-        return {
-            state.request_id: _STARVED
-            for state, _ in getattr(self._scheduler, "starved_requests", ())
-            if state.request_id in active
-        }
+        starved = getattr(self._scheduler, "starved_requests", ())
+        statuses = self._left_out | {state.request_id: _STARVED for state, _ in starved}
+        return {name: status for name, status in statuses.items() if name in active}
 
     def _add_scheduled(self, batch: Batch) -> None:
         """Adds the calls of `schedule_batch` since the last step to the journal."""
