@@ -47,8 +47,11 @@ def test_the_arrival_of_a_request(times: dict[str, float], arrival: float) -> No
         sampling_params=params,
         time_stats=SimpleNamespace(**times),
         bootstrap_room=4711,
+        lora_id="0c4d",
     )
-    observed = arrived(req, "a-00000001", "WAITING", 1_000.0, 50.0, has_priority=True)
+    loras = {"0c4d": SimpleNamespace(lora_id="0c4d", lora_name="poems")}
+    observed = arrived(req, "a-00000001", "WAITING", 1_000.0, 50.0, has_priority=True, loras=loras)
+    assert observed.lora == "poems"
     assert observed.arrival_time == arrival
     assert (observed.prompt_token_ids, observed.priority) == ([4, 5], 0)
     assert observed.transfer_id == "4711"
