@@ -112,7 +112,7 @@ class Attachment:
             log.info("seqtop: dormant again, as the last viewer has left")
         else:
             log.warning("seqtop is off, and %s continues: %s", name, in_one_line(error))
-        self._publisher.close(f"the adapter has failed; see {name}'s log")
+        self._publisher.close(f"the adapter has failed, and {name} continues: {in_one_line(error)}")
 
 
 def in_one_line(error: Exception) -> str:

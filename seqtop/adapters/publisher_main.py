@@ -67,6 +67,7 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
             EngineState(),
             curve_keys=settings.curve_keys(),
             insecure=settings.insecure,
+            bind_option="SEQTOP_BIND",
             repairs=True,
         )
     except (EndpointError, KeyFileError, PublishError) as error:

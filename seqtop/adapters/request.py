@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from seqtop.adapters.observations import Arrived, CurrentRequest
+from seqtop.adapters.observations import Arrived, CurrentRequest, RequestEnded
 from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
     RequestMetrics,
@@ -79,6 +79,37 @@ class PublishedRequest:
     token_hashes: TokenHashes = field(default_factory=TokenHashes)
     num_tokens_in_deltas: int = 0
     """The output tokens that deltas have contained."""
+    stop: list[str] = field(default_factory=list)
+    """Stop strings, which vLLM's front end looks for, and not its scheduler."""
+    min_tokens: int = 0
+    """The output tokens among which no stop string counts."""
+    found_stop: str | None = None
+    """The stop string that is in the output."""
+    text_end: str = ""
+    """The end of the output's text, in which a stop string may have begun."""
+
+    def add_text(self, text: str) -> None:
+        """Looks for stop strings in new text of the output."""
+        if not self.stop or self.found_stop is not None:
+            return
+        if self.num_output_tokens > self.min_tokens:
+            self.text_end += text
+            found = [stop for stop in self.stop if stop in self.text_end]
+            self.found_stop = min(found, key=self.text_end.find, default=None)
+        longest = max(map(len, self.stop))
+        self.text_end = self.text_end[-longest + 1 :] if longest > 1 else ""
+
+    def end(self, ended: RequestEnded) -> int | str | None:
+        """Ends the request; returns the reason for a stop.
+
+        vLLM's front end aborts a request in whose text it has found a stop string.
+        """
+        self.end_time = ended.time
+        if ended.status == "FINISHED_ABORTED" and self.found_stop is not None:
+            self.status, self.engine_status = SequenceStatus.FINISHED_STOPPED, ""
+            return self.found_stop
+        self.status, self.engine_status = end_status(ended.status), engine_status(ended.status)
+        return ended.stop_reason
 
     def take_delta(self) -> SequenceDataDelta:
         """Returns what has changed since the last delta, as vLLM's V0 engine does."""
@@ -118,6 +149,8 @@ class PublishedRequest:
             skip_special_tokens=params is None or params.skip_special_tokens,
             engine_status=engine_status(observation.status),
             token_ids=list(observation.prompt_token_ids),
+            stop=[stop for stop in (params.stop or []) if stop] if params is not None else [],
+            min_tokens=params.min_tokens if params is not None else 0,
         )
 
     def set_current(self, current: CurrentRequest) -> None:

@@ -18,7 +18,7 @@ from seqtop.adapters.observations import (
     Tables,
     WaitingRequest,
 )
-from seqtop.adapters.request import PublishedRequest, end_status, engine_status
+from seqtop.adapters.request import PublishedRequest, engine_status
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -273,6 +273,7 @@ class StepBuilder:
             is_first = not request.num_output_tokens
             request.num_output_tokens += len(token_ids)
             request.token_ids += token_ids
+            request.add_text(update.text_delta or "")
             if request.status is _RUNNING:  # else a late output of one that was preempted
                 request.is_prefill = False
             metrics = request.metrics
@@ -311,16 +312,14 @@ class StepBuilder:
         request = self._requests.get(observation.request_id)
         if request is None:
             return
-        request.end_time = observation.time
+        stop_reason = request.end(observation)
         request.metrics.finished_time = self._observation.time
         if observation.tables is not None:  # else `RequestFinished` follows
             self.metrics[request.name] = request.metrics
-        request.status = end_status(observation.status)
-        request.engine_status = engine_status(observation.status)
         # Engines count scheduled tokens as computed, also those of a step without outputs.
         request.num_computed_tokens = request.without_drafts(observation.num_computed_tokens)
         update = self._update(observation.request_id)
-        update.stop_reason = observation.stop_reason
+        update.stop_reason = stop_reason
         _replace(update, observation.tables or ())
 
 

@@ -30,7 +30,6 @@ from seqtop.adapters.observations import (
 from seqtop.adapters.request import (
     Names,
     PublishedRequest,
-    end_status,
     sampling_params,
     shortened,
 )
@@ -172,7 +171,7 @@ class Translator:
         yield self._finished(observation.request_id, request, observation.time)
 
     def _end(self, request: PublishedRequest, ended: RequestEnded) -> None:
-        request.status, request.end_time = end_status(ended.status), ended.time
+        request.end(ended)
         request.metrics.finished_time = ended.time
         self._record_in_flight(request, ended)
 
@@ -271,6 +270,8 @@ class Translator:
                 current.output_token_ids,
                 skip_special_tokens=request.skip_special_tokens,
             )
+        request.text_end, request.found_stop = "", None
+        request.add_text(text)
         tables = current.tables
         return SequenceSnapshot(
             update=SequenceUpdate(

@@ -71,13 +71,16 @@ def local_endpoint(endpoint: str) -> str:
     return f"tcp://{host}{any_interface[2]}"
 
 
-def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
+def check_bind(
+    endpoint: str, *, insecure: bool, has_keys: bool = False, allow: str = "pass --insecure"
+) -> str:
     """Returns the endpoint if an engine may publish there.
 
     Args:
         endpoint: The endpoint to check.
         insecure: Allows other machines to connect without keys.
         has_keys: True if only holders of CurveZMQ keys are admitted.
+        allow: The way to set `insecure`, for the message.
 
     Raises:
         EndpointError: It is malformed, or it is reachable from other machines although there are
@@ -90,7 +93,7 @@ def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
             raise EndpointError(
                 f"{endpoint} can be reached from other machines, which could then read"
                 " every prompt; give keys (see seqtop keygen), bind to 127.0.0.1 and tunnel,"
-                " or pass --insecure"
+                f" or {allow}"
             )
     return endpoint
 

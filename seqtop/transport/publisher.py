@@ -77,7 +77,6 @@ _SECONDS_BETWEEN_REPAIRS = 1.0
 
 _MAX_REFUSAL: Final = 1_000
 """The longest reason for a refusal, in characters. It may quote what a viewer sent."""
-_BIND_ADVICE: Final = "stop what runs there or choose another --bind"
 
 
 class PublishError(Exception):
@@ -115,6 +114,7 @@ class MessagePublisher:
         replica: An empty state, which will receive all events, for snapshots.
         curve_keys: Encrypts everything and admits only holders of these keys.
         insecure: Allows other machines to connect without keys.
+        bind_option: The option or variable that gives the endpoint, for messages.
         repairs: Declares that the caller checks `needs_snapshot`. After a loss, messages are then
             dropped until a `Snapshot` restores the replica.
         gives_away: Declares that events belong to the publisher from `publish` on, and have the
@@ -141,6 +141,7 @@ class MessagePublisher:
         *,
         curve_keys: EngineKeys | None = None,
         insecure: bool = False,
+        bind_option: str = "--bind",
         repairs: bool = False,
         gives_away: bool = False,
         on_command: Callable[[], None] | None = None,
@@ -163,14 +164,14 @@ class MessagePublisher:
         )
         for address in (self.endpoint, snapshot_endpoint(self.endpoint)):
             if conflict := sockets.bind_conflict(address):
-                raise PublishError(f"{address} {conflict}; {_BIND_ADVICE}")
+                raise PublishError(f"{address} {conflict}; {_bind_advice(bind_option)}")
         self._context = zmq.Context()
         self._authenticator = curve_keys.admit(self._context) if curve_keys is not None else None
         try:
             live, router = self._bind(frames.topic(info.incarnation), curve_keys)
         except zmq.ZMQError as error:
             self._terminate(linger=0)
-            raise PublishError(_bind_error(self.endpoint, error)) from error
+            raise PublishError(_bind_error(self.endpoint, error, bind_option)) from error
         self._outbound_queue = OutboundQueue(MAX_QUEUED_MESSAGES)
         self._server = StreamServer(
             live,
@@ -336,8 +337,12 @@ class MessagePublisher:
         sockets.terminate(self._context, linger=linger)
 
 
-def _bind_error(endpoint: str, error: zmq.ZMQError) -> str:
+def _bind_advice(option: str) -> str:
+    return f"stop what runs there or choose another {option}"
+
+
+def _bind_error(endpoint: str, error: zmq.ZMQError, option: str) -> str:
     endpoints = f"{endpoint} or {snapshot_endpoint(endpoint)}"
     if error.errno == zmq.EADDRINUSE:
-        return f"{endpoints} is already in use; {_BIND_ADVICE}"
+        return f"{endpoints} is already in use; {_bind_advice(option)}"
     return f"{endpoints} cannot be bound: {error.strerror}"

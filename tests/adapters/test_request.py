@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.adapters.observations import Arrived, CurrentRequest
+from seqtop.adapters.observations import Arrived, CurrentRequest, RequestEnded
 from seqtop.adapters.request import (
     Names,
     PublishedRequest,
@@ -34,6 +34,36 @@ def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> Non
     assert [len(name) for name in given] == [MAX_NAME_LENGTH] * 4
     assert len({*given}) == 4
     assert given[3] == ids[3]
+
+
+@pytest.mark.parametrize(
+    ("texts", "min_tokens", "found"),
+    [
+        (["so far", ", no", "t this"], 0, None),
+        (["so far <st", "op> and"], 0, "<stop>"),
+        (["a. b <stop>"], 0, ". b"),
+        (["<stop>", " more"], 1, None),
+        (["<stop>", " more", " <stop>"], 1, "<stop>"),
+        ([], 0, None),
+    ],
+)
+def test_an_abort_after_a_stop_string_is_a_stop(
+    texts: list[str], min_tokens: int, found: str | None
+) -> None:
+    params = sampling_params({"stop": ["<stop>", ". b"], "min_tokens": min_tokens})
+    arrived = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], None)
+    request = PublishedRequest.of(arrived, 0, "one", params)
+    for text in texts:
+        request.num_output_tokens += 1
+        request.add_text(text)
+    reason = request.end(RequestEnded("one", "FINISHED_ABORTED", None, 4, 2.0))
+    status = "FINISHED_STOPPED" if found else "FINISHED_ABORTED"
+    assert (request.status.name, reason, request.end_time) == (status, found, 2.0)
+    other = PublishedRequest.of(arrived, 0, "one", params)
+    other.num_output_tokens = 9
+    other.add_text("<stop>")
+    assert other.end(RequestEnded("one", "FINISHED_LENGTH_CAPPED", None, 4, 2.0)) is None
+    assert other.status is SequenceStatus.FINISHED_LENGTH_CAPPED
 
 
 def test_statuses_of_v1() -> None:

@@ -40,6 +40,7 @@ class FreeBlockCounter:
         self._block_hash: Any = None
         """The hash of the block that is about to be evicted."""
         self._counts_cached = counts_cached
+        self._num_free_before = 0
         if not counts_cached:
             self._num_cached = 0
             if freed is not None:
@@ -50,7 +51,7 @@ class FreeBlockCounter:
             not block.ref_cnt and block.block_hash is not None and not block.is_null
             for block in pool.blocks
         )
-        wrap(pool, "touch", before=self._before_touch)
+        wrap(pool, "touch", before=self._before_touch, after=self._after_touch)
         wrap(pool, "free_blocks", before=self._before_free, after=self._after_free)
         wrap(
             pool,
@@ -70,8 +71,12 @@ class FreeBlockCounter:
         """The part of `num_free` whose content a request could still reuse; `None` if unknown."""
         return self._num_cached if self._counts_cached else None
 
-    def _before_touch(self, blocks: Iterable[Any]) -> None:
-        self._num_cached -= sum(not block.ref_cnt and not block.is_null for block in blocks)
+    def _before_touch(self, *_: Any, **__: Any) -> None:
+        self._num_free_before = self.num_free
+
+    def _after_touch(self, *_: Any, **__: Any) -> None:
+        # Only hits are touched. Versions differ in how they are passed: by group, or all together.
+        self._num_cached -= self._num_free_before - self.num_free
 
     def _before_free(self, *args: Any, **_: Any) -> tuple[Any, ...] | None:
         if not args:
