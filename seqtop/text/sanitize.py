@@ -1,9 +1,9 @@
 """Makes untrusted text safe to draw on a terminal.
 
 A prompt or an output may contain an escape sequence that writes the clipboard, a bidirectional
-override that mirrors the rest of the line, ten thousand combining marks on one letter, or an emoji
-whose width depends on the terminal. The result of `safe_text` contains none of these and takes
-exactly `rich.cells.cell_len` cells in any terminal.
+override that mirrors the rest of the line, letters that nobody sees, ten thousand combining marks
+on one letter, or an emoji whose width depends on the terminal. The result of `safe_text` contains
+none of these and takes exactly `rich.cells.cell_len` cells in any terminal.
 """
 
 import re
@@ -11,6 +11,8 @@ import unicodedata
 from functools import lru_cache
 
 from rich.cells import get_character_cell_size
+
+from seqtop.text.invisible import escaped, escaped_in_json, is_invisible
 
 NEWLINE_MARK = "↵"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -31,33 +33,48 @@ _ORDINARY = (
 _NARROW = re.compile(f"[{_NARROW_CHARACTERS}]*")
 _ODD = f"[^{_ORDINARY}\n]+"
 """Compiled at its first use, which takes 2 ms: no start needs it."""
-_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
-_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_JOINERS = "\u200c\u200d"
+_SELECTORS_AND_JOINERS = (
+    "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))) + _JOINERS
+)
+"""A variation selector, then a joiner, may follow a character that is not ASCII, each
+once, to change its form. Elsewhere, they would only hide something."""
+_EMOJI_STYLE, _KEYCAP = "\ufe0f", "\u20e3"
+"""A digit in a key, as in a numbered list, is followed by these two."""
 _REGIONAL_INDICATOR_A = 0x1F1E6
 
 
 def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
     """Returns `text` without characters that move, hide or recolour other text.
 
-    Controls become their pictures (ESC becomes ␛). Bidirectional overrides and characters of
-    unknown width become U+FFFD. Invisible formatting and emoji joiners are dropped. Line breaks
-    become `newline`.
+    Controls become their pictures (ESC becomes ␛), invisible characters their escapes, characters
+    of unknown width U+FFFD. Joiners and variation selectors that change the form of the character
+    before them are dropped, and so are skin tones. Line breaks become `newline`.
     """
     if not text.replace("\n", "").isprintable():
         return _drawn(text.replace("\r\n", "\n"), newline)
     if not text.isascii():
         text = re.sub(
-            _ODD, lambda odd: _drawn(odd[0], newline, bool(odd.start()) * MAX_MARKS), text
+            _ODD,
+            lambda odd: _drawn(odd[0], newline, text[max(odd.start() - 1, 0) : odd.start()]),
+            text,
         )
     return text.replace("\n", newline)
 
 
-def _drawn(text: str, newline: str, room: int = 0) -> str:
-    """Makes `text` safe, with at most `room` marks on the character before it."""
+def _drawn(text: str, newline: str, before: str = "") -> str:
+    """Makes `text` safe, which follows the character `before`, if there is one."""
     drawn: list[str] = []
-    for character in text:
-        shown, is_mark = _shown(character)
+    room = MAX_MARKS if before else 0
+    _, _, form = _shown(before) if before else ("", False, "")
+    for index, character in enumerate(text):
+        if character in form or (
+            character == _EMOJI_STYLE and text[index + 1 : index + 2] == _KEYCAP
+        ):
+            form = "" if character in _JOINERS else _JOINERS
+            continue
+        shown, is_mark, form = _shown(character)
         if is_mark:
             if room:
                 drawn.append(shown)
@@ -93,16 +110,24 @@ def without_controls(text: str, *, kept: str = "") -> str:
 
 
 def safe_json(document: str) -> str:
-    """Returns a JSON document with characters that affect a terminal written as escapes.
+    """Returns a JSON document with characters that affect a terminal, or hide, written as escapes.
 
     It parses to the same value, as such characters occur in JSON strings only.
     """
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    return escaped_in_json(document)
 
 
 @lru_cache(maxsize=8192)
-def _shown(character: str) -> tuple[str, bool]:
-    """Returns the safe form of `character`, and whether it is a mark on the one before it."""
+def _shown(character: str) -> tuple[str, bool, str]:
+    """Returns the safe form of `character`, if it is a mark, and what may follow to change it."""
+    if is_invisible(character):
+        return escaped(character), False, ""
+    shown, is_mark = _visible(character)
+    return shown, is_mark, "" if character.isascii() else _SELECTORS_AND_JOINERS
+
+
+def _visible(character: str) -> tuple[str, bool]:
+    """Returns the safe form of a character, and whether it is a mark on the one before it."""
     code = ord(character)
     if character == "\t":
         return "    ", False
@@ -114,15 +139,13 @@ def _shown(character: str) -> tuple[str, bool]:
         return chr(ord("A") + code - _REGIONAL_INDICATOR_A), False
     if 0x1F3FB <= code <= 0x1F3FF:  # skin tones: separate in some terminals, joined in others
         return "", False
-    if 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:  # variation selectors
-        return "", False
     category = unicodedata.category(character)
     if category in {"Zl", "Zp"}:
         return "\n", False
-    if category in {"Cc", "Cs", "Co", "Cn"} or character in _BIDI_CONTROLS:
+    if category == "Cf":  # of a newer Unicode than that of the table
+        return escaped(character), False
+    if category in {"Cc", "Cs", "Co", "Cn"}:
         return REPLACEMENT, False
-    if category == "Cf":
-        return "", False
     width = get_character_cell_size(character)
     if category == "Zs":
         return " " * max(width, 1), False

@@ -1,5 +1,6 @@
 """Nothing that leaves `safe_text` moves, hides or recolours anything."""
 
+import json
 import re
 import unicodedata
 
@@ -8,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 
+from seqtop.text.invisible import DEFAULT_IGNORABLE, FORMAT, is_invisible
 from seqtop.text.sanitize import (
     _ODD,
     MAX_MARKS,
     NEWLINE_MARK,
     _drawn,
     is_narrow,
+    safe_json,
     safe_text,
     without_controls,
 )
@@ -77,11 +80,20 @@ def test_plain_text_stays(text: str) -> None:
         ("one\r\ntwo\nthree\rfour", "one↵two↵three␍four"),
         ("a\u2028b", "a↵b"),
         ("a\tb", "a    b"),
-        ("\u202egnp.exe\u202c", "\ufffdgnp.exe\ufffd"),
-        ("\u200fשלם", "שלם"),
-        ("zero\u200bwidth\ufeff", "zerowidth"),
+        ("\u202egnp.exe\u202c", r"\u202egnp.exe\u202c"),
+        ("\u200fשלם", r"\u200fשלם"),
+        ("zero\u200bwidth\ufeff", r"zero\u200bwidth\ufeff"),
+        ("a\u034f\u3164b\U000e0041", r"a\u034f\u3164b\U000e0041"),
+        ("\ufff9text\ufffanote\ufffb", r"\ufff9text\ufffanote\ufffb"),
         ("👨\u200d👩", "👨👩"),
-        ("❤\ufe0f", "❤"),
+        ("❤\ufe0f\u200d🔥", "❤🔥"),
+        ("❤\ufe0f\ufe0f", r"❤\ufe0f"),
+        ("ж\u200d\u200d", r"ж\u200d"),
+        ("می\u200cخو", "میخو"),
+        ("葛\U000e0100", "葛"),
+        ("req-1\u200d", r"req-1\u200d"),
+        ("1\ufe0f\u20e3 one", "1\u20e3 one"),
+        ("1\ufe0f one", r"1\ufe0f one"),
         ("👋🏽", "👋"),
         ("🇩🇪", "DE"),
         ("e\u0301" + "\u0301" * 9, "e" + "\u0301" * 3),
@@ -93,6 +105,50 @@ def test_plain_text_stays(text: str) -> None:
 )
 def test_examples(text: str, safe: str) -> None:
     assert safe_text(text) == safe
+
+
+INVISIBLE = {
+    chr(code) for first, last in DEFAULT_IGNORABLE + FORMAT for code in range(first, last + 1)
+}
+
+
+def is_format(character: str) -> bool:
+    return unicodedata.category(character) == "Cf"
+
+
+def test_invisible_characters_are_those_of_unicode() -> None:
+    """They are all format characters that this Python knows, and others without a shape."""
+    assert sum(last - first + 1 for first, last in DEFAULT_IGNORABLE) == 4174
+    assert all(map(is_invisible, INVISIBLE))
+    formats = {character for character in map(chr, range(0x110000)) if is_format(character)}
+    assert formats <= INVISIBLE
+    kinds = {unicodedata.category(character) for character in INVISIBLE - formats}
+    assert kinds <= {"Cn", "Lo", "Mn"}, "reserved, fillers, and selectors of forms"
+
+
+def test_every_character_is_shown_or_escaped() -> None:
+    """None of the 1,114,112 code points changes how a name looks without being seen."""
+    lines = {0x0A, 0x2028, 0x2029}
+    codes = [code for code in range(0x110000) if code not in lines]
+    shown = safe_text("".join(f"a{chr(code)}b\n" for code in codes), newline="\n").split("\n")
+    assert len(shown) == len(codes) + 1
+    for code, safe in zip(codes, shown, strict=False):
+        if chr(code) in INVISIBLE:
+            assert safe in (rf"a\u{code:04x}b", rf"a\U{code:08x}b")
+        elif not 0x1F3FB <= code <= 0x1F3FF:  # skin tones
+            assert len(safe) > 2, hex(code)
+    assert not {*"".join(shown)} & INVISIBLE
+    assert "".join(shown).isprintable()
+    assert {safe_text(f"a{chr(code)}b") for code in lines} == {"a↵b"}
+
+
+def test_json_of_every_character_is_visible_and_has_the_same_value() -> None:
+    text = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF)
+    document = safe_json(json.dumps(text, ensure_ascii=False))
+    assert json.loads(document) == text
+    assert not {*document} & INVISIBLE
+    assert not {*"\x7f\x85\x9b\u2028\u2029"} & {*document}
+    assert r"\udb40\udc41" in document
 
 
 def test_line_breaks_can_stay() -> None:
