@@ -29,6 +29,7 @@ MAX_CPU_SHARE = 0.02
 MAX_PAUSE = 0.1
 """Seconds that the next handshake waits at most."""
 _KEY_BYTES = 32
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MAX_KEY_FILE = 2**16
 """The largest key file that is read, in bytes. A device such as /dev/zero has no end."""
 
@@ -127,17 +128,24 @@ def engine_keys(
     Args:
         secret_key: The engine's secret key file.
         authorized: The viewers to admit: a public key file, or a directory of `*.key` files.
-        controllers: The viewers that may submit and abort, in the same form; `None` for all.
+        controllers: Those of them that may submit and abort, in the same form; `None` for all.
 
     Raises:
-        KeyFileError: A key cannot be read or is not of that kind, or no viewer would be admitted.
+        KeyFileError: A key cannot be read, is not of that kind or may be written by others; no
+            viewer would be admitted; or one that may control would not.
     """
     _, secret = _secret_key(Path(secret_key))
     viewers = _public_keys(Path(authorized))
     if controllers is None:
-        return EngineKeys(secret, viewers)
+        return EngineKeys(secret, frozenset(viewers))
     may_control = _public_keys(Path(controllers))
-    return EngineKeys(secret, viewers | may_control, may_control)
+    for key, path in may_control.items():
+        if key not in viewers:
+            raise KeyFileError(
+                f"the key in {path} may control this engine, but not watch it: add it to"
+                f" {authorized}, too"
+            )
+    return EngineKeys(secret, frozenset(viewers), frozenset(may_control))
 
 
 def create_pair(base: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -174,10 +182,12 @@ def _public_key(given: str) -> bytes:
     return _load(Path(given))[0]
 
 
-def _public_keys(path: Path) -> frozenset[bytes]:
+def _public_keys(path: Path) -> dict[bytes, Path]:
+    """Returns the keys in a file or a directory, and the file of each."""
     if not path.is_dir():
-        return frozenset([_load(path)[0]])
-    keys = frozenset(_load(file)[0] for file in sorted(path.glob("*.key")))
+        return {_load(path)[0]: path}
+    _require_own(path)
+    keys = {_load(file)[0]: file for file in sorted(path.glob("*.key"))}
     if not keys:
         raise KeyFileError(f"{path} holds no *.key files, so nobody could connect")
     return keys
@@ -209,7 +219,23 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
         if not path.exists():
             reason = "there is no such file"
         raise KeyFileError(f"{path} cannot be used as a key: {reason}") from error
+    _require_own(path)
     return _checked(public, path), None if secret is None else _checked(secret, path)
+
+
+def _require_own(path: Path) -> None:
+    """Raises `KeyFileError` if another user than this one and root may change a file or directory.
+
+    Who may write to a directory may also replace the files in it, unless it is sticky as `/tmp` is.
+    """
+    own, parent = path.stat(), path.resolve().parent
+    if own.st_uid not in (0, os.geteuid()):
+        raise KeyFileError(f"{path} cannot be used for keys: it belongs to another user")
+    if own.st_mode & _WRITABLE_BY_OTHERS:
+        raise KeyFileError(f"{path} can be written by others: chmod go-w {path}")
+    above = parent.stat()
+    if above.st_mode & _WRITABLE_BY_OTHERS and not above.st_mode & stat.S_ISVTX:
+        raise KeyFileError(f"{path} can be replaced by others: chmod go-w {parent}")
 
 
 def _checked(key: bytes, where: str | Path) -> bytes:

@@ -68,13 +68,13 @@ class Place:
 def place(endpoint: str, tmp_path: Path) -> Iterator[Place]:
     for name in ("engine", "onlooker", "controller"):
         assert run(*SEQTOP, "keygen", "-o", str(tmp_path / name)).returncode == 0
-    for folder, name in (("viewers", "onlooker"), ("controllers", "controller")):
-        (tmp_path / folder).mkdir()
-        shutil.copy(tmp_path / f"{name}.key", tmp_path / folder)
+    (tmp_path / "viewers").mkdir()
+    for name in ("onlooker", "controller"):
+        shutil.copy(tmp_path / f"{name}.key", tmp_path / "viewers")
     options = ["--bind", endpoint, "--device", "cpu", "--threads", "1", "--redact"]
     options += ["--control", "--name", "night-shift"]
     options += ["--server-secret-key", "engine.key_secret", "--authorized-clients", "viewers"]
-    options += ["--control-clients", "controllers"]
+    options += ["--control-clients", "controller.key"]
     with subprocess.Popen(
         [*ENGINE, "serve", *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as process:

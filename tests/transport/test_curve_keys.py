@@ -1,6 +1,8 @@
 """Doors that only keys open, over real sockets."""
 
 import itertools
+import os
+import re
 import socket
 import stat
 import threading
@@ -34,7 +36,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("keys")
     for name in NAMES:
         curve_keys.create_pair(directory / name)
-    for folder, names in (("viewers", ("onlooker",)), ("controllers", ("controller",))):
+    for folder, names in (
+        ("viewers", ("onlooker", "controller")),
+        ("controllers", ("controller",)),
+    ):
         (directory / folder).mkdir()
         for name in names:
             (directory / folder / f"{name}.key").write_text((directory / f"{name}.key").read_text())
@@ -259,6 +264,51 @@ def test_keys_that_cannot_be_are_named(place: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(KeyFileError, match="nobody could connect"):
         curve_keys.engine_keys(place / "engine.key_secret", tmp_path / "empty")
+
+
+def test_who_may_control_must_be_among_those_who_may_watch(place: Path, tmp_path: Path) -> None:
+    sentence = re.escape(
+        f"the key in {place / 'unlisted.key'} may control this engine, but not watch it: add it to"
+        f" {place / 'viewers'}, too"
+    )
+    with pytest.raises(KeyFileError, match=f"^{sentence}$"):
+        curve_keys.engine_keys(
+            place / "engine.key_secret", place / "viewers", place / "unlisted.key"
+        )
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+@pytest.mark.parametrize("writable", ["list", "key", "folder of a key"])
+def test_what_others_may_write_is_no_list_of_keys(
+    place: Path, tmp_path: Path, writable: str, mode: int
+) -> None:
+    viewers = tmp_path / "viewers"
+    viewers.mkdir()
+    key = viewers / "onlooker.key"
+    key.write_bytes((place / "onlooker.key").read_bytes())
+    (key if writable == "key" else viewers).chmod(mode)
+    given = key if writable == "folder of a key" else viewers
+
+    def load() -> None:
+        curve_keys.engine_keys(place / "engine.key_secret", given)
+
+    if given is key and mode & 0o1000:
+        load()  # as in /tmp: nobody else may replace it
+        return
+    named = {"list": viewers, "key": key, "folder of a key": viewers}[writable]
+    with pytest.raises(KeyFileError, match=rf"by others: chmod go-w {re.escape(str(named))}$"):
+        load()
+    named.chmod(0o700)
+    load()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_keys_of_another_user_are_not_used(place: Path, tmp_path: Path) -> None:
+    key = tmp_path / "onlooker.key"
+    key.write_bytes((place / "onlooker.key").read_bytes())
+    os.chown(key, 65534, 65534)
+    with pytest.raises(KeyFileError, match="belongs to another user"):
+        curve_keys.engine_keys(place / "engine.key_secret", key)
 
 
 class Relay:
