@@ -4,6 +4,7 @@ python -m tests.release attacks --rounds 7
 python -m tests.release bombs
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
+python -m tests.release mutated_recordings --count 1000
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
 python -m tests.release whatif pairs
@@ -12,7 +13,16 @@ python -m tests.release whatif pairs
 import importlib
 import sys
 
-NAMES = ("attacks", "bombs", "healing", "injected_bugs", "soak", "stress", "whatif")
+NAMES = (
+    "attacks",
+    "bombs",
+    "healing",
+    "injected_bugs",
+    "mutated_recordings",
+    "soak",
+    "stress",
+    "whatif",
+)
 
 
 def main() -> None:

@@ -6,7 +6,16 @@ from typing import get_args
 import pytest
 
 from seqtop.wire.messages import PreemptionMode
-from tests.release import attacks, bombs, healing, injected_bugs, soak, stress, whatif
+from tests.release import (
+    attacks,
+    bombs,
+    healing,
+    injected_bugs,
+    mutated_recordings,
+    soak,
+    stress,
+    whatif,
+)
 from tests.support.fault_proxy import Faults
 
 pytestmark = pytest.mark.release("takes minutes, and measures")
@@ -29,6 +38,10 @@ def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
     name, num_bytes, *megabytes = bombs.measure(name, tmp_path)
     assert int(num_bytes.replace(",", "")) > 1_000_000
     assert all(cell.replace(",", "").isdecimal() for cell in megabytes if cell), megabytes
+
+
+def test_commands_end_on_mutated_recordings() -> None:
+    assert mutated_recordings.measure(100, seed=1).num_runs == 100 * mutated_recordings.NUM_COMMANDS
 
 
 def test_every_kind_of_fault_is_recovered_from() -> None:

@@ -38,16 +38,25 @@ from tests.support.recordings import append, frames_of
 Frame = tuple[AnyHeader, bytes]
 
 
-class _Recordings:
-    """Variations of a recording of thirty steps."""
+class MutatedRecordings:
+    """Variations of a recording, by default of a random engine's thirty steps.
 
-    def __init__(self, choose: random.Random, directory: Path) -> None:
+    Args:
+        choose: Chooses what is changed.
+        directory: The directory of the file that is written, `run.seqtop`.
+        payloads: The messages of the recording.
+    """
+
+    def __init__(
+        self, choose: random.Random, directory: Path, payloads: list[bytes] | None = None
+    ) -> None:
         self._choose = choose
         self._path = directory / "run.seqtop"
-        payloads = [codec.encode(event) for event in RandomEngine(choose.randrange(2**32), 30)]
+        if payloads is None:
+            payloads = [codec.encode(event) for event in RandomEngine(choose.randrange(2**32), 30)]
         with (
             patch.multiple(segments, BATCH_BYTES=4_000, SEGMENT_BYTES=12_000),
-            FileWriter(self._path) as writer,
+            FileWriter(self._path, overwrite=True) as writer,
         ):
             append(writer, payloads, EngineState(max_finished=5))
         self._whole = self._path.read_bytes()
@@ -57,12 +66,17 @@ class _Recordings:
             self._frames.append((header, file_format.decompress(data, max_length=header.length)))
         self._pool = Pool([msgspec.msgpack.decode(payload, strict=False) for payload in payloads])
 
-    def feed(self) -> bool:
+    def write(self) -> bytes:
+        """Writes the next variation, and returns its bytes."""
         if self._choose.random() < 0.1:
             data = bytewise(self._choose, self._whole)
         else:
             data = self._joined(self._changed_frames())
         self._path.write_bytes(data)
+        return data
+
+    def feed(self) -> bool:
+        data = self.write()
         try:
             return self._read()
         except Exception as error:
@@ -185,4 +199,4 @@ class _Recordings:
 def start(choose: random.Random) -> Iterator[Feed]:
     """A recording in a directory of its own."""
     with TemporaryDirectory(prefix="sq") as directory:
-        yield _Recordings(choose, Path(directory)).feed
+        yield MutatedRecordings(choose, Path(directory)).feed

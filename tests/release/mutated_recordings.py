@@ -1,0 +1,223 @@
+"""Runs every command that reads a recording on mutated ones, with limits of time and memory.
+
+Each command runs in a child of this process, which has imported what they need: a start of Python
+for each would take most of the time. The app draws without a terminal, goes through its screens,
+and quits. A command that is killed, ends with a traceback, or takes more than the limits, is an
+error that names the seed, the number of the recording and the command.
+
+    python -m tests.release mutated_recordings --count 1000 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seqtop.cli import main as cli
+from seqtop.history import FileStore
+from tests.support.fuzz_recordings import MutatedRecordings
+from tests.support.greedy_runs import record_run
+from tests.support.recordings import record_script
+
+MAX_SECONDS = 20
+"""CPU time of one command, after which the kernel ends it."""
+MAX_MEGABYTES = 500
+_MAX_WAIT = 120
+"""Seconds after which a command that computes nothing is ended, too."""
+_NUM_SCREENS = 6
+_MODULES = (
+    *("seqtop.checks.report", "seqtop.diff.report", "seqtop.explain.report", "seqtop.tui.app"),
+    *("seqtop.export.report.page", "seqtop.export.perfetto", "seqtop.export.json_document"),
+    *("seqtop.ledger.report", "seqtop.misses.report", "seqtop.whatif.report"),
+)
+_LINES = 2_000
+"""Characters of standard error that are looked at from its end."""
+
+
+def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple[str, ...]]:
+    yield "show", run
+    yield "show", run, "--json"
+    yield "show", run, "--csv"
+    yield "show", run, "--at", "9", "--text"
+    yield "show", run, "--by", "priority"
+    yield "show", run, "--compare", "8"
+    yield "export", run, "--perfetto", "-o", output, "--force"
+    yield "export", run, "--csv", "-o", output, "--force"
+    yield "export", run, "--csv", "--steps", "-o", output, "--force"
+    yield "export", run, "--mooncake", "-o", output, "--force"
+    yield "export", run, "--otlp", "-o", output, "--force"
+    yield "export", run, "--vcr", "-o", output, "--force"
+    yield "export", run, "--perfetto", "--redact", "-o", output, "--force"
+    yield "report", run, "-o", output, "--force", "--with-text"
+    yield "report", run, other, "-o", output, "--force"
+    yield "check", run
+    yield "check", run, "--json"
+    yield "check", run, "--protocol"
+    yield "diff", run, other
+    yield "diff", other, run, "--json"
+    yield "explain", run, request
+    yield "explain", run, request, "--json"
+    yield "explain", run, request, "--who"
+    yield "explain", run, "--who"
+    yield "explain", run, "--slow"
+    yield "explain", run, "--cache", "--json"
+    yield "whatif", run, "--set", "num_gpu_blocks=+20%"
+    yield "replay", run
+
+
+NUM_COMMANDS = len([*_commands("", "", "", "")])
+
+
+@dataclass
+class Outcome:
+    """What the commands took."""
+
+    num_runs: int = 0
+    num_recordings: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+    """Runs by exit status."""
+    seconds: float = 0.0
+    """CPU time of the slowest run."""
+    slowest: str = ""
+    megabytes: float = 0.0
+    """Memory of the largest run."""
+    largest: str = ""
+
+
+def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
+    """Runs the commands on `count` recordings.
+
+    Args:
+        count: Mutated recordings.
+        seed: The seed of the first one.
+        only: A command's name, if the others are not to run.
+
+    Raises:
+        AssertionError: A command broke a promise.
+    """
+    for module in _MODULES:
+        importlib.import_module(module)
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory(prefix="sq") as folder:
+        replayable, other = Path(folder, "replayable.seqtop"), Path(folder, "other.seqtop")
+        # With few blocks, so that requests wait for them and are preempted.
+        record_run(replayable, num_gpu_blocks=24)
+        with FileStore(replayable) as recording:
+            payloads = [payload for _, payload in recording.payloads(1, recording.last)]
+        whole = [payload for payload in payloads if payload is not None]
+        record_script(other)
+        for number in range(seed, seed + count):
+            choose = random.Random(number)
+            recordings = MutatedRecordings(
+                choose, Path(folder), whole if choose.random() < 0.5 else None
+            )
+            recordings.write()
+            outcome.num_recordings += 1
+            for command in _commands(
+                f"{folder}/run.seqtop",
+                str(other),
+                f"{folder}/output",
+                f"req-{choose.randrange(20)}",
+            ):
+                if only in (None, command[0]):
+                    _run_one(command, outcome, number)
+    return outcome
+
+
+def _run_one(command: Sequence[str], outcome: Outcome, number: int) -> None:
+    name = f"recording {number}: {' '.join(map(os.path.basename, command))}"
+    with tempfile.TemporaryFile() as errors:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            _become(command, errors.fileno(), number)
+        _, status, usage = os.wait4(child, 0)
+        errors.seek(max(errors.seek(0, os.SEEK_END) - _LINES, 0))
+        said = errors.read().decode(errors="replace")
+    seconds, megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    code = os.waitstatus_to_exitcode(status)
+    assert code >= 0, f"{name}: ended by signal {-code} after {seconds:.1f} s of CPU\n{said}"
+    assert code in (0, 1, 2, 3), f"{name}: exit status {code}\n{said}"
+    assert "Traceback" not in said, f"{name}: {said}"
+    assert "Error: " not in said, f"{name}: {said}"
+    assert megabytes <= MAX_MEGABYTES, f"{name}: {megabytes:.0f} MB"
+    outcome.num_runs += 1
+    outcome.statuses[code] = outcome.statuses.get(code, 0) + 1
+    if seconds > outcome.seconds:
+        outcome.seconds, outcome.slowest = seconds, name
+    if megabytes > outcome.megabytes:
+        outcome.megabytes, outcome.largest = megabytes, name
+
+
+def _become(command: Sequence[str], errors: int, number: int) -> None:
+    """Runs a command in this process, a child, and ends it."""
+    code = 70
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS + 1))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.dup2(errors, 2)
+        signal.alarm(_MAX_WAIT)
+        code = _replay(command[1], number) if command[0] == "replay" else cli.main([*command])
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 - whatever it is, it is shown
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _replay(path: str, number: int) -> int:
+    """Runs the app without a terminal: two of its screens at the end, a step and the start."""
+    import functools
+    from unittest.mock import patch
+
+    from textual.pilot import Pilot
+
+    from seqtop.tui.app import SeqtopApp
+
+    async def drive(pilot: Pilot[object]) -> None:
+        screens = [str((number + more) % _NUM_SCREENS + 1) for more in (0, 1 + number % 5)]
+        for key in (screens[0], "end", "left", screens[1], "home"):
+            await pilot.press(key)
+        pilot.app.exit(0)
+
+    run = functools.partialmethod(SeqtopApp.run, headless=True, size=(120, 40), auto_pilot=drive)
+    with (
+        patch.object(SeqtopApp, "run", run),
+        patch("seqtop.cli.run_app.has_terminal", return_value=True),
+    ):
+        return cli.main(["replay", path])
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="mutated_recordings")
+    parser.add_argument("--count", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help="the name of one command")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    outcome = measure(options.count, options.seed, only=options.only)
+    print(
+        f"{outcome.num_recordings:,} recordings, {outcome.num_runs:,} runs of commands"
+        f" in {time.monotonic() - started:,.0f} s; exit statuses {outcome.statuses}\n"
+        f"most CPU time: {outcome.seconds:.2f} s, {outcome.slowest}\n"
+        f"most memory: {outcome.megabytes:.0f} MB, {outcome.largest}"
+    )
