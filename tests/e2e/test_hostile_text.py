@@ -198,7 +198,7 @@ def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -
     looked_at = 0
     plain = sanitize._shown.__wrapped__
 
-    def counting(character: str) -> tuple[str, bool]:
+    def counting(character: str) -> tuple[str, bool, str]:
         nonlocal looked_at
         looked_at += 1
         return plain(character)

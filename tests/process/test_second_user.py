@@ -61,9 +61,9 @@ def refused(path: Path) -> list[str]:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
-        names: list[str] = msgspec.json.decode(answer.read())
+        failed: list[str] = msgspec.json.decode(answer.read())
     os.waitpid(child, 0)
-    return names
+    return failed
 
 
 def test_the_test_sees_what_another_user_can_do(folder: Path) -> None:
