@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
-from seqtop.state.wait_causes import BEHIND, CAUSES, OWN_TURN, cause_in_words
+from seqtop.state.wait_causes import BEHIND, CAUSES, OUTSIDE_STEPS, OWN_TURN, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 
@@ -135,9 +135,10 @@ def waited(request: RequestState, now: float) -> float:
 
 
 def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
-    """Returns why a sequence waits, or why its request has waited longest, in one word.
+    """Returns why a sequence waits, or what blocked its request for the longest time, in one word.
 
-    `None` if it has not waited, or if that is unknown.
+    Time in which nothing blocked it, such as the pause before a step, has no word: it is left out.
+    `None` if it has not waited, or longer for reasons that are unknown.
     """
     if sequence.status == SequenceStatus.WAITING:
         if sequence.engine_status not in OWN_TURN:
@@ -146,11 +147,12 @@ def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
             return BEHIND
         now = request.wait_reason.cause
         return None if now == "unknown" else CAUSES[now].word
-    by_cause, total = request.wait.by_cause, request.wait.total
-    cause = max(by_cause, key=by_cause.__getitem__, default="")
-    if not cause or by_cause[cause] < total - sum(by_cause.values()):
+    by_cause = request.wait.by_cause
+    blocking = {cause: by_cause[cause] for cause in by_cause if cause not in OUTSIDE_STEPS}
+    cause = max(blocking, key=blocking.__getitem__, default="")
+    if not cause or blocking[cause] < request.wait.total - sum(by_cause.values()):
         return None
-    return cause_in_words(cause).word or None
+    return cause_in_words(cause).word
 
 
 def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:

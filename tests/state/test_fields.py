@@ -112,11 +112,13 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
         (6.0, {"seq_limit": 3.0}, "seqs"),
         (6.5, {"seq_limit": 3.0}, None),
         (5.0, {"WAITING_FOR_FSM": 5.0}, "waiting_for_fsm"),
+        (9.0, {"paced": 5.0, "seq_limit": 2.0, "arriving": 1.0, "between_steps": 1.0}, "seqs"),
+        (9.0, {"paced": 5.0, "arriving": 4.0}, None),
         (5.0, {}, None),
         (0.0, {}, None),
     ],
 )
-def test_after_a_wait_its_word_is_the_longest_cause(
+def test_after_a_wait_its_word_is_the_longest_cause_that_blocked_it(
     total: float, by_cause: dict[str, float], word: str | None
 ) -> None:
     """Or none, if it waited longer for reasons that are unknown."""
