@@ -23,10 +23,14 @@ from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.replay import ShowProgress, no_progress
 from seqtop.live.session import Session
 from seqtop.text.sanitize import safe_json, safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
+
+_PROGRESS_SECONDS = 0.1
+"""Seconds after which progress is shown again."""
 
 __all__ = ["Report", "check_live", "check_protocol", "check_recording"]
 
@@ -117,7 +121,10 @@ def sentence(finding: Finding) -> str:
 
 
 def check_recording(
-    path: str | os.PathLike[str], *, thresholds: Thresholds = DEFAULT_THRESHOLDS
+    path: str | os.PathLike[str],
+    *,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    progress: ShowProgress = no_progress,
 ) -> Report:
     """Checks a recording, as far as it can be read.
 
@@ -126,7 +133,8 @@ def check_recording(
     """
     with FileStore(path) as recording:
         checker = BackgroundChecker(recording, stored="first", thresholds=thresholds)
-        checker.replay.advance(math.inf)
+        while checker.replay.advance(_PROGRESS_SECONDS):
+            progress(checker.replay.share)
         report = _report(os.fspath(path), checker)
         unreadable = list(dict.fromkeys([*checker.replay.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0

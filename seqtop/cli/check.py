@@ -13,6 +13,7 @@ from seqtop.cli.options import (
     add_timeout,
     curve_keys,
 )
+from seqtop.cli.progress import shown_progress
 from seqtop.cli.recordings import warn_of_prediction
 from seqtop.process.argparse_ext import positive
 
@@ -79,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
                     thresholds=thresholds,
                 )
         else:
-            report = check_recording(options.source, thresholds=thresholds)
+            with shown_progress("checking") as progress:
+                report = check_recording(options.source, thresholds=thresholds, progress=progress)
     except RecordingError as error:
         return fail(str(error))
     warn_of_prediction(options.source, report.predicted_from)

@@ -6,6 +6,7 @@ import argparse
 
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands
+from seqtop.cli.progress import shown_progress
 
 
 def add_command(commands: Commands) -> None:
@@ -44,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
     runs: list[RunDecisions] = []
     for path in (options.a, options.b):
         try:
-            with open_recording(path) as recording:
-                runs.append(RunDecisions(recording))
+            with open_recording(path) as recording, shown_progress(f"reading {path}") as progress:
+                runs.append(RunDecisions(recording, progress))
         except RecordingError as error:
             return fail(str(error), status=2)
     comparison = compare(runs[0], runs[1], options.ignore)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands, parse_slo
+from seqtop.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from seqtop.history import FileStore
+    from seqtop.history.replay import ShowProgress
     from seqtop.state import RequestState
 
 _FIGURES = ("e2e", "ttft", "itl", "tpot", "queue")
@@ -81,19 +83,22 @@ def run(options: argparse.Namespace) -> int:
     if not options.who and is_of_run is (options.request is not None):
         return fail("give either the id of a request, or --slow or --cache", status=2)
     try:
-        with open_recording(options.source) as recording:
+        with (
+            open_recording(options.source) as recording,
+            shown_progress(f"reading {options.source}") as progress,
+        ):
             if options.slow:
-                return _slow(recording, options)
+                return _slow(recording, options, progress)
             if options.cache:
-                return _cache(recording, options)
+                return _cache(recording, options, progress)
             if options.request is None:
                 return _totals(recording, options)
-            return _request(recording, options)
+            return _request(recording, options, progress)
     except RecordingError as error:
         return fail(str(error), status=2)
 
 
-def _request(recording: FileStore, options: argparse.Namespace) -> int:
+def _request(recording: FileStore, options: argparse.Namespace, progress: ShowProgress) -> int:
     from seqtop.explain.explanation import explain, find_request
     from seqtop.explain.report import as_json, as_text
 
@@ -102,7 +107,7 @@ def _request(recording: FileStore, options: argparse.Namespace) -> int:
         return fail(f"the recording has no request {options.request!r}")
     if options.who:
         return _who(recording, match[0], options)
-    explanation = explain(recording, *match)
+    explanation = explain(recording, *match, progress)
     if options.json:
         print_document(as_json(explanation))
     else:
@@ -135,11 +140,11 @@ def _totals(recording: FileStore, options: argparse.Namespace) -> int:
     return 0
 
 
-def _cache(recording: FileStore, options: argparse.Namespace) -> int:
+def _cache(recording: FileStore, options: argparse.Namespace, progress: ShowProgress) -> int:
     from seqtop.misses.cache_misses import read_misses
     from seqtop.misses.report import as_json, as_text
 
-    misses = read_misses(recording)
+    misses = read_misses(recording, progress)
     if options.json:
         print_document(as_json(misses, with_text=options.with_text))
     else:
@@ -147,12 +152,12 @@ def _cache(recording: FileStore, options: argparse.Namespace) -> int:
     return 0
 
 
-def _slow(recording: FileStore, options: argparse.Namespace) -> int:
+def _slow(recording: FileStore, options: argparse.Namespace, progress: ShowProgress) -> int:
     from seqtop.explain.outliers import find_outliers
     from seqtop.explain.report import outliers_as_json, outliers_as_text
     from seqtop.state.slo import Slo
 
-    outliers = find_outliers(recording, options.slo or Slo(), options.by)
+    outliers = find_outliers(recording, options.slo or Slo(), options.by, progress)
     if options.json:
         print_document(outliers_as_json(outliers))
     else:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,16 +12,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
+from seqtop.cli.progress import shown_progress
 from seqtop.cli.recordings import open_recording
+from seqtop.export.formats import FORMATS, ExportFormat, ExportSource
 from seqtop.process import files
 from seqtop.process.distribution import install_command
 from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
-    from seqtop.export.lifecycle import EngineRun
-    from seqtop.export.measured import MeasuredRequests
-    from seqtop.export.mooncake import MooncakeTrace
-    from seqtop.export.torch_trace import TorchTrace
     from seqtop.history.timeline import Timeline
 
 
@@ -37,26 +34,14 @@ def add_command(commands: Commands) -> None:
     )
     add_source(export)
     form = export.add_mutually_exclusive_group(required=True)
-    form.add_argument("--perfetto", action="store_true", help="a trace with one track per sequence")
-    form.add_argument("--csv", action="store_true", help="CSV with one row per sequence")
-    form.add_argument(
-        "--parquet",
-        action="store_true",
-        help="Parquet files of requests, sequences, steps, tokens and events, in a directory",
-    )
-    form.add_argument(
-        "--mooncake",
-        action="store_true",
-        help="the workload as JSON lines, as AIPerf, Dynamo and vLLM's benchmarks replay it",
-    )
-    form.add_argument(
-        "--vcr", action="store_true", help="JSON lines for vllm-vcr, whose mock engine plays them"
-    )
-    form.add_argument(
-        "--otlp",
-        action="store_true",
-        help="spans of the requests as OTLP JSON lines, for the OpenTelemetry Collector",
-    )
+    for export_format in FORMATS.values():
+        form.add_argument(
+            f"--{export_format.name}",
+            dest="format",
+            action="store_const",
+            const=export_format,
+            help=export_format.help,
+        )
     export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
     export.add_argument(
         "--merge",
@@ -125,11 +110,17 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             return fail(f"{options.merge} cannot be read: {error.strerror}", status=2)
     try:
-        with _timeline(options) as timeline:
-            if options.parquet:
-                written = _write_parquet(timeline, options, measured)
-            else:
-                written = _write_file(timeline, options, merged, measured)
+        with _timeline(options) as timeline, shown_progress("reading") as progress:
+            source = ExportSource(
+                timeline=timeline,
+                progress=progress,
+                redact=options.redact,
+                steps=options.steps,
+                block_size=options.block_size,
+                merged=merged,
+                measured=measured,
+            )
+            written = _write(source, options)
     except RecordingError as error:
         return fail(str(error))
     except BrokenPipeError:
@@ -137,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     except FileExistsError as error:
         return fail(f"{error.filename} exists already; --force replaces it")
     except OSError as error:
-        name = error.filename if options.parquet else options.output
+        name = error.filename if options.format.write is None else options.output
         return fail(f"{name or 'standard output'} cannot be written: {error.strerror}")
     if options.output is not None:
         warn(f"wrote {options.output}: {written}")
@@ -148,22 +139,22 @@ def run(options: argparse.Namespace) -> int:
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """Returns a sentence about options that exclude each other, or `None`."""
-    if options.steps and not options.csv:
-        return "--steps needs --csv; a trace always contains the steps"
+    chosen: ExportFormat = options.format
+    for name in ("steps", "merge", "join", "block_size"):
+        given = getattr(options, name) not in (None, False, [])
+        if given and name not in chosen.takes:
+            able = [f"--{other.name}" for other in FORMATS.values() if name in other.takes]
+            return f"--{name.replace('_', '-')} needs {' or '.join(able)}"
+    if options.steps and options.join:
+        return "--join needs rows of requests: it adds nothing to --steps"
     if options.steps and "://" in options.source:
         return "a running engine does not publish past steps; use seqtop record first"
-    if options.perfetto and options.output is None and sys.stdout.isatty():
-        return "a trace is no text for a terminal: name a file with -o"
-    if options.parquet and options.output is None:
-        return "--parquet writes several files: name a directory with -o"
-    if options.parquet and find_spec("pyarrow") is None:
-        return f"--parquet needs pyarrow: {install_command('export')}"
-    if options.merge is not None and not options.perfetto:
-        return "--merge needs --perfetto"
-    if options.join and (options.steps or not (options.csv or options.parquet or options.mooncake)):
-        return "--join needs --csv, --parquet or --mooncake, which have rows of requests"
-    if options.block_size is not None and not options.mooncake:
-        return "--block-size needs --mooncake"
+    if chosen.write is None and options.output is None:
+        return f"--{chosen.name} writes several files: name a directory with -o"
+    if chosen.is_binary and options.output is None and sys.stdout.isatty():
+        return f"--{chosen.name} is no text for a terminal: name a file with -o"
+    if chosen.package and find_spec(chosen.package) is None:
+        return f"--{chosen.name} needs {chosen.package}: {install_command('export')}"
     if options.merge is not None and options.redact:
         return "--redact cannot know which names in a trace of --merge are texts"
     return None
@@ -183,72 +174,16 @@ def _timeline(options: argparse.Namespace) -> Iterator[Timeline]:
             yield recording
 
 
-def _write_parquet(
-    timeline: Timeline, options: argparse.Namespace, measured: MeasuredRequests | None
-) -> str:
-    """Writes the tables; returns what they contain."""
-    from seqtop.export import parquet
-
-    num_rows = parquet.write(
-        Path(options.output),
-        timeline,
-        redact=options.redact,
-        overwrite=options.force,
-        measured=measured,
-    )
-    return ", ".join(fmt.plural(count, name.removesuffix("s")) for name, count in num_rows.items())
-
-
-def _write_file(
-    timeline: Timeline,
-    options: argparse.Namespace,
-    merged: TorchTrace | None,
-    measured: MeasuredRequests | None,
-) -> str:
-    """Writes the file; returns what it contains."""
-    from seqtop.export import csv_rows, mooncake, otlp, perfetto, vcr
-    from seqtop.export.lifecycle import read_runs, redacted
-
-    times = vcr.TokenTimes() if options.vcr else None
-    runs = read_runs(timeline, times)
-    shown = redacted(runs) if options.redact else runs
-    contents = _contents(runs, options)
-    lines: Iterable[bytes] = ()
-    if options.perfetto:
-        lines = perfetto.encode(shown, merged)
-    elif options.mooncake:
-        # Only as long as tokens are known, it is known which prompts share a prefix.
-        block_size = options.block_size or mooncake.block_size_of(runs)
-        workload = mooncake.read(runs, block_size, redact=options.redact, measured=measured)
-        lines = mooncake.encode(workload)
-        contents = _workload(workload, block_size)
-    elif times is not None:
-        lines = vcr.encode(runs, times, redact=options.redact)
-    elif options.otlp:
-        lines = otlp.encode(shown)
-    num_lines = 0
+def _write(source: ExportSource, options: argparse.Namespace) -> str:
+    """Writes the export; returns what it contains, in words."""
+    chosen: ExportFormat = options.format
+    if chosen.write_directory is not None:
+        return chosen.write_directory(source, Path(options.output), options.force)
+    assert chosen.write is not None, "a format writes a file or a directory"
     with _output(options) as file:
-        for num_lines, line in enumerate(lines, 1):  # noqa: B007 - their number is shown
-            file.write(line)
-        if options.csv:
-            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-            if options.steps:
-                csv_rows.write_steps(shown, text)
-            else:
-                csv_rows.write_sequences(shown, text, measured)
-            text.detach()
+        contents = chosen.write(source, file)
         file.flush()
-    if options.otlp or options.vcr:  # whose first line is none of a request
-        return fmt.plural(num_lines - options.vcr, "request")
     return contents
-
-
-def _workload(workload: MooncakeTrace, block_size: int) -> str:
-    """Returns a phrase on a workload."""
-    left_out = workload.num_left_out
-    tokens = fmt.plural(block_size, "token")
-    phrase = f"{fmt.plural(len(workload.rows), 'request')}, in blocks of {tokens}"
-    return phrase + (f"; {left_out:,} without a complete output left out" if left_out else "")
 
 
 @contextmanager
@@ -258,10 +193,3 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
         return
     with files.writing(options.output, overwrite=options.force) as file:
         yield file
-
-
-def _contents(runs: list[EngineRun], options: argparse.Namespace) -> str:
-    num_steps = sum(len(run.steps) for run in runs)
-    num_sequences = sum(len(request.sequences) for run in runs for request in run.requests.values())
-    steps, sequences = fmt.plural(num_steps, "step"), fmt.plural(num_sequences, "sequence")
-    return steps if options.steps else sequences if options.csv else f"{sequences}, {steps}"

@@ -6,6 +6,7 @@ import argparse
 
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, parse_slo
+from seqtop.cli.progress import shown_progress
 
 
 def add_command(commands: Commands) -> None:
@@ -63,8 +64,9 @@ def run(options: argparse.Namespace) -> int:
     recordings = []
     try:
         for path in filter(None, (options.source, options.other)):
-            with open_recording(path) as recording:
-                recordings.append(contents.read(recording, options.slo or Slo(), options.by))
+            with open_recording(path) as recording, shown_progress(f"reading {path}") as progress:
+                slo = options.slo or Slo()
+                recordings.append(contents.read(recording, slo, options.by, progress))
         with files.writing(options.output, overwrite=options.force) as file:
             for text in page.write(recordings, with_text=options.with_text):
                 file.write(text.encode(errors="replace"))

@@ -28,6 +28,7 @@ from seqtop.export.lifecycle import (
     redacted,
 )
 from seqtop.export.measured import MeasuredRequests
+from seqtop.history.replay import ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
 from seqtop.process import files
 from seqtop.state import EngineState, SequenceState
@@ -166,6 +167,7 @@ def write(
     redact: bool,
     overwrite: bool,
     measured: MeasuredRequests | None = None,
+    progress: ShowProgress = no_progress,
 ) -> dict[str, int]:
     """Writes a file for each table; returns the number of rows of each.
 
@@ -175,6 +177,7 @@ def write(
         redact: Leaves texts and tokens out.
         overwrite: Replaces files.
         measured: What others measured.
+        progress: Shows the part of the timeline that has been read.
 
     Raises:
         FileExistsError: A file exists and is not to be replaced.
@@ -202,7 +205,7 @@ def write(
             if isinstance(event, Step):
                 _add_tokens(tables["tokens"], event, state, redact=redact)
 
-        runs = read_runs(timeline, observe)
+        runs = read_runs(timeline, observe, progress)
         for run in redacted(runs) if redact else runs:
             _add_run(tables, run, measured)
     return {name: table.num_rows for name, table in tables.items()}

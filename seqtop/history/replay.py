@@ -121,6 +121,11 @@ class Replay:
         return self.position < end
 
     @property
+    def share(self) -> float:
+        """The part that has been read, from 0 to 1."""
+        return self.position / max(min(self._timeline.last, self.last), 1)
+
+    @property
     def problem(self) -> str:
         """The end of reading by a fault, or the number of unreadable parts; empty without any."""
         if self.failure:
@@ -150,8 +155,8 @@ class Replay:
         while self.is_behind:
             self.read()
             if (now := time.monotonic()) > shown + _PROGRESS_SECONDS:
-                shown, end = now, min(self._timeline.last, self.last)
-                progress(self.position / max(end, 1))
+                shown = now
+                progress(self.share)
 
     def read(self) -> None:
         """Reads the next event, or the state to begin with.

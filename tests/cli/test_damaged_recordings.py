@@ -12,6 +12,7 @@ import pytest
 
 from seqtop.cli import COMMANDS
 from seqtop.cli.main import main
+from seqtop.export.formats import FORMATS
 from seqtop.history import FileStore, FileWriter, RecordingError, segments
 from seqtop.history.timeline import CompressedData
 from seqtop.state import EngineState
@@ -29,10 +30,7 @@ READERS = (
     ["explain", "FILE", "--who"],
     ["explain", "FILE", "--slow"],
     ["explain", "FILE", "--cache"],
-    *(
-        ["export", "FILE", f"--{form}", "-o", "OUT"]
-        for form in ("perfetto", "csv", "parquet", "mooncake", "vcr", "otlp")
-    ),
+    *(["export", "FILE", f"--{form}", "-o", "OUT"] for form in FORMATS),
     ["report", "FILE", "-o", "OUT"],
     ["show", "FILE"],
     ["whatif", "FILE"],  # what it reads before the engine's scheduler runs
