@@ -26,7 +26,8 @@ class EngineConfig:
     Attributes:
         model: Directory in Hugging Face layout, or ``organisation/name`` on the Hugging Face Hub.
         device: "cpu", "cuda", or "auto" for CUDA if there is a CUDA device.
-        dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA.
+        dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA (float16
+            instead of bfloat16 where the device has none).
         block_size: Slots per KV cache block.
         num_gpu_blocks: Blocks in the KV pool, on any device (the name is vLLM's). None for most of
             the free memory on CUDA, and for a few hundred MiB on a CPU.

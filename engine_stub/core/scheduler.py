@@ -136,7 +136,9 @@ class Scheduler:
     @property
     def num_running_seqs(self) -> int:
         """Unfinished sequences of all running groups."""
-        return sum(map(len, map(unfinished_seqs, self.running)))
+        return sum(
+            [1 if group.is_single_seq else len(unfinished_seqs(group)) for group in self.running]
+        )
 
     def has_work(self) -> bool:
         """Tells whether there are groups to run, or finished ones to report to the worker."""

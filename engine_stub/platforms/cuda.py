@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -17,6 +18,9 @@ from engine_stub.platforms.interface import AttentionKernels, Computation, Platf
 # and for what allocators leave unused.
 _POOL_SHARE = 0.9
 
+# The first one that computes in bfloat16, Ampere's: T4, V100 and RTX 20 do not.
+_BFLOAT16_CAPABILITY = (8, 0)
+
 
 class CudaPlatform(Platform):
     """GPUs that torch drives through CUDA."""
@@ -28,7 +32,18 @@ class CudaPlatform(Platform):
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
     def default_dtype(self, checkpoint_dtype: str) -> str:
-        return checkpoint_dtype
+        if checkpoint_dtype != "bfloat16" or not self.device_count():
+            return checkpoint_dtype
+        major, minor = torch.cuda.get_device_capability()
+        if (major, minor) >= _BFLOAT16_CAPABILITY:
+            return checkpoint_dtype
+        logging.getLogger("engine_stub").warning(
+            "float16 is used instead of the model's bfloat16, which needs compute capability 8.0:"
+            " the device has %d.%d",
+            major,
+            minor,
+        )
+        return "float16"
 
     def stage_device(self, rank: int) -> torch.device:
         if rank >= self.device_count():
