@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from seqtop.cli.progress import shown_progress
 from seqtop.process.argparse_ext import positive
 from seqtop.whatif.trace_options import add_trace_options
 
@@ -126,17 +127,5 @@ def question_of(options: argparse.Namespace) -> Question:
 @contextmanager
 def progress() -> Iterator[ShowProgress]:
     """Yields a function that shows the number of complete replays, if a person can see it."""
-    if not sys.stderr.isatty():
-        yield lambda num_complete, total: None
-        return
-    width = 30
-
-    def show(num_complete: float, total: int) -> None:
-        cells = round(width * min(num_complete / max(total, 1), 1.0))
-        bar = "█" * cells + "░" * (width - cells)
-        print(f"\r{bar} {int(num_complete)} of {total} runs", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    with shown_progress("replaying") as show:
+        yield lambda num_complete, total: show(num_complete / max(total, 1))

@@ -24,6 +24,7 @@ from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS, Field, Value
 from seqtop.state.model import RequestState
+from seqtop.state.percentiles import percentile
 from seqtop.state.slo import FIGURES, Slo, measured, missed
 from seqtop.state.wait_causes import BETWEEN_STEPS, PACED, cause_in_words
 from seqtop.text import format as fmt
@@ -274,7 +275,7 @@ def _ks_distance(one: list[float], other: list[float]) -> float:
 def _median(key: str, values: list[float]) -> str:
     field: Field | None = FIELDS.get(key)
     show = fmt.seconds if field is None else field.format
-    return f"median {show(values[len(values) // 2])}"
+    return f"median {show(percentile(values, 50))}"
 
 
 def _most_common(counts: Counter[Value]) -> str:

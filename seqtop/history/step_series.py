@@ -20,6 +20,7 @@ from typing import NamedTuple
 from seqtop.history.replay import Reader
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState
+from seqtop.state.percentiles import median
 from seqtop.state.step_summary import TIME_PARTS, gap_parts, has_work, time_parts
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event, Step, StepStats
@@ -108,8 +109,8 @@ class StepSeries:
         A step has a row for its start and one for its end. 0 without steps.
         """
         recent = self._times[-_NEWEST:]
-        gaps = sorted(later - earlier for earlier, later in zip(recent, recent[2:], strict=False))
-        return gaps[len(gaps) // 2] if gaps else 0.0
+        gaps = (later - earlier for earlier, later in zip(recent, recent[2:], strict=False))
+        return median(gaps) or 0.0
 
     def update(self) -> bool:
         """Reads new events, up to `MAX_EVENTS` or about `MAX_BYTES`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from seqtop.history.timed_steps import TimedStep
 from seqtop.state.filter import FilterError, quantity
 from seqtop.state.least_squares import solve, solve_non_negative
+from seqtop.state.percentiles import median
 from seqtop.text import format as fmt
 
 MIN_STEPS = 20
@@ -217,14 +218,9 @@ def _between_steps(steps: Sequence[TimedStep]) -> dict[str, float]:
             busy.append((count, seconds))
         else:
             quiet.append(seconds)
-    gap = _median(quiet)
-    arrival = _median(max(seconds - gap, 0.0) / count for count, seconds in busy)
-    return {"gap": gap, "arrival": arrival, "wake-up": _median(pauses)}
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0
+    gap = median(quiet) or 0.0
+    arrival = median(max(seconds - gap, 0.0) / count for count, seconds in busy) or 0.0
+    return {"gap": gap, "arrival": arrival, "wake-up": median(pauses) or 0.0}
 
 
 def _held_out_error(
@@ -249,7 +245,7 @@ def _held_out_error(
         actual += seconds
     if not errors:
         return None, None
-    return _median(errors), predicted / actual - 1
+    return median(errors), predicted / actual - 1
 
 
 def non_negative_least_squares(

@@ -19,6 +19,7 @@ from seqtop.state.expressions import MAX_ID, ExpressionError, compile_expression
 from seqtop.state.fields import FIELDS, harm
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.state.percentiles import percentile
 
 PREFIX = "prefix"
 """The key of groups by the id of the request up to its first separator."""
@@ -218,10 +219,7 @@ class Groups:
         group = msgspec.structs.replace(sums.group)
         group.num_requests, group.num_blocks = len(sums.requests), len(sums.blocks)
         group.waited += sums.num_waits * now - sums.since
-        ttfts = sums.ttfts
-        if ttfts:
-            middle = len(ttfts) // 2
-            group.ttft = (ttfts[middle] + ttfts[~middle]) / 2
+        group.ttft = percentile(sums.ttfts, 50)
         if not sums.num_harms:
             group.harm = None
         return group

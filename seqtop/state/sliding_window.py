@@ -1,14 +1,12 @@
-"""A sliding window of samples, and exact percentiles of them.
-
-With n samples in order, x₀ to xₙ₋₁, the p-th percentile lies at h = (n - 1) · p / 100 and is
-x⌊h⌋ + (h - ⌊h⌋) · (x⌊h⌋₊₁ - x⌊h⌋), as in NumPy's default method.
-"""
+"""A sliding window of samples, and exact percentiles of them."""
 
 import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from seqtop.state.percentiles import percentile
 
 WINDOW = 60.0
 """Length of a window, in seconds of the engine's time."""
@@ -75,14 +73,9 @@ class SlidingWindow(Samples):
             self._ordered = None
 
     def percentile(self, p: float) -> float:
-        """Returns the `p`-th percentile, interpolated linearly; NaN without samples."""
-        values = self._sorted_values
-        if not values:
-            return math.nan
-        h = (len(values) - 1) * p / 100
-        low = math.floor(h)
-        high = min(low + 1, len(values) - 1)
-        return values[low] + (h - low) * (values[high] - values[low])
+        """Returns the `p`-th percentile; NaN without samples."""
+        found = percentile(self._sorted_values, p)
+        return math.nan if found is None else found
 
     def mean(self) -> float:
         """Returns the mean of the samples; NaN without samples."""

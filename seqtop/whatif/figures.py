@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from seqtop.sequence import RequestMetrics, SequenceStatus, latency
+from seqtop.state.percentiles import percentile
 from seqtop.state.slo import Slo
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step, WaitCause
 
@@ -190,9 +191,4 @@ def missed_objectives(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> set
 
 def _distribution(values: Sequence[float]) -> Distribution:
     known = sorted(value for value in values if math.isfinite(value))
-    return Distribution(*(_percentile(known, percent) for percent in PERCENTILES))
-
-
-def _percentile(values: Sequence[float], percent: int) -> float | None:
-    """Returns the smallest of sorted values that at least `percent` percent do not exceed."""
-    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)] if values else None
+    return Distribution(*(percentile(known, percent) for percent in PERCENTILES))

@@ -82,7 +82,7 @@ def test_arrivals_count_from_the_first_one() -> None:
         difference.field: difference for difference in find_outliers(history, slo.Slo()).differences
     }
     arrived = fields["arrived"]
-    assert (arrived.slow, arrived.others) == ("median 9m 30s", "median 4m 30s")
+    assert (arrived.slow, arrived.others) == ("median 9m 25s", "median 4m 25s")
 
 
 def test_the_most_frequent_words_of_a_field() -> None:

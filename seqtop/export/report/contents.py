@@ -219,11 +219,6 @@ def is_served(lifecycle: RequestLifecycle) -> bool:
     return lifecycle.request.finish_reason in _SERVED and bool(lifecycle.sequences)
 
 
-def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Returns the smallest of sorted values that at least `percent` percent do not exceed."""
-    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)] if values else None
-
-
 def read(
     recording: FileStore, slo: Slo, by: str = PREFIX, progress: ShowProgress = no_progress
 ) -> Contents:

@@ -25,11 +25,11 @@ from seqtop.export.report.contents import (
     Contents,
     ExplainedRequest,
     is_served,
-    percentile,
 )
 from seqtop.history.step_series import Interval
 from seqtop.sequence import latency
 from seqtop.state import not_available
+from seqtop.state.percentiles import percentile
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text

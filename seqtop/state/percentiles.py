@@ -1,0 +1,31 @@
+"""Percentiles of samples, by one method for the live screens, reports and predictions.
+
+With n samples in order, x₀ to xₙ₋₁, the p-th percentile lies at h = (n - 1) · p / 100 and is
+interpolated linearly between the samples around it (Hyndman and Fan 1996, number 7). NumPy does so
+by default, and with it vLLM's benchmark and AIPerf: the same samples give the same figures there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """Returns a percentile of samples that are in order; `None` without samples.
+
+    Args:
+        ordered: The samples, the smallest first.
+        percent: A number from 0 to 100.
+    """
+    if not ordered:
+        return None
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def median(values: Iterable[float]) -> float | None:
+    """Returns the median of samples in any order; `None` without samples."""
+    return percentile(sorted(values), 50)
