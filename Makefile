@@ -23,6 +23,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
+	@echo 'Starting the bundled engine and the app; q quits.'
 	$(BIN)/seqtop demo
 
 ## A minute: lint, and test the state, the wire, the checks, the exports, the engine's scheduler and
@@ -136,6 +137,7 @@ $(BIN)/python:
 
 # One stamp per set of extras, so that only changed requirements are installed again.
 $(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing the bundled engine and PyTorch into $(VENV): a few minutes, the first time.'
 	$(PIP) --editable '.[engine]'
 	touch $@
 
