@@ -102,7 +102,12 @@ def _request(recording: FileStore, options: argparse.Namespace, progress: ShowPr
     from seqtop.explain.explanation import explain, find_request
     from seqtop.explain.report import as_json, as_text
 
-    match = find_request(recording, options.request)
+    # For the first prompt of a completion `cmpl-X`, as its client knows it, vLLM has `cmpl-X-0`.
+    match = find_request(recording, options.request) or (
+        find_request(recording, f"{options.request}-0")
+        if options.request.startswith("cmpl-")
+        else None
+    )
     if match is None:
         return fail(f"the recording has no request {options.request!r}")
     if options.who:

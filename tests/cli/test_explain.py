@@ -1,6 +1,7 @@
 """`seqtop explain`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,16 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(part["seconds"] for part in parts) == pytest.approx(document["e2e"], abs=0.001)
     ttft = sum(part["seconds"] for part in parts if part["before_first_token"])
     assert ttft == pytest.approx(document["ttft"], abs=0.001)
+
+
+def test_a_completion_is_found_by_the_id_that_its_client_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A short text of MessagePack begins with its length.
+    renamed = [payload.replace(b"\xa5req-4", b"\xa8cmpl-a-0") for payload in payloads()]
+    record(tmp_path / "run.seqtop", tuple(events(renamed)))
+    assert main(["explain", str(tmp_path / "run.seqtop"), "cmpl-a"]) == 0
+    assert capsys.readouterr().out.startswith("cmpl-a-0: TTFT ")
 
 
 def test_the_requests_that_delayed_another(

@@ -2,7 +2,7 @@
 
 import re
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 
 from seqtop.sequence import SequenceStage
 from seqtop.state import RequestState, SequenceState
@@ -25,6 +25,9 @@ GLYPHS = {
 _NUMBER = re.compile(r"(?:[0-9]*/)?[0-9]+$")
 """The numbers at the end: of a request and a sibling, `12/2`, or of `_parallel_sample_2`."""
 
+_KIND = re.compile(r"[a-z]+[-_](?=[0-9a-f]{6})")
+"""The kind of an id of OpenAI's, such as `chatcmpl-`, before random characters: most share it."""
+
 
 def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
     """Returns the sign of a sequence's status and its style."""
@@ -34,7 +37,16 @@ def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
 
 
 def shortened(name: str, room: int) -> str:
-    """Returns a name without its middle: its beginning, and the numbers at its end."""
+    """Returns a name without its middle: its beginning, and the numbers at its end.
+
+    Instead of the kind of an id, before its random characters, there is a sign.
+    """
+    sign = ""
+    if (kind := _KIND.match(name)) and room > 2:
+        sign, name, room = ELLIPSIS, name[kind.end() :], room - 1
+        if cell_len(name) <= room:
+            return sign + name
     number = _NUMBER.search(name[-room:]) if room > 1 else None
     end = number[0][-(room // 2) :] if number else ""
-    return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end
+    begin = set_cell_size(name, max(room - len(end) - 1, 0)).rstrip()
+    return sign + begin + ELLIPSIS + end

@@ -1,0 +1,21 @@
+"""Names of sequences in few cells."""
+
+import pytest
+
+from seqtop.tui.rendering.sequence_label import shortened
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "shown"),
+    [
+        ("chatcmpl-9f3ab2c4d1e0", 14, "…9f3ab2c4d1e0"),
+        ("chatcmpl-9f3ab2c4d1e0", 8, "…9f3ab…0"),
+        ("chatcmpl-7c11e2c4d1e0", 8, "…7c11e…0"),
+        ("cmpl-8d41f0aa9b2c-0", 12, "…8d41f0aa9…0"),
+        ("resp_1b2c3d4e5f", 9, "…1b2c3d4…"),
+        ("summarize-these-12", 12, "summarize…12"),
+        ("chatcmpl-9f3ab2c4d1e0", 2, "…0"),
+    ],
+)
+def test_what_ids_share_is_left_out_before_what_differs(name: str, room: int, shown: str) -> None:
+    assert shortened(name, room) == shown
