@@ -512,6 +512,8 @@ def _jump(before: int, number: int) -> str:
     swapped = int.from_bytes(number.to_bytes(8, "big"), "little")
     if swapped in {before + 1, 1}:
         return f"{text}: numbers are big-endian"
+    if number > before + 1:
+        return f"{text}; why those between are missing is in the engine's log"
     return text
 
 
