@@ -161,10 +161,9 @@ def _show_recording(options: argparse.Namespace) -> int:
                 print(_compare(state, _state_at(recording, options.compare), json=options.json))
                 return 0
             connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
-            start = recording.index[recording.first].time
     except RecordingError as error:
         return fail(str(error))
-    _print(_format(state, connection, options, start), options)
+    _print(_format(state, connection, options, is_recording=True), options)
     return 0
 
 
@@ -208,7 +207,8 @@ def _format(
     state: EngineState,
     connection: Connection,
     options: argparse.Namespace,
-    start: float | None = None,
+    *,
+    is_recording: bool = False,
 ) -> str:
     from seqtop.export import json_document, text
     from seqtop.state import not_available
@@ -228,7 +228,7 @@ def _format(
         columns=options.columns,
         sort=options.sort or Sort(),
         filter_=options.filter or NO_FILTER,
-        start=start,
+        is_recording=is_recording,
     )
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,10 +24,13 @@ from seqtop.history.timeline import Timeline
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS, Field, Value
-from seqtop.state.model import RequestState
+from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.percentiles import percentile
 from seqtop.state.slo import FIGURES, Slo, measured, missed
+from seqtop.state.verdict import of_whole
 from seqtop.state.wait_causes import BETWEEN_STEPS, PACED, cause_in_words
+from seqtop.state.wait_graph import activity
+from seqtop.state.waits import wait_until
 from seqtop.text import format as fmt
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 
@@ -46,8 +50,29 @@ _MAX_WORD = 60
 """Characters of a word that are shown."""
 _HOST, _PREFILL, _DECODE = "time: between steps", "time: prefill", "time: decode"
 """Keys of the times in which a request runs."""
-_RESTATEMENTS = {"ttft", "itl", "queue", "e2e", "tps", "waited", "steps", _PREFILL, _DECODE}
-"""Keys of fields that are a result of being slow."""
+_RESTATEMENTS = {
+    *("ttft", "itl", "queue", "e2e", "tps", "waited", "steps", "harm", _PREFILL, _DECODE)
+}
+"""Keys of fields that are a result of being slow: also the delay of others by one that is long."""
+
+
+class _Fact(NamedTuple):
+    """A fact of the steps from the arrival of a request to its end."""
+
+    title: str
+    format: Callable[[float], str]
+
+
+_FACTS = {
+    "step: eager": _Fact("decode steps without a CUDA graph, of those in its time", fmt.percent),
+    "step: scheduler": _Fact("scheduler's time of a step, on average in its time", fmt.seconds),
+    "step: empty": _Fact("part of its time in which steps computed nothing", fmt.percent),
+    "step: recomputed": _Fact("tokens that preemptions lost, of those in its time", fmt.percent),
+    "step: encoder": _Fact("inputs of an encoder, such as images", fmt.count),
+    "step: accepted": _Fact("draft tokens that were accepted", fmt.percent),
+    "step: loaded": _Fact("tokens that a KV connector loaded", fmt.count),
+}
+"""The facts by key."""
 _FIELD_OF = {"ttft": "ttft", "itl": "itl", "queue": "queue", "e2e": "e2e", "tpot": "itl"}
 """The field that has a figure of `seqtop.state.slo`."""
 
@@ -60,6 +85,8 @@ class SlowRequest(msgspec.Struct):
     """The figure by which it is slow, or the first objective that it missed."""
     missed: dict[str, float]
     """The objectives that it missed, with its figures in seconds."""
+    activity: str = ""
+    """What it does or waits for, if it has not ended; its figure is then that up to the end."""
 
 
 class FieldDifference(msgspec.Struct):
@@ -82,26 +109,39 @@ class Outliers(msgspec.Struct):
     rule: str
     """The rule by which requests are slow."""
     slow: list[SlowRequest]
-    """The slow requests, the slowest first."""
+    """The slow requests: first those that have not ended, of each the slowest first."""
     num_others: int
     differences: list[FieldDifference]
     """The fields in which they differ: causes first, and of these the most different first."""
+    verdict: str = ""
+    """A sentence on what limited the engine in the whole run."""
+
+
+class _Before(NamedTuple):
+    """Sums at the arrival of a request."""
+
+    between_steps: float
+    """Seconds between steps."""
+    sums: Mapping[str, float]
+    """Those of `seqtop.state.limits`."""
 
 
 class _Row(msgspec.Struct):
-    """The fields of a finished request."""
+    """The fields of a request."""
 
     request_id: str
     arrival_time: float
     figures: dict[str, float | None]
     missed: dict[str, float]
     values: dict[str, Value]
+    activity: str = ""
+    """What it does, if it has not ended."""
 
 
 def find_outliers(
     timeline: Timeline, slo: Slo, by: str = "e2e", progress: ShowProgress = no_progress
 ) -> Outliers:
-    """Finds the slow requests among those that finish on a timeline.
+    """Finds the slow requests of a timeline. Those that have not ended count by their time so far.
 
     Args:
         timeline: The timeline.
@@ -114,6 +154,7 @@ def find_outliers(
     """
     reader = _RowsReader(slo)
     Replay(timeline, [reader]).run(progress)
+    reader.add_unfinished()
     rows = reader.rows
     first = min(_numbers([row.arrival_time for row in rows]), default=0.0)
     for row in rows:
@@ -124,16 +165,23 @@ def find_outliers(
         rule = f"they missed {slo}"
         excluded = {_FIELD_OF[figure] for figure in slo.limits}
     else:
-        known = [row for row in rows if row.figures[by] is not None]
+        # One that has just arrived is not slow.
+        known = [row for row in rows if (row.figures[by] or 0.0) > 0 or not row.activity]
+        known = [row for row in known if row.figures[by] is not None]
         key = lambda row: row.figures[by] or 0.0  # noqa: E731
         slow = sorted(known, key=key)[len(known) - math.ceil(len(known) / _SLOW_SHARE) :]
         rule = f"the slowest tenth by {FIGURES[by]}"
         excluded = {_FIELD_OF[by]}
-    slow.sort(key=key, reverse=True)
+    slow.sort(key=lambda row: (not row.activity, -key(row)))
     names = {id(row) for row in slow}
-    others = [row for row in rows if id(row) not in names]
-    slow_requests = [SlowRequest(row.request_id, key(row), row.missed) for row in slow]
-    return Outliers(rule, slow_requests, len(others), _differences(slow, others, excluded))
+    # What is not slow so far may become so.
+    others = [row for row in rows if id(row) not in names and not row.activity]
+    slow_requests = [
+        SlowRequest(row.request_id, key(row), row.missed, row.activity) for row in slow
+    ]
+    sentence = of_whole(reader.state).sentence
+    differences = _differences(slow, others, excluded)
+    return Outliers(rule, slow_requests, len(others), differences, sentence)
 
 
 class _RowsReader(Reader):
@@ -146,45 +194,90 @@ class _RowsReader(Reader):
     def __init__(self, slo: Slo) -> None:
         self.rows: list[_Row] = []
         self._slo = slo
-        self._between_before: dict[str, float] = {}
-        """The seconds between steps before each request arrived."""
-        self._state = EngineState()
+        self._before: dict[str, _Before] = {}
+        """The sums before each request arrived."""
+        self.state = EngineState()
+        """The state as of the last event."""
 
     def start(self, position: int, state: EngineState) -> None:
-        self._state = state
-        self._between_before.clear()
+        self.state = state
+        self._before.clear()
 
     def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
-        state = self._state
+        state = self.state
         if isinstance(event, RequestArrived):
             wait = state.requests[event.request_id].wait
-            self._between_before[event.request_id] = _between(wait.blocked_before)
-        if not isinstance(event, RequestFinished):
-            return
-        request = state.requests.get(event.request_id)
-        sequence = state.sequences.get(request.seq_ids[0]) if request and request.seq_ids else None
-        if request is None or sequence is None or not SequenceStatus.is_finished(sequence.status):
-            return
-        now = event.time
-        values = {
-            key: field.value(request, sequence, now)
-            for key, field in FIELDS.items()
-            if key not in _NOT_COMPARED
-        }
-        values["lora"] = request.lora
-        for cause, seconds in request.wait.by_cause.items():
-            values[f"waited: {cause_in_words(cause).label}"] = seconds
-        if (before := self._between_before.pop(request.request_id, None)) is not None:
-            between_steps = _between(state.blocked.by_cause) - before
-            values |= _times(request, between_steps)
-        row = _Row(
-            request.request_id,
-            request.metrics.arrival_time,
-            measured(request, sequence, now),
-            missed(self._slo, request, sequence, now),
-            values,
-        )
-        self.rows.append(row)
+            sums = state.limits.sums
+            self._before[event.request_id] = _Before(_between(wait.blocked_before), sums)
+        if isinstance(event, RequestFinished):
+            request = state.requests.get(event.request_id)
+            if request is not None:
+                before = self._before.pop(request.request_id, None)
+                self.rows += _row(state, request, self._slo, before, event.time)
+
+    def add_unfinished(self) -> None:
+        """Adds the requests that have not ended, with their time so far."""
+        for request in self.state.requests.values():
+            if request.finish_reason is None:
+                before = self._before.get(request.request_id)
+                self.rows += _row(self.state, request, self._slo, before, self.state.time)
+
+
+def _row(
+    state: EngineState, request: RequestState, slo: Slo, before: _Before | None, now: float
+) -> Iterator[_Row]:
+    """Yields the fields of a request that ends at `now`, or has not ended by then."""
+    sequence = state.sequences.get(request.seq_ids[0]) if request.seq_ids else None
+    is_finished = sequence is not None and SequenceStatus.is_finished(sequence.status)
+    if sequence is None or is_finished is (request.finish_reason is None):
+        return
+    values = {
+        key: field.value(request, sequence, now)
+        for key, field in FIELDS.items()
+        if key not in _NOT_COMPARED
+    }
+    values["lora"] = request.lora
+    wait = wait_until(state, request, now)
+    for cause, seconds in wait.by_cause.items():
+        values[f"waited: {cause_in_words(cause).label}"] = seconds
+    if before is not None:
+        values |= _times(request, _between(state.blocked.by_cause) - before.between_steps)
+        values |= _facts(request, sequence, state.limits.sums, before.sums)
+    yield _Row(
+        request.request_id,
+        request.metrics.arrival_time,
+        measured(request, sequence, now),
+        missed(slo, request, sequence, now),
+        values,
+        "" if is_finished else activity(state, request),
+    )
+
+
+def _facts(
+    request: RequestState,
+    sequence: SequenceState,
+    sums: Mapping[str, float],
+    before: Mapping[str, float],
+) -> dict[str, Value]:
+    """Returns the facts of the steps in the time of a request."""
+
+    def get(key: str) -> float:
+        return sums.get(key, 0.0) - before.get(key, 0.0)
+
+    facts: dict[str, Value] = {}
+    graphs = get("eager_steps") + get("graph_steps")
+    for key, part, whole in (
+        ("step: eager", get("eager_steps"), graphs),
+        ("step: scheduler", get("scheduler"), get("steps")),
+        ("step: empty", get("empty"), get("busy")),
+        ("step: recomputed", get("lost"), get("tokens")),
+        ("step: accepted", sequence.num_accepted_tokens or 0, sequence.num_draft_tokens or 0),
+    ):
+        if whole > 0:
+            facts[key] = part / whole
+    facts["step: encoder"] = request.num_encoder_inputs
+    facts["step: loaded"] = sequence.num_external_tokens
+    return facts
 
 
 def _between(by_cause: Mapping[str, float]) -> float:
@@ -225,7 +318,12 @@ def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> li
         if key in excluded:
             continue
         difference = _difference(key, _column(slow, key), _column(others, key))
-        if difference is not None and difference.distance > critical:
+        # Two figures that print the same say nothing, however their distributions differ.
+        if (
+            difference is not None
+            and difference.distance > critical
+            and (difference.slow != difference.others)
+        ):
             difference.is_cause = key not in _RESTATEMENTS
             differences.append(difference)
     return sorted(
@@ -234,12 +332,14 @@ def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> li
 
 
 def _column(rows: list[_Row], key: str) -> list[Value]:
-    is_time = ":" in key  # a cause that a request did not wait for
+    is_time = key.startswith(("time:", "waited:"))  # a cause that a request did not wait for
     return [row.values.get(key, 0.0 if is_time else None) for row in rows]
 
 
 def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDifference | None:
     title = FIELDS[key].help if key in FIELDS else key
+    if key in _FACTS:
+        title = _FACTS[key].title
     words = {value for value in (*slow, *others) if isinstance(value, str)}
     if words:
         if len(words) > _MAX_WORDS:
@@ -274,7 +374,9 @@ def _ks_distance(one: list[float], other: list[float]) -> float:
 
 def _median(key: str, values: list[float]) -> str:
     field: Field | None = FIELDS.get(key)
-    show = fmt.seconds if field is None else field.format
+    show: Callable[[float], str] = fmt.seconds if field is None else field.format
+    if key in _FACTS:
+        show = _FACTS[key].format
     return f"median {show(percentile(values, 50))}"
 
 

@@ -174,10 +174,13 @@ def outliers_as_text(outliers: Outliers) -> str:
     ]
     lines += [
         f"  {request.request_id}: {fmt.seconds(request.seconds)}"
+        + (f" so far, and {request.activity}" if request.activity else "")
         for request in outliers.slow[:_MAX_SLOW]
     ]
     if num_slow > _MAX_SLOW:
         lines.append(f"  and {num_slow - _MAX_SLOW:,} more")
+    if outliers.verdict:
+        lines.append(f"The run: {outliers.verdict}.")
     if not outliers.differences:
         lines.append("No field differs by more than chance explains.")
         return "\n".join(map(safe_line, lines))

@@ -37,7 +37,7 @@ def table(
     columns: Sequence[str] | None = None,
     sort: Sort = Sort(),  # noqa: B008 (immutable)
     filter_: Filter = NO_FILTER,
-    start: float | None = None,
+    is_recording: bool = False,
 ) -> str:
     """Returns what limits the engine in a line, a line of titles, and a line per sequence.
 
@@ -48,7 +48,7 @@ def table(
         columns: Keys of `seqtop.state.fields.FIELDS`; by default the columns that fit.
         sort: The order of the sequences; by default that of the app.
         filter_: The sequences to show.
-        start: The beginning of a recording, epoch seconds: what limited all of it is said first.
+        is_recording: Whether what limited the whole run is said first.
     """
     view = SequenceView()
     view.sort, view.filter = sort, filter_
@@ -92,7 +92,7 @@ def table(
         [_aligned(text, field) for text in (field.title, *texts[field.key])] for field in shown
     ]
     rows_ = (_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
-    verdicts = [] if start is None else [verdict.of_whole(state, start)]
+    verdicts = [verdict.of_whole(state)] if is_recording else []
     verdicts.append(verdict.of_last_minute(state))
     return "\n".join((*(safe_line(own.sentence) for own in verdicts), *rows_))
 

@@ -79,7 +79,8 @@ def advance(state: EngineData, time: float) -> None:
         _add_waits(sums, by_cause, seconds)
         state.limits = replace(limits, sums=sums, until=time)
     elif math.isfinite(time) and time > limits.until:
-        state.limits = replace(limits, until=time)
+        since = limits.since if limits.until > 0 else time
+        state.limits = replace(limits, until=time, since=since)
 
 
 def add_step(state: EngineData, step: Step, end_before: float) -> None:

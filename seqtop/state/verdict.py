@@ -80,16 +80,9 @@ def of_last_minute(state: EngineData) -> EngineVerdict:
     return _verdict(state, seconds, sums, "in the last minute")
 
 
-def of_whole(state: EngineData, start: float | None = None) -> EngineVerdict:
-    """Returns what limited the engine since its first observed step.
-
-    Args:
-        state: The state at the end.
-        start: The time of its beginning, epoch seconds; by default the engine's start.
-    """
-    if start is None:
-        start = state.info.start_time if state.info is not None else state.time
-    seconds = max(state.time - start, 0.0)
+def of_whole(state: EngineData) -> EngineVerdict:
+    """Returns what limited the engine since the first event that was observed."""
+    seconds = max(state.time - state.limits.since, 0.0) if state.limits.since > 0 else 0.0
     return _verdict(state, seconds, sums_at(state, state.time), "in the whole run", is_whole=True)
 
 

@@ -107,6 +107,8 @@ class Limits(msgspec.Struct, array_like=True, frozen=True):
     """Earlier `sums` of the last minute, each after its time in epoch seconds."""
     until: Public[float] = 0.0
     """The time up to which the waiting is added, epoch seconds."""
+    since: Public[float] = 0.0
+    """The time from which on it is added, epoch seconds."""
 
 
 class SequenceHistory(Message):

@@ -10,8 +10,9 @@ from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, slo
-from seqtop.wire.messages import RequestArrived, RequestFinished
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 from tests.support.events import wait_reason
+from tests.support.field_cases import adapter_starves, scheduler_grows
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -50,8 +51,9 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     text = outliers_as_text(outliers)
     assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
     lines = text.splitlines()
-    assert len(lines) == 1 + 5 + 2 + len(outliers.differences)
-    assert lines[6].split() == ["differ", "slow", "others", "possible", "cause"]
+    assert len(lines) == 1 + 5 + 1 + 2 + len(outliers.differences)
+    assert lines[6].startswith("The run: limited by KV blocks: 95% of all waiting")
+    assert lines[7].split() == ["differ", "slow", "others", "possible", "cause"]
 
 
 def test_objectives_mark_slow_requests() -> None:
@@ -60,6 +62,32 @@ def test_objectives_mark_slow_requests() -> None:
     assert outliers.rule == "they missed TTFT ≤ 200 ms"
     assert all(request.missed["ttft"] == request.seconds > 0.2 for request in outliers.slow)
     assert "ttft" not in {difference.field for difference in outliers.differences}
+
+
+def recorded(events: list[Event]) -> MemoryStore:
+    source = ScriptedSource()
+    history = MemoryStore()
+    source.listeners.append(history.record)
+    source.replace(source.state)
+    for event in events:
+        source.apply(event)
+    return history
+
+
+def test_what_has_waited_longest_and_not_ended_stands_first() -> None:
+    outliers = find_outliers(recorded(adapter_starves(60)), slo.Slo())
+    assert [own.request_id for own in outliers.slow[:2]] == ["b0", "b1"]
+    assert outliers.slow[0].activity == "waits: max_loras (1) other LoRA adapters are in use"
+    assert not outliers.slow[2].activity
+    assert "  b0: 6." in outliers_as_text(outliers)
+
+
+def test_facts_of_steps_are_causes_and_no_row_has_equal_medians() -> None:
+    outliers = find_outliers(recorded(scheduler_grows()), slo.Slo())
+    causes = {field.field for field in outliers.differences if field.is_cause}
+    assert "step: scheduler" in causes
+    assert "harm" not in causes
+    assert all(field.slow != field.others for field in outliers.differences)
 
 
 def test_arrivals_count_from_the_first_one() -> None:

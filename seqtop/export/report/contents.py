@@ -264,7 +264,7 @@ def read(
             key=lambda preemption: (-preemption.num_lost_tokens, preemption.time),
         ),
         findings=checker.summary(),
-        verdict=of_whole(reader.state, recording.index[recording.first].time).sentence,
+        verdict=of_whole(reader.state).sentence,
         groups=_groups(fullest, runs[-1], by),
         slo=slo,
         num_met=sum(_met(lifecycle, slo) for lifecycle in lifecycles),
