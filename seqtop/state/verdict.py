@@ -72,6 +72,18 @@ class EngineVerdict(msgspec.Struct):
     """The setting behind it, named as in vLLM."""
     notes: list[str] = []
     """Wastes beside it, the largest first."""
+    limit: str = ""
+    """The beginning of the sentence: the limit alone."""
+    culprit: str = ""
+    """The part of the sentence about a request."""
+
+    def forms(self) -> list[str]:
+        """Returns the sentence and shorter forms of it, the longest first."""
+        if self.share is None or not self.limit:
+            return [form for form in (self.sentence, *self.notes, self.limit) if form]
+        whole = f"{self.limit}: {fmt.percent(self.share)} of all waiting"
+        with_culprit = f"{whole}; {self.culprit}" if self.culprit else whole
+        return [self.sentence, with_culprit, whole, self.limit]
 
 
 def of_last_minute(state: EngineData) -> EngineVerdict:
@@ -124,6 +136,8 @@ def _verdict(
         request_id=holder.request_id,
         setting=(known.setting or None) if known is not None else None,
         notes=notes,
+        limit=f"limited by {name}",
+        culprit=holder.text,
     )
 
 
@@ -143,7 +157,8 @@ def _without_waiting(
 ) -> EngineVerdict:
     none = f"{'hardly any' if waited > 0 else 'no'} request waited {when}"
     if not wastes:
-        return EngineVerdict(f"nothing limits it: {none}", seconds=seconds, waited=waited)
+        limit = "nothing limits it"
+        return EngineVerdict(f"{limit}: {none}", seconds=seconds, waited=waited, limit=limit)
     notes = [waste.text for waste in wastes[:_MAX_NOTES]]
     return EngineVerdict(
         "; ".join((none, *notes)),

@@ -5,6 +5,7 @@ Widgets read it and have no such state of their own. With several engines there 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.state.verdict import EngineVerdict, of_last_minute
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.block_cursor import BlockCursor
 from seqtop.tui.checks import Checks
@@ -135,6 +137,8 @@ class UiState:
         self._outliers_at = (-1, -1)
         self.usual_gap = 0.0
         """The median time between two tokens, as of the last `outliers`; 0 if it is unknown."""
+        self._verdict = EngineVerdict("")
+        self._verdict_at: tuple[object, ...] = ()
         self.restarts = Restarts(self.time_travel, clock)
         self.time_travel.add_listener(self._observe_latencies)
 
@@ -147,6 +151,27 @@ class UiState:
         """True if the newest state is on display, and its engine is lost or has ended."""
         gone = ConnectionState.LOST, ConnectionState.STOPPED
         return not self.time_travel.has_position and self.source.connection.state in gone
+
+    @property
+    def verdict(self) -> EngineVerdict:
+        """The limit of the engine in the minute before the moment on display.
+
+        It changes once a second while the newest state is on display: nobody reads faster, and the
+        largest holder is looked for among all sequences.
+        """
+        state = self.state
+        second = int(self.now) if math.isfinite(self.now) else 0
+        at: tuple[object, ...] = (
+            ("paused", state.step)
+            if self.paused
+            else (
+                second,
+                state.num_steps_seen > 0,
+            )
+        )
+        if at != self._verdict_at:
+            self._verdict_at, self._verdict = at, of_last_minute(state)
+        return self._verdict
 
     @property
     def now(self) -> float:

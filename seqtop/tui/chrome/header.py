@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+from rich.cells import cell_len
+
 from seqtop.history.step_series import Interval
 from seqtop.sequence import SequenceStatus
 from seqtop.state import not_available
@@ -17,6 +19,8 @@ from seqtop.tui.ui_state import UiState
 
 _LEAST_BAR = 8
 """The cells of the bar of the KV cache at least."""
+_MAX_NAME = 24
+"""The cells of the engine's name that the sentence on its limit leaves at least."""
 _LEAST_SPARK = 8
 """The cells of a sparkline at least."""
 _WIDE = 110
@@ -85,6 +89,7 @@ def identity(ui: UiState, width: int, title: str) -> Line:
             room,
         )
         return spread(fitted(left, max(room, 1)), right, width)
+    verdict = _verdict(ui, room - min(cell_len(info.engine_id), _MAX_NAME) - 2)
     left = _names(
         info.engine_id,
         info.model,
@@ -93,9 +98,20 @@ def identity(ui: UiState, width: int, title: str) -> Line:
         info.engine,
         info.block_size,
         ui.source.connection.endpoint,
-        room,
+        room - line_width(verdict),
     )
-    return spread(left, right, width)
+    return spread((*left, *verdict), right, width)
+
+
+def _verdict(ui: UiState, room: int) -> Line:
+    """Returns what limits the engine, in the longest form that fits; empty without room for one."""
+    verdict = ui.verdict
+    style = "waiting" if verdict.cause is not None else "dim"
+    for form in verdict.forms():
+        text = safe_line(form)
+        if cell_len(text) + 2 <= room:
+            return (("  ", PLAIN), (text, style))
+    return ()
 
 
 @lru_cache(maxsize=16)
