@@ -9,6 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state.imbalance import imbalance
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.transport.connection import ConnectionState
@@ -162,6 +163,9 @@ class FleetScreen(TabbedScreen):
         running = sum(by_status[SequenceStatus.RUNNING] for by_status in counts)
         waiting = sum(by_status[SequenceStatus.WAITING] for by_status in counts)
         rates = [rate for ui in live if (rate := cells.output_rate(ui)) is not None]
+        uneven = safe_line(imbalance([ui.newest for ui in live]))
+        if uneven:  # before the sums, as a narrow terminal cuts the end
+            return (*engines_and_live, ("   ", PLAIN), (uneven, "waiting"))
         return (
             *engines_and_live,
             ("   ●", "running"),

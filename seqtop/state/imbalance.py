@@ -1,0 +1,73 @@
+"""Imbalance of engines that serve the same model: requests wait for one while another has room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.condition import kv_use
+from seqtop.state.model import EngineData
+from seqtop.text import format as fmt
+
+_LEAST_WAITING = 3
+"""Requests that wait for one engine, at least."""
+_FULL, _ROOM = 0.8, 0.5
+"""The use of the KV pool, or of the sequence slots, from which on an engine is full, and up to
+which it has room."""
+
+
+def imbalance(engines: Sequence[EngineData]) -> str:
+    """Returns a sentence on a full engine beside one with room; empty without such a pair.
+
+    Args:
+        engines: The states of the engines. Those of one model may serve each other's requests.
+    """
+    pairs = [
+        (waiting, one, other)
+        for one, other in permutations(engines, 2)
+        if _serves_the_same(one, other)
+        and (waiting := _num_waiting(one)) >= _LEAST_WAITING
+        and _use(one) >= _FULL
+        and not _num_waiting(other)
+        and _use(other) <= _ROOM
+    ]
+    if not pairs:
+        return ""
+    _, full, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2])))
+    more = len({id(other) for _, one, other in pairs if one is full}) - 1
+    others = f" and {fmt.plural(more, 'other engine')}" if more else ""
+    return f"{_describe(full)} is full beside {_describe(idle)}{others}"
+
+
+def _serves_the_same(one: EngineData, other: EngineData) -> bool:
+    return one.info is not None and other.info is not None and one.info.model == other.info.model
+
+
+def _num_waiting(state: EngineData) -> int:
+    """Returns the number of sequences that wait for their turn."""
+    counts = state.num_by_status
+    waiting = counts[SequenceStatus.WAITING] + counts[SequenceStatus.SWAPPED]
+    return max(waiting - sum(state.num_parked.values()), 0)
+
+
+def _use(state: EngineData) -> float:
+    """Returns the use of the KV pool or of the sequence slots, whichever is larger."""
+    info, stats = state.info, state.stats
+    if info is None or stats is None:
+        return 0.0
+    slots = stats.num_running / info.max_num_seqs if info.max_num_seqs > 0 else 0.0
+    return max(kv_use(stats, info) or 0.0, slots)
+
+
+def _describe(state: EngineData) -> str:
+    info, stats = state.info, state.stats
+    if info is None:
+        return ""
+    rank = "" if info.data_parallel_rank is None else f"rank {info.data_parallel_rank}, "
+    if stats is None:
+        return f"{info.engine_id} ({rank}without a step so far)"
+    return (
+        f"{info.engine_id} ({rank}{_num_waiting(state):,} waiting, KV"
+        f" {fmt.percent(kv_use(stats, info))})"
+    )
