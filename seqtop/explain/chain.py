@@ -47,6 +47,8 @@ the request although it runs, `host` the time between steps while it runs."""
 
 MIXED_BATCH = "mixed_batch"
 """The cause of decodes in one batch with prefills of other requests."""
+NO_CUDA_GRAPH = "no_cuda_graph"
+"""The cause of decodes in a step that ran without a CUDA graph, alone."""
 RECOMPUTE = "recompute"
 """The cause of a prefill after a preemption."""
 NOT_RECORDED = "not_recorded"
@@ -91,6 +93,8 @@ class Part(msgspec.Struct):
     num_steps: int = 0
     num_tokens: int = 0
     """Tokens of the request computed in this part."""
+    scheduler: float = 0.0
+    """The seconds of its steps in which the scheduler ran, if it computes something."""
     longest: float = 0.0
     """The seconds of its longest piece."""
     longest_step: int | None = None
@@ -376,9 +380,18 @@ class Chain:
                 if member.is_prompt:
                     others[member.request_id] += member.num_tokens
             cause = MIXED_BATCH if others else ""
+        elif not is_prompt and (graph := step.stats.cuda_graph) is not None:
+            cause = NO_CUDA_GRAPH if graph.mode.upper() == "NONE" else ""
         num_tokens = sum(member.num_kept_tokens for member in own)
         self._until(
-            step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
+            step.time,
+            kind,
+            cause,
+            place,
+            num_steps=1,
+            num_tokens=num_tokens,
+            others=others,
+            scheduler=step.stats.scheduler_time or 0.0,
         )
 
     def _wait_cause(self, indexed: IndexedStep) -> _Cause:
@@ -410,6 +423,7 @@ class Chain:
         num_tokens: int = 0,
         num_missing: int = 0,
         others: Counter[str] | None = None,
+        scheduler: float = 0.0,
     ) -> None:
         """Adds the piece from the end of the last one to `end`, epoch seconds."""
         if self.finished_time is not None:
@@ -443,6 +457,7 @@ class Chain:
                 part.step, part.position = place
         part.seconds += seconds
         part.num_steps += num_steps
+        part.scheduler += min(max(scheduler, 0.0), seconds)
         part.num_tokens += num_tokens
         if others and len(part.others) < _MAX_OTHERS:
             part.others.update(others)

@@ -45,6 +45,8 @@ _LIKE = 1.25
 """The ratio from which on a figure counts as larger."""
 _BEND_TIMES = 200
 """The times at which the beginning of a change is looked for."""
+_LEAST_EAGER = 0.5
+"""The share of steps from which on they count as steps without a CUDA graph."""
 _MAX_STEPS = 64
 """The steps that are read for the names of a change."""
 COMPARED_SECONDS = 600.0
@@ -92,6 +94,12 @@ class Observed(msgspec.Struct):
     num_preemptions: int = 0
     waits: Counter[str] = msgspec.field(default_factory=Counter)
     """Steps by the cause for which the head of the queue waited."""
+    graphs: Counter[str] = msgspec.field(default_factory=Counter)
+    """Steps by the mode of their CUDA graph, where the engine reports it."""
+    graphs_before: Counter[str] = msgspec.field(default_factory=Counter)
+    """The same before the change."""
+    num_tokens: int = 0
+    """Tokens of the steps that `graphs` counts."""
 
 
 def find_changes(series: StepSeries, start: float, end: float) -> list[Change]:
@@ -182,6 +190,12 @@ def observe(timeline: Timeline, change: Change) -> Observed:
                 num_steps += 1
                 if num_steps >= _MAX_STEPS:
                     break
+        start = index.at_time(change.time - change.before.seconds)
+        for _, event in timeline.events(start, index.at_time(change.time)):
+            if isinstance(event, Step) and event.stats.cuda_graph is not None:
+                observed.graphs_before[event.stats.cuda_graph.mode.upper()] += 1
+                if observed.graphs_before.total() >= _MAX_STEPS:
+                    break
     except RecordingError:
         pass  # what could not be read is not observed
     return observed
@@ -194,6 +208,9 @@ def _add_step(observed: Observed, step: Step) -> None:
         if member.is_prompt:
             observed.prefills[member.request_id] += member.num_tokens
             observed.num_chunks[member.request_id] += 1
+    if step.stats.cuda_graph is not None:
+        observed.graphs[step.stats.cuda_graph.mode.upper()] += 1
+        observed.num_tokens += step.stats.cuda_graph.num_tokens
     if step.preemptions and observed.preemption is None:
         observed.preemption, observed.preemption_step = step.preemptions[0], step.step
     observed.num_preemptions += len(step.preemptions)
@@ -274,6 +291,8 @@ def _part(change: Change, part: str, observed: Observed) -> str:
     text = f"{_PART_WORDS[part]} took {fmt.seconds(second)} a step, {fmt.seconds(first)} before"
     if part not in ("forward", "execute"):
         return text
+    if graphs := _graphs(change, observed):
+        return f"{text}, {graphs}"
     prefill = [own.sums["prefill"] / own.sums["steps"] for own in (change.before, change.after)]
     if change.direction == "fell" and prefill[1] > _LIKE * prefill[0]:
         prefills = _prefills(observed)
@@ -281,6 +300,23 @@ def _part(change: Change, part: str, observed: Observed) -> str:
     if change.direction == "rose" and prefill[0] > _LIKE * prefill[1]:
         return f"{text}, with {prefill[1]:.0f} prefill tokens a step, {prefill[0]:.0f} before"
     return f"{text}; what made it so was not observed"
+
+
+def _graphs(change: Change, observed: Observed) -> str:
+    """Describes a change from steps with a CUDA graph to steps without, or back; else empty."""
+    eager = [
+        own["NONE"] / own.total() if own.total() else None
+        for own in (observed.graphs_before, observed.graphs)
+    ]
+    first, second = eager
+    if first is None or second is None:
+        return ""
+    tokens = f"{observed.num_tokens / observed.graphs.total():.0f} tokens"
+    if change.direction == "fell" and first < _LEAST_EAGER <= second:
+        return f"without a CUDA graph for {tokens}, with one before"
+    if change.direction == "rose" and second < _LEAST_EAGER <= first:
+        return f"with a CUDA graph for {tokens}, without one before"
+    return ""
 
 
 def _prefills(observed: Observed) -> str:

@@ -22,8 +22,11 @@ _MAX_SLOW = 10
 _SLOW_STEP = 10
 """A step is named that took so many times as long as the others of its part on average, and at
 least one so-manieth of the part."""
+_SLOW_SCHEDULER = 0.25
+"""The share of a part from which on the scheduler's time is named."""
 _NO_WAIT_CAUSES = {
     chain.MIXED_BATCH: "in one batch with prefills of others",
+    chain.NO_CUDA_GRAPH: "in steps without a CUDA graph",
     chain.RECOMPUTE: "again after the preemption",
     chain.NOT_RECORDED: "its steps are not recorded",
 }
@@ -53,6 +56,8 @@ def describe(part: Part, request_id: str) -> str:
         clauses.append(f"{fmt.plural(part.num_tokens, 'token')}")
     if part.num_steps > 1:
         clauses.append(fmt.plural(part.num_steps, "step"))
+    if part.scheduler >= _SLOW_SCHEDULER * part.seconds > 0:
+        clauses.append(f"the scheduler took {fmt.percent(part.scheduler, part.seconds)} of it")
     return "; ".join(clauses) + _describe_longest(part)
 
 
@@ -154,6 +159,7 @@ def _part(part: Part, request_id: str) -> dict[str, Any]:
         "step": part.step,
         "num_steps": part.num_steps,
         "num_tokens": part.num_tokens,
+        "scheduler_time": part.scheduler,
         "longest": part.longest,
         "longest_step": part.longest_step,
         "before_first_token": part.before_first_token,

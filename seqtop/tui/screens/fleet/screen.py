@@ -20,7 +20,7 @@ from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ColumnTitles, header
-from seqtop.tui.rendering.style import PLAIN
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.fleet import TAB, cells
@@ -33,6 +33,9 @@ TALL_FOR_LATENCIES = 20
 TALL_FOR_CHARTS = 24
 """From this height on, charts are shown below the list, too."""
 LEAST_ROWS = 3
+
+
+_LIVE = ConnectionState.LIVE
 
 
 class FleetScreen(TabbedScreen):
@@ -102,7 +105,12 @@ class FleetScreen(TabbedScreen):
         self._table.styles.height = height if self._charts.display else None
         rows.refresh_changed()
         self._filter.show_count(rows.num_rows, len(self._engines))
-        self._sums.set_lines([self._line()])
+        live = [ui for ui in self._engines.all if ui.source.connection.state is _LIVE]
+        uneven = safe_line(imbalance([ui.newest for ui in live]))
+        self._table.border_title = escape(uneven) if uneven else "Engines"
+        is_framed = self._table.gutter.height > 0
+        beside: Line = (("   ", PLAIN), (uneven, "waiting")) if uneven and not is_framed else ()
+        self._sums.set_lines([(*self._line(), *beside)])
         self._show_engine()
 
     def on_fleet_rows_moved(self) -> None:
@@ -163,9 +171,6 @@ class FleetScreen(TabbedScreen):
         running = sum(by_status[SequenceStatus.RUNNING] for by_status in counts)
         waiting = sum(by_status[SequenceStatus.WAITING] for by_status in counts)
         rates = [rate for ui in live if (rate := cells.output_rate(ui)) is not None]
-        uneven = safe_line(imbalance([ui.newest for ui in live]))
-        if uneven:  # before the sums, as a narrow terminal cuts the end
-            return (*engines_and_live, ("   ", PLAIN), (uneven, "waiting"))
         return (
             *engines_and_live,
             ("   ●", "running"),
