@@ -86,7 +86,7 @@ class SlowRequest(msgspec.Struct):
     missed: dict[str, float]
     """The objectives that it missed, with its figures in seconds."""
     activity: str = ""
-    """What it does or waits for, if it has not ended; its figure is then that up to the end."""
+    """Its activity or what it waits for, if it has not ended; its figure is then that up to the end."""
 
 
 class FieldDifference(msgspec.Struct):
@@ -135,7 +135,7 @@ class _Row(msgspec.Struct):
     missed: dict[str, float]
     values: dict[str, Value]
     activity: str = ""
-    """What it does, if it has not ended."""
+    """Its activity, if it has not ended."""
 
 
 def find_outliers(

@@ -39,7 +39,7 @@ class _Lora(ScriptedSource):
 def test_waits_are_charged_to_those_that_hold_what_is_waited_for(
     cause: WaitCause, shares: dict[str, float], held: float | None
 ) -> None:
-    """What is free is held by the head of the queue for those behind it.
+    """Free amounts are held by the head of the queue for those behind it.
 
     `lora_slots` holds back the request itself, the other causes all behind it, too.
     """
