@@ -86,7 +86,7 @@ class SlowRequest(msgspec.Struct):
     missed: dict[str, float]
     """The objectives that it missed, with its figures in seconds."""
     activity: str = ""
-    """Its activity or what it waits for, if it has not ended; its figure is then that up to the end."""
+    """Its activity, if it has not ended; its figure is then that up to the end."""
 
 
 class FieldDifference(msgspec.Struct):
