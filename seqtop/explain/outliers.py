@@ -60,7 +60,7 @@ class _Fact(NamedTuple):
     """A fact of the steps from the arrival of a request to its end."""
 
     title: str
-    format: Callable[[float], str]
+    format: Callable[[float | None], str]
 
 
 _FACTS = {
@@ -374,7 +374,7 @@ def _ks_distance(one: list[float], other: list[float]) -> float:
 
 def _median(key: str, values: list[float]) -> str:
     field: Field | None = FIELDS.get(key)
-    show: Callable[[float], str] = fmt.seconds if field is None else field.format
+    show: Callable[[float | None], str] = fmt.seconds if field is None else field.format
     if key in _FACTS:
         show = _FACTS[key].format
     return f"median {show(percentile(values, 50))}"
