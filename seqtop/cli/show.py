@@ -223,13 +223,15 @@ def _format(
     missing = state.info.not_available if state.info is not None else {}
     if columns := {key: reason for key, reason in missing.items() if key in FIELDS}:
         warn(not_available.describe(columns))
-    return text.table(
+    table = text.table(
         state,
         columns=options.columns,
         sort=options.sort or Sort(),
         filter_=options.filter or NO_FILTER,
-        is_recording=is_recording,
     )
+    if options.columns:  # a script reads them
+        return table
+    return f"{text.verdicts(state, is_recording=is_recording)}\n{table}"
 
 
 def _groups(state: EngineState, options: argparse.Namespace) -> str:

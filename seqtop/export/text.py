@@ -37,9 +37,8 @@ def table(
     columns: Sequence[str] | None = None,
     sort: Sort = Sort(),  # noqa: B008 (immutable)
     filter_: Filter = NO_FILTER,
-    is_recording: bool = False,
 ) -> str:
-    """Returns what limits the engine in a line, a line of titles, and a line per sequence.
+    """Returns a line of titles and a line per sequence.
 
     The caller holds the lock of `state`.
 
@@ -48,7 +47,6 @@ def table(
         columns: Keys of `seqtop.state.fields.FIELDS`; by default the columns that fit.
         sort: The order of the sequences; by default that of the app.
         filter_: The sequences to show.
-        is_recording: Whether what limited the whole run is said first.
     """
     view = SequenceView()
     view.sort, view.filter = sort, filter_
@@ -91,10 +89,13 @@ def table(
     lines = [
         [_aligned(text, field) for text in (field.title, *texts[field.key])] for field in shown
     ]
-    rows_ = (_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
-    verdicts = [verdict.of_whole(state)] if is_recording else []
-    verdicts.append(verdict.of_last_minute(state))
-    return "\n".join((*(safe_line(own.sentence) for own in verdicts), *rows_))
+    return "\n".join(_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
+
+
+def verdicts(state: EngineState, *, is_recording: bool) -> str:
+    """Returns what limits the engine in a line; of a recording, also what limited all of it."""
+    whole = [verdict.of_whole(state)] if is_recording else []
+    return "\n".join(safe_line(own.sentence) for own in (*whole, verdict.of_last_minute(state)))
 
 
 def _cell(field: Field, request: RequestState, sequence: SequenceState, now: float) -> str:
