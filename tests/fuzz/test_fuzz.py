@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.release import mutated_recordings
 from tests.support import fuzz
 
 COUNTS = {
@@ -19,6 +20,13 @@ COUNTS = {
 def test_nothing_but_the_promised_exceptions(kind: str) -> None:
     result = fuzz.run(kind, COUNTS[kind], seed=0)
     assert 0.4 <= result.share < 1.0
+
+
+def test_commands_end_on_mutated_recordings() -> None:
+    """`python -m tests.release mutated_recordings` has as many as one likes."""
+    outcome = mutated_recordings.measure(1, seed=1)
+    assert outcome.num_runs == mutated_recordings.NUM_COMMANDS
+    assert outcome.statuses[0] > outcome.num_runs / 4, "most were to be read in part, at least"
 
 
 @pytest.mark.release("an hour")

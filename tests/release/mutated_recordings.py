@@ -33,7 +33,7 @@ from tests.support.recordings import record_script
 MAX_SECONDS = 20
 """CPU time of one command, after which the kernel ends it."""
 MAX_MEGABYTES = 500
-_MAX_WAIT = 120
+_MAX_WAIT = 300
 """Seconds after which a command that computes nothing is ended, too."""
 _NUM_SCREENS = 6
 _MODULES = (
@@ -169,6 +169,8 @@ def _become(command: Sequence[str], errors: int, number: int) -> None:
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         os.dup2(errors, 2)
+        # Those of a test write elsewhere.
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
         signal.alarm(_MAX_WAIT)
         code = _replay(command[1], number) if command[0] == "replay" else cli.main([*command])
     except SystemExit as error:
