@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
             if options.cache:
                 return _cache(recording, options, progress)
             if options.request is None:
-                return _totals(recording, options)
+                return _totals(recording, options, progress)
             return _request(recording, options, progress)
     except RecordingError as error:
         return fail(str(error), status=2)
@@ -111,7 +111,7 @@ def _request(recording: FileStore, options: argparse.Namespace, progress: ShowPr
     if match is None:
         return fail(f"the recording has no request {options.request!r}")
     if options.who:
-        return _who(recording, match[0], options)
+        return _who(recording, match[0], options, progress)
     explanation = explain(recording, *match, progress)
     if options.json:
         print_document(as_json(explanation))
@@ -120,12 +120,16 @@ def _request(recording: FileStore, options: argparse.Namespace, progress: ShowPr
     return 0
 
 
-def _who(recording: FileStore, request: RequestState, options: argparse.Namespace) -> int:
-    from seqtop.ledger.ledger import charge, harm_done
+def _who(
+    recording: FileStore,
+    request: RequestState,
+    options: argparse.Namespace,
+    progress: ShowProgress,
+) -> int:
+    from seqtop.ledger.ledger import find_blame
     from seqtop.ledger.report import as_json, as_text
 
-    own, harms = charge(recording, request), harm_done(recording, request)
-    costs = recording.at(recording.last).step_costs
+    own, harms, costs = find_blame(recording, request, progress)
     if options.json:
         print_document(as_json(costs, request, own, harms))
     else:
@@ -133,11 +137,12 @@ def _who(recording: FileStore, request: RequestState, options: argparse.Namespac
     return 0
 
 
-def _totals(recording: FileStore, options: argparse.Namespace) -> int:
+def _totals(recording: FileStore, options: argparse.Namespace, progress: ShowProgress) -> int:
     from seqtop.ledger.ledger import harm_totals
     from seqtop.ledger.report import totals_as_json, totals_as_text
 
-    totals, costs = harm_totals(recording), recording.at(recording.last).step_costs
+    reader = harm_totals(recording, progress)
+    totals, costs = reader.totals(), reader.state.step_costs
     if options.json:
         print_document(totals_as_json(costs, totals))
     else:

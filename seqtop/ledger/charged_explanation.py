@@ -22,10 +22,12 @@ class ChargedExplanation(Explanation):
         position: The position up to which its time is explained.
     """
 
+    needs_state = True
+
     def __init__(self, timeline: Timeline, request: RequestState, position: int) -> None:
         super().__init__(timeline, request, position)
         self._request = request
-        self._ledger: Ledger | None = None
+        self._ledger = Ledger(self._is_it, with_end=lambda _: self._request)
         self._account: Account | None = None
 
     def charges(self) -> list[Charge]:
@@ -41,17 +43,17 @@ class ChargedExplanation(Explanation):
     def start(self, position: int, state: EngineState) -> None:
         """Begins with a state, or continues from one."""
         super().start(position, state)
-        if self._ledger is None:
-            self._ledger = Ledger(state, self._is_it, with_end=lambda _: self._request)
-        else:
-            self._ledger.resume(state)
+        self._ledger.start(position, state)
         self._find_account()
+
+    def before(self, event: Event) -> None:
+        """Reads who holds what before a step."""
+        self._ledger.before(event)
 
     def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
         """Explains and charges the time up to the end of an event."""
         super().apply(position, event, touched)
-        assert self._ledger is not None, "it began with a state"
-        self._ledger.apply(position, event)
+        self._ledger.apply(position, event, touched)
         self._find_account()
 
     def _is_it(self, request: RequestState) -> bool:
@@ -60,5 +62,5 @@ class ChargedExplanation(Explanation):
         return request.request_id == wanted.request_id and is_same
 
     def _find_account(self) -> None:
-        if self._account is None and self._ledger is not None:
+        if self._account is None:
             self._account = next(iter(self._ledger.open), None)

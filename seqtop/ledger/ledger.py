@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from seqtop.explain.chain import IndexedStep
+from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.state import EngineState, RequestState
 from seqtop.state.harm import StepHarm
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
+from seqtop.wire.snapshot import StepCosts
 
 
 class Harm(msgspec.Struct, frozen=True):
@@ -41,11 +44,10 @@ class HarmTotal(msgspec.Struct, frozen=True):
     """The seconds that it waited itself."""
 
 
-class Ledger:
-    """The accounts of requests, fed with the events of a recording in order.
+class Ledger(Reader):
+    """The accounts of requests, from a pass over a recording.
 
     Args:
-        state: The state before the first event; it is changed.
         is_wanted: Whether a request gets an account.
         only: The other request whose charges are wanted; `None` for all.
         with_end: Returns a request with its final metrics, as far as they are known.
@@ -53,47 +55,56 @@ class Ledger:
 
     def __init__(
         self,
-        state: EngineState,
         is_wanted: Callable[[RequestState], bool],
         only: str | None = None,
         with_end: Callable[[RequestState], RequestState] = lambda request: request,
     ) -> None:
         self.accounts: list[Account] = []
         """Those that are complete."""
-        self.state = state
+        self.state = EngineState()
         """The state after the last event."""
         self._with_end = with_end
         self._is_wanted = is_wanted
         self._only = only
         self._open: dict[str, Account] = {}
-        for request in state.requests.values():
-            if request.finish_reason is None and (account := self._start(request)) is not None:
-                account.chain.resume(request, state.time)
+        self._has_started = False
+        self._step: tuple[StepHarm, IndexedStep] | None = None
+        """The step that is read."""
 
     @property
     def open(self) -> list[Account]:
         """The accounts of requests that have not ended."""
         return list(self._open.values())
 
-    def resume(self, state: EngineState) -> None:
-        """Continues from a state that the events so far do not lead to; it is changed."""
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts from a state, or continues from one that the events so far do not lead to."""
         self.state = state
         for name, account in self._open.items():
             account.enter(None)
             account.chain.resume(state.requests.get(name), state.time)
+        if self._has_started:
+            return
+        self._has_started = True
+        for request in state.requests.values():
+            if request.finish_reason is None and (begun := self._start(request)) is not None:
+                begun.chain.resume(request, state.time)
 
-    def apply(self, position: int, event: Event) -> None:
+    def before(self, event: Event) -> None:
+        """Reads who holds what before a step."""
+        self._step = None
+        if isinstance(event, Step):
+            self._step = StepHarm(self.state, event), IndexedStep(event)
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
         """Charges the time up to the end of an event, which is at `position`."""
         state = self.state
-        if isinstance(event, Step):
-            delays, indexed = StepHarm(state, event), IndexedStep(event)
-            state.apply(event)
+        if self._step is not None:
+            delays, indexed = self._step
             delays.holdings.end(state)
             for account in self._open.values():
                 account.enter(delays)
                 account.chain.apply_step(position, indexed)
             return
-        state.apply(event)
         if isinstance(event, RequestArrived):
             request = state.requests.get(event.request_id)
             if request is not None:
@@ -128,88 +139,98 @@ class Ledger:
         return account
 
 
+class Blame(NamedTuple):
+    """The time of a request, and what it cost others."""
+
+    own: Account
+    """Its account."""
+    harms: list[Harm]
+    """The seconds that it cost each other one, the largest first."""
+    costs: StepCosts
+    """The costs of all steps."""
+
+
 def charge_all(timeline: Timeline) -> list[Account]:
     """Returns the accounts of all requests of a run.
 
     Raises:
         RecordingError: The recording cannot be read.
     """
-    return _read(timeline, timeline.first, lambda _: True, lambda _: False)
+    ledger = Ledger(lambda _: True)
+    Replay(timeline, [ledger]).run()
+    ledger.end()
+    return ledger.accounts
 
 
-def charge(timeline: Timeline, request: RequestState) -> Account:
-    """Returns the account of one request of a run, as it is at its end.
-
-    Raises:
-        RecordingError: The recording cannot be read.
-    """
-    return _read(
-        timeline,
-        _position_before(timeline, request),
-        lambda other: _key(other) == _key(request),
-        lambda ledger: bool(ledger.accounts),
-        with_end=lambda _: request,
-    )[0]
-
-
-def harm_done(timeline: Timeline, request: RequestState) -> list[Harm]:
-    """Returns what one request cost each other one, the largest first.
+def find_blame(
+    timeline: Timeline, request: RequestState, progress: ShowProgress = no_progress
+) -> Blame:
+    """Returns what delayed a request of a run, as it is at its end, and what it cost others.
 
     Raises:
         RecordingError: The recording cannot be read.
     """
     name = request.request_id
-    end = request.metrics.finished_time
-
-    def is_over(ledger: Ledger) -> bool:
-        """Returns whether nothing more can be charged to the request."""
-        return (
-            end is not None
-            and ledger.state.time > end
-            and name not in ledger.state.holders
-            and not any(account.owes_recompute(name) for account in ledger.open)
-        )
-
-    first = _position_before(timeline, request)
-    accounts = _read(timeline, first, lambda other: other.request_id != name, is_over, only=name)
+    own = Ledger(lambda other: _key(other) == _key(request), with_end=lambda _: request)
+    others = Ledger(lambda other: other.request_id != name, only=name)
+    Replay(timeline, [own, others], first=_position_before(timeline, request)).run(progress)
+    own.end()
+    others.end()
     harms: list[Harm] = []
-    for account in accounts:
-        own = [charge for charge in account.charges() if charge.request_id == name]
-        if own:
-            harms.append(Harm(account.request_id, own))
-    return sorted(harms, key=lambda harm: -harm.seconds)
+    for account in others.accounts:
+        charges = [charge for charge in account.charges() if charge.request_id == name]
+        if charges:
+            harms.append(Harm(account.request_id, charges))
+    harms.sort(key=lambda harm: -harm.seconds)
+    return Blame(own.accounts[0], harms, own.state.step_costs)
 
 
-def harm_totals(timeline: Timeline) -> list[HarmTotal]:
-    """Returns what each request of a run cost all others, the most first.
+class HarmTotals(Reader):
+    """Reads what each request of a run cost all others.
 
     These are the sums of the state. A request whose harm is unknown, as it ran before the recording
     began, is left out.
-
-    Raises:
-        RecordingError: The recording cannot be read.
     """
-    totals: dict[tuple[str, float], HarmTotal] = {}
-    state = timeline.at(timeline.first)
 
-    def note() -> None:
-        for request in state.requests.values():
+    def __init__(self) -> None:
+        self.state = EngineState()
+        """The state after the last event."""
+        self._totals: dict[tuple[str, float], HarmTotal] = {}
+
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts, or continues after a gap."""
+        self._note()
+        self.state = state
+
+    def before(self, event: Event) -> None:
+        """Notes the sums before the oldest requests leave the state."""
+        state = self.state
+        if isinstance(event, RequestFinished) and len(state.finished) >= state.max_finished:
+            self._note()
+
+    def totals(self) -> list[HarmTotal]:
+        """Returns the sums so far, the largest first."""
+        self._note()
+        return sorted(self._totals.values(), key=lambda total: -total.seconds)
+
+    def _note(self) -> None:
+        for request in self.state.requests.values():
             if request.harm is not None:
                 seconds, estimated = request.harm + request.harm_estimated, request.harm_estimated
                 waited = request.wait.total
                 total = HarmTotal(request.request_id, seconds, estimated, waited)
-                totals[_key(request)] = total
+                self._totals[_key(request)] = total
 
-    for position, event in timeline.events(timeline.first, timeline.last):
-        if event is None:
-            note()
-            state = timeline.at(position)
-            continue
-        if isinstance(event, RequestFinished) and len(state.finished) >= state.max_finished:
-            note()  # the oldest ones leave the state
-        state.apply(event)
-    note()
-    return sorted(totals.values(), key=lambda total: -total.seconds)
+
+def harm_totals(timeline: Timeline, progress: ShowProgress = no_progress) -> HarmTotals:
+    """Returns what each request of a run cost all others.
+
+    Raises:
+        RecordingError: The recording cannot be read.
+    """
+    totals = HarmTotals()
+    Replay(timeline, [totals]).run(progress)
+    return totals
 
 
 def _key(request: RequestState) -> tuple[str, float]:
@@ -221,24 +242,3 @@ def _position_before(timeline: Timeline, request: RequestState) -> int:
     index = timeline.index
     before = index.previous_step(index.at_time(request.metrics.arrival_time))
     return timeline.first if before is None else max(before, timeline.first)
-
-
-def _read(
-    timeline: Timeline,
-    first: int,
-    is_wanted: Callable[[RequestState], bool],
-    is_over: Callable[[Ledger], bool],
-    only: str | None = None,
-    with_end: Callable[[RequestState], RequestState] = lambda request: request,
-) -> list[Account]:
-    """Reads the recording from a position until nothing more is wanted."""
-    ledger = Ledger(timeline.at(first), is_wanted, only, with_end)
-    for position, event in timeline.events(first, timeline.last):
-        if event is None:
-            ledger.resume(timeline.at(position))
-        else:
-            ledger.apply(position, event)
-        if is_over(ledger):
-            break
-    ledger.end()
-    return ledger.accounts

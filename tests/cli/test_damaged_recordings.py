@@ -137,8 +137,6 @@ def test_each_command_is_in_one_of_the_lists() -> None:
 def test_each_message_is_decoded_once(
     arguments: list[str], recording: Path, tmp_path: Path, work: Work
 ) -> None:
-    if "--who" in arguments:
-        pytest.skip("the charges need the model of steps' times first")
     request = finished(recording)
     work.decoded.clear()
     assert run(arguments, recording, request, tmp_path / "out") in (0, 1)

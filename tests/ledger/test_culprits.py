@@ -13,7 +13,7 @@ from seqtop.history.step_time import fit
 from seqtop.history.timed_steps import TimedSteps
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import UNNAMED_BLOCKS
-from seqtop.ledger.ledger import charge, harm_done
+from seqtop.ledger.ledger import find_blame
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import PACED
@@ -43,7 +43,7 @@ def _of(timeline: Timeline, name: str) -> RequestState:
 def _by_culprit(timeline: Timeline) -> dict[str, float]:
     """The seconds charged to other requests, with those of a culprit as one, and to the rest."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for item in charge(timeline, _of(timeline, VICTIM)).charges():
+    for item in find_blame(timeline, _of(timeline, VICTIM)).own.charges():
         if item.charged_to == "itself":
             continue
         if item.charged_to == "request":
@@ -92,7 +92,7 @@ def test_an_adapter_that_takes_the_only_slot_is_named_first() -> None:
     script.step(stop={VICTIM: SequenceStatus.FINISHED_STOPPED})
     seconds = _by_culprit(history)
     assert max(seconds, key=lambda name: seconds[name]) == CULPRIT
-    harms = harm_done(history, _of(history, CULPRIT))
+    harms = find_blame(history, _of(history, CULPRIT)).harms
     assert harms[0].request_id == VICTIM
     assert harms[0].seconds == pytest.approx(seconds[CULPRIT])
 
@@ -138,7 +138,7 @@ def test_time_that_the_engine_waits_on_purpose_is_charged_to_the_setting() -> No
     )
     # Before the first step, two arrivals took 2 ms each.
     for name, paced, host in (("runs", 0.3, 0.204), ("waits", 0.3, 0.202), ("late", 0.1, 0.2)):
-        charges = charge(history, _of(history, name)).charges()
+        charges = find_blame(history, _of(history, name)).own.charges()
         seconds = {item.charged_to: item.seconds for item in charges if item.cause == PACED}
         assert seconds == pytest.approx({"settings": paced}, abs=1e-5), name
         hosted = sum(item.seconds for item in charges if item.charged_to == "host")

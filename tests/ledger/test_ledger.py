@@ -10,7 +10,7 @@ from seqtop.explain.explanation import explain, find_request
 from seqtop.history import FileStore
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
-from seqtop.ledger.ledger import charge, charge_all, harm_done, harm_totals
+from seqtop.ledger.ledger import charge_all, find_blame, harm_totals
 from seqtop.sequence import latency
 from seqtop.state.fields import harm
 from tests.explain.test_explanation import MILLISECOND, Recorded
@@ -30,7 +30,7 @@ def assert_harm_is_the_sum_of_the_accounts(timeline: Timeline, accounts: Iterabl
     requests = timeline.at(timeline.last).requests.values()
     column = {request.request_id: harm(request) for request in requests}
     assert column == pytest.approx({name: charged[name] for name in column}, abs=MILLISECOND)
-    totals = harm_totals(timeline)
+    totals = harm_totals(timeline).totals()
     assert {total.request_id: total.seconds for total in totals} == column
     assert totals == sorted(totals, key=lambda total: -total.seconds)
     return len(charged)
@@ -96,11 +96,13 @@ def test_charges_add_up_to_the_latency_and_agree_in_both_directions(seed: int) -
         e2e = latency.e2e_latency(request.metrics)
         assert sum(item.seconds for item in charges) == pytest.approx(e2e, abs=MILLISECOND)
         assert {item.cause for item in charges if item.seconds < 0} <= {STEP_TIME}
-        alone = charge(viewer.history, request).charges()
+        alone = find_blame(viewer.history, request).own.charges()
         assert {(item.charged_to, item.request_id, item.cause) for item in alone} == {
             (item.charged_to, item.request_id, item.cause) for item in charges
         }
-        harms = {other.request_id: other.seconds for other in harm_done(viewer.history, request)}
+        harms = {
+            other.request_id: other.seconds for other in find_blame(viewer.history, request).harms
+        }
         expected = {
             victim: sum(item.seconds for item in other.charges() if item.request_id == name)
             for victim, other in accounts.items()
@@ -116,7 +118,7 @@ def test_a_wait_is_charged_to_the_holder_and_time_without_estimates_to_nobody() 
     parts = {part.kind: part.seconds for part in explain(history, *located).parts()}
     seconds = {
         (item.charged_to, item.request_id, item.cause): item.seconds
-        for item in charge(history, located[0]).charges()
+        for item in find_blame(history, located[0]).own.charges()
     }
     blocked = seconds["request", "long", "no_blocks"]
     assert blocked == pytest.approx(0.1)

@@ -17,7 +17,7 @@ from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import SHARED_STEP, Charge
-from seqtop.ledger.ledger import charge
+from seqtop.ledger.ledger import find_blame
 from seqtop.whatif.replay import Clock, RecordingSink
 from tests.support.running import DirectPublisher
 from tests.support.simulated_model import engine_without_model
@@ -124,7 +124,7 @@ def test_a_client_that_does_not_read_delays_nobody(tmp_path: Path) -> None:
             assert requests[CLIENT].finish_reason == requests[OTHER].finish_reason == "length"
             match = find_request(recording, OTHER)
             assert match is not None
-            charged.append(charge(recording, match[0]).charges())
+            charged.append(find_blame(recording, match[0]).own.charges())
     slow, quick = charged
     by_client = [item for item in slow if item.request_id == CLIENT]
     assert [item.cause for item in by_client] == [SHARED_STEP]

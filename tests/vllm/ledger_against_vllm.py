@@ -119,7 +119,7 @@ def test_the_culprit_is_named_first_and_the_rows_add_up(
     observe(path, core, run.drive, clock=run.clock, timer=run.clock)
     with FileStore(path) as recording:
         tables = {account.request_id: rows(account.charges()) for account in charge_all(recording)}
-        totals = {total.request_id: total.seconds for total in harm_totals(recording)}
+        totals = {total.request_id: total.seconds for total in harm_totals(recording).totals()}
     assert tables.keys() == run.latencies.keys()
     sums = {name: sum(row.seconds() for row in table) for name, table in tables.items()}
     assert sums == pytest.approx(run.latencies, abs=MILLISECOND)
