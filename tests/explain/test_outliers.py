@@ -74,7 +74,7 @@ def recorded(events: list[Event]) -> MemoryStore:
     return history
 
 
-def test_what_has_waited_longest_and_not_ended_stands_first() -> None:
+def test_the_longest_wait_without_an_end_stands_first() -> None:
     outliers = find_outliers(recorded(adapter_starves(60)), slo.Slo())
     assert [own.request_id for own in outliers.slow[:2]] == ["b0", "b1"]
     assert outliers.slow[0].activity == "waits: max_loras (1) other LoRA adapters are in use"
