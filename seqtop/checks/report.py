@@ -25,7 +25,7 @@ from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.replay import ShowProgress, no_progress
 from seqtop.live.session import Session
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
 
@@ -65,7 +65,7 @@ class Report(msgspec.Struct):
 
     def as_json(self) -> str:
         """Returns the report as indented JSON."""
-        return safe_json(msgspec.json.format(msgspec.json.encode(self), indent=2).decode())
+        return indented_json(self)
 
     def as_junit(self) -> str:
         """Returns the report as JUnit XML: a test case per rule, and one named `complete`."""

@@ -177,15 +177,12 @@ def _state_at(recording: FileStore, step: int | None) -> EngineState:
 
 
 def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
-    import msgspec
-
     from seqtop.state.compare import compare, describe
-    from seqtop.text.sanitize import safe_json, safe_line
+    from seqtop.text.sanitize import indented_json, safe_line
 
     comparison = compare(one, other)
     if json:
-        plain = msgspec.json.format(msgspec.json.encode(comparison), indent=2)
-        return safe_json(plain.decode())
+        return indented_json(comparison)
     return "\n".join(map(safe_line, describe(comparison)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from seqtop.diff.comparison import Figure, RunComparison
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 
 _FRACTIONS = ("s", "request-s", "tokens/s")
 """Units of figures that are no whole numbers."""
@@ -27,7 +27,7 @@ def as_json(comparison: RunComparison, a: str, b: str) -> str:
         "differs": comparison.differs,
         **msgspec.structs.asdict(comparison),
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def as_text(comparison: RunComparison, a: str, b: str) -> str:

@@ -14,7 +14,7 @@ from seqtop.sequence import latency
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.wait_causes import CAUSES, OUTSIDE_STEPS, cause_in_words
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10
@@ -207,4 +207,4 @@ def outliers_as_json(outliers: Outliers) -> str:
 
 
 def _formatted(document: object) -> str:
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)

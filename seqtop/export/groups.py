@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from seqtop.export.csv_rows import cell
 from seqtop.state.groups import Group
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 
 TITLES = (
     *("Requests", "Running", "Waiting", "Blocks", "KV", "Prompt", "Out", "Pre", "Waited"),
@@ -42,7 +42,7 @@ def as_text(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> s
 def as_json(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> str:
     """Returns the same as a JSON document; durations in seconds."""
     document = {"by": key, "num_used_blocks": num_used_blocks, "groups": groups}
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def as_csv(groups: Sequence[Group], key: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
 from seqtop.state import EngineState, RequestState, SequenceState, verdict
-from seqtop.text.sanitize import safe_json
+from seqtop.text.sanitize import indented_json
 from seqtop.transport.connection import Connection
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.snapshot import WaitTimes
@@ -18,8 +18,7 @@ from seqtop.wire.snapshot import WaitTimes
 
 def encode(state: EngineState, connection: Connection) -> bytes:
     """Returns the document as indented UTF-8 JSON. Non-finite numbers become `null`."""
-    plain = msgspec.json.format(msgspec.json.encode(document(state, connection)), indent=2)
-    return safe_json(plain.decode()).encode()
+    return indented_json(document(state, connection)).encode()
 
 
 def document(state: EngineState, connection: Connection) -> dict[str, Any]:

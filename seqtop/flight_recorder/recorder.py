@@ -37,7 +37,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json
+from seqtop.text.sanitize import indented_json
 from seqtop.transport.connection import ConnectionState, UnreachableError
 from seqtop.transport.subscriber import SILENCE_SECONDS
 from seqtop.wire.messages import EngineStopped
@@ -416,7 +416,6 @@ def recent_history() -> MemoryStore:
 
 
 def _write(result: Verdict, path: Path) -> None:
-    content = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
     # Replacing makes the file visible when it is complete, without an empty one before.
     with files.writing(path, overwrite=True) as file:
-        file.write(safe_json(content).encode() + b"\n")
+        file.write(indented_json(result).encode() + b"\n")

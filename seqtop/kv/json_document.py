@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from seqtop.kv.cache import CachedKvBlock, KvCache, merged_tree
 from seqtop.kv.messages import BlockHash
-from seqtop.text.sanitize import safe_json
+from seqtop.text.sanitize import indented_json
 from seqtop.transport.connection import Connection
 
 
@@ -56,8 +54,7 @@ def document(cache: KvCache, connection: Connection) -> dict[str, Any]:
 
 def encode(cache: KvCache, connection: Connection) -> bytes:
     """Returns the document as indented JSON that is safe to print on a terminal."""
-    text = msgspec.json.format(msgspec.json.encode(document(cache, connection)), indent=2)
-    return safe_json(text.decode()).encode()
+    return indented_json(document(cache, connection)).encode()
 
 
 def _block(block: CachedKvBlock) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from seqtop.sequence import latency
 from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.wire.snapshot import StepCosts
 
 _MAX_REQUESTS = 12
@@ -175,7 +175,7 @@ def as_json(costs: StepCosts, request: RequestState, own: Account, harms: list[H
         ],
         "step_costs": _costs(costs),
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
@@ -198,7 +198,7 @@ def totals_as_json(costs: StepCosts, totals: list[HarmTotal]) -> str:
         "requests": totals,
         "step_costs": _costs(costs),
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def _costs(costs: StepCosts) -> dict[str, Any] | None:

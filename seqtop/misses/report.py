@@ -11,7 +11,7 @@ from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
 from seqtop.misses.nearest_prefix import PrefixDifference
 from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.wire.messages import MissCause, PrefixMiss
 
 _CAUSES: dict[MissCause, str] = {
@@ -223,7 +223,7 @@ def as_json(misses: CacheMisses, *, with_text: bool) -> str:
         "sample_rate": misses.rate,
         "lookups": [_lookup(lookup, with_text=with_text) for lookup in misses.until()],
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def _lookup(lookup: Lookup, *, with_text: bool) -> dict[str, Any]:

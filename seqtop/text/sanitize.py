@@ -10,6 +10,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
+import msgspec
 from rich.cells import get_character_cell_size
 
 from seqtop.text.invisible import escaped, escaped_in_json, is_invisible
@@ -115,6 +116,11 @@ def safe_json(document: str) -> str:
     It parses to the same value, as such characters occur in JSON strings only.
     """
     return escaped_in_json(document)
+
+
+def indented_json(value: object) -> str:
+    """Returns a value as indented JSON that is safe to print. Non-finite numbers become `null`."""
+    return safe_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 @lru_cache(maxsize=8192)

@@ -6,7 +6,7 @@ import msgspec
 
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.whatif.advise import Advice, Trial, sentence, settings_text
 from seqtop.whatif.figures import Distribution
 from seqtop.whatif.report import basis_lines, knowledge_lines, seconds_text
@@ -23,7 +23,7 @@ def as_json(advice: Advice) -> str:
         "binding_objective": advice.binding,
         **msgspec.structs.asdict(advice),
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def as_text(advice: Advice) -> str:

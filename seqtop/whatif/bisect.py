@@ -15,7 +15,7 @@ from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history.file_store import FileStore
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.whatif.driver import DriverError, ReplayRequest, driver_of, run_driver
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import read_workload
@@ -92,7 +92,7 @@ def as_text(bisection: Bisection) -> str:
 
 def as_json(bisection: Bisection) -> str:
     """Returns the result as JSON."""
-    return safe_json(msgspec.json.format(msgspec.json.encode(bisection), indent=2).decode())
+    return indented_json(bisection)
 
 
 def installed_versions(python: str, versions: str) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from seqtop.history.step_time import MAX_EXTRAPOLATED, StepTime
 from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import safe_json, safe_line
+from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.whatif.changed_requests import describe
 from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.predict import Basis, Prediction
@@ -35,7 +35,7 @@ def as_json(answer: Answer) -> str:
         "is_proven": answer.basis.is_proven,
         **msgspec.structs.asdict(answer),
     }
-    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return indented_json(document)
 
 
 def as_text(answer: Answer) -> str:
