@@ -323,8 +323,7 @@ class ProcessorObserver:
             limit = self._limit_of(result, token_budget, cache_budget)
             has_waiting = bool(self._scheduler.waiting_requests)
             self._wait_reasons = list(self._reasons(limit)) if has_waiting else []
-            has_room = limit in ("unknown", "reserved_blocks")
-            self._left_out = dict(self._skipped(members or ())) if has_room else {}
+            self._left_out = dict(self._skipped(members or (), limit))
         if members:
             start = self._schedule_start or self._clock()
             batch = Batch(members, Scheduled(start, self._schedule_seconds), 0.0)
@@ -343,16 +342,17 @@ class ProcessorObserver:
             return "unknown"  # the budget of tokens read from the cache
         return "unknown" if self._is_in_margin else "reserved_blocks"
 
-    def _skipped(self, members: Sequence[Any]) -> Iterator[tuple[str, str]]:
-        """Yields the active requests in no batch, although it has room, and the limit of each."""
+    def _skipped(self, members: Sequence[Any], limit: str) -> Iterator[tuple[str, str]]:
+        """Yields the active requests in no batch, although it has room, and the status of each."""
         active = self._scheduler.active_requests
-        if len(active) == len(members):
+        has_room = limit in ("unknown", "reserved_blocks")
+        if not has_room or len(active) == len(members):
             return
         scheduled = {member.state.request_id for member in members}
         for request_id in active:
             if request_id not in scheduled:
-                was_examined = self._is_in_margin or request_id in self._examined
-                yield request_id, _READ_BUDGET if was_examined else _SAFETY_MARGIN
+                is_read = limit == "unknown" or request_id in self._examined
+                yield request_id, _READ_BUDGET if is_read else _SAFETY_MARGIN
 
     def _reasons(self, cause: str) -> Iterator[tuple[str, str]]:
         """Yields waiting requests without blocks, and the first one that was not looked at."""
