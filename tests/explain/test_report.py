@@ -190,6 +190,7 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
         "is_behind": False,
         "requests": [],
         "num_missing": 0,
+        "scheduler_time": 0.0,
         "preemption": None,
         "holder": None,
         "text": "the scheduler gave no reason; 2 steps",
