@@ -15,7 +15,7 @@ from textual import events
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import AwaitMount
 
 from seqtop.history.event_index import EventKind
@@ -249,12 +249,14 @@ class SeqtopApp(BaseApp):
 
     def draw(self, *, redraw: bool = False) -> None:
         """Draws the changes since the last call, or everything."""
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        if isinstance(screen, ModalScreen):
+            return  # what a dialog covers is drawn when it closes
         with self.ui.lock:
             self.ui.update(redraw=redraw)
             changes = self.ui.take_changes()
-            for screen in self.screen_stack:
-                if isinstance(screen, EngineScreen):
-                    screen.show(changes)
+            if isinstance(screen, EngineScreen):
+                screen.show(changes)
             late = self.ui.latencies.take_alerts()
         if late:
             self._show_notice(slo_message(late), severity="warning")
@@ -269,13 +271,13 @@ class SeqtopApp(BaseApp):
         state, has_info = self.ui.source.connection.state, self.ui.newest.info is not None
         if self._needs_engine and state is ConnectionState.STOPPED and not has_info:
             self.exit()
-        if state is ConnectionState.LOST or not has_info:
+        if state is ConnectionState.LOST or not has_info or self.ui.time_travel.take_news():
             self._refresher.wake()
         if len(self.engines) > 1:
             from seqtop.tui.screens.fleet.screen import FleetScreen
 
             self.engines.read_steps()
-            for screen in self.screen_stack:
+            for screen in self.screen_stack[-1:]:  # not what a dialog covers
                 if isinstance(screen, FleetScreen):
                     screen.show()
 

@@ -23,7 +23,8 @@ class TimeTravel:
 
     Args:
         source: The engine or recording.
-        callback: Called after each change of an engine, on the thread that makes the change.
+        callback: Called after each change of an engine, on the thread that makes the change, unless
+            the display is paused.
 
     Raises:
         RecordingError: No state of a recording can be read from its first position on.
@@ -49,6 +50,8 @@ class TimeTravel:
         self._cursor: Cursor | None = None
         self._touched: set[int] | None = None
         self._listeners: tuple[Listener, ...] = ()
+        self._callback = callback
+        self._has_news = False
         if isinstance(source, Playback):
             self.playback = source
             self.paused = source.starts_paused
@@ -58,7 +61,7 @@ class TimeTravel:
             self.engine = source
             self.newest = source.state
             source.add_listener(self._observe)
-            source.add_callback(callback)
+            source.add_callback(self._source_changed)
         self.state: EngineState = self.newest
         """The state on display, as of the last `take_touched`, `pause` or move."""
 
@@ -87,6 +90,14 @@ class TimeTravel:
         """Calls `listener` with `newest`, and with each later change of it."""
         listener(StateChange(self.newest, None))
         self._listeners = (*self._listeners, listener)
+
+    def take_news(self) -> bool:
+        """Returns whether the engine has changed while paused, since the last call.
+
+        Only the distance to the newest step then looks different.
+        """
+        has_news, self._has_news = self._has_news, False
+        return has_news
 
     def take_touched(self) -> set[int] | None:
         """Shows the newest state, unless a position is on display.
@@ -198,6 +209,12 @@ class TimeTravel:
                 if following is None:
                     raise
                 position = following
+
+    def _source_changed(self) -> None:
+        if self.paused:
+            self._has_news = True
+        else:
+            self._callback()
 
     def _observe(self, change: StateChange) -> None:
         if self._position is None:

@@ -5,6 +5,7 @@ python -m tests.release bombs
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
 python -m tests.release mutated_recordings --count 1000
+python -m tests.release open_viewers --steps 100000
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
 python -m tests.release whatif pairs
@@ -18,6 +19,7 @@ NAMES = (
     "bombs",
     "healing",
     "injected_bugs",
+    "open_viewers",
     "mutated_recordings",
     "soak",
     "stress",

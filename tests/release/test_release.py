@@ -12,6 +12,7 @@ from tests.release import (
     healing,
     injected_bugs,
     mutated_recordings,
+    open_viewers,
     soak,
     stress,
     whatif,
@@ -55,6 +56,13 @@ def test_viewers_come_and_go_while_others_are_killed() -> None:
     assert outcome.num_deltas > 0
     assert outcome.num_visits > 0
     assert all(outcome.samples.values())
+
+
+def test_viewers_that_stay_open_keep_their_limits() -> None:
+    outcome = open_viewers.run(2_000, 100.0)
+    assert outcome.exit_status == 0
+    assert {*outcome.usage} == {"app", "engine", "show --follow", "record"}
+    assert all(usage.most_bytes < 400e6 for usage in outcome.usage.values())
 
 
 @pytest.mark.parametrize("mode", get_args(PreemptionMode))

@@ -163,6 +163,29 @@ def test_a_change_while_a_frame_is_drawn_is_drawn_next(
     assert len(viewer.ui.view) == 2
 
 
+def test_a_paused_display_is_not_drawn_for_each_change(viewer: Viewer) -> None:
+    viewer.ui.time_travel.pause()
+    assert not viewer.ui.time_travel.take_news()
+    drawn = len(viewer.drawn)
+    viewer.script.arrive("new")
+    viewer.loop.run(1.0)
+    assert (len(viewer.drawn), viewer.num_wakings) == (drawn, 0)
+    assert viewer.ui.time_travel.take_news(), "the next tick draws the distance to it"
+    assert not viewer.ui.time_travel.take_news()
+
+
+def test_what_a_dialog_covers_is_drawn_when_it_closes(lines: Counter[LineView]) -> None:
+    script, app = crowd(3)
+    script.step()
+    with play(app, (120, 40)) as pilot:
+        pilot.press("question_mark")
+        before = drawn(app, pilot, lines)
+        script.arrive("behind")
+        assert drawn(app, pilot, lines) == before
+        pilot.press("escape")
+        until(pilot, lambda: "behind" in screen(app))
+
+
 def test_after_the_end_nothing_is_drawn(viewer: Viewer) -> None:
     viewer.refresher.stop()
     viewer.script.arrive("late")
@@ -208,10 +231,13 @@ def test_a_frame_draws_no_titles_and_no_tabs_again(lines: Counter[LineView]) -> 
             assert after[name] == before[name]
 
 
-def test_nothing_is_laid_out_anew_while_blocks_fill(lines: Counter[LineView]) -> None:
+@pytest.mark.parametrize("size", [(160, 50), (120, 40), (80, 24)])
+def test_nothing_is_laid_out_anew_while_blocks_fill(
+    lines: Counter[LineView], size: tuple[int, int]
+) -> None:
     script, app = crowd(3)
     script.step()
-    with play(app, (160, 50)) as pilot:
+    with play(app, size) as pilot:
         drawn(app, pilot, lines)
         layouts: list[object] = []
         app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)

@@ -129,4 +129,6 @@ class EngineScreen(TabbedScreen):
         self.app.switch_mode(_TABLE)
 
     def on_screen_resume(self) -> None:
-        self.show_all()
+        with self.ui.lock:
+            self.ui.update(redraw=True)  # nothing was drawn while a dialog was open
+            self.show(self.ui.take_changes())

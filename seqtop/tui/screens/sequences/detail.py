@@ -67,6 +67,8 @@ class Detail(Vertical):
         self._body = Parts(id="parts")
         self._facts = Container(id="facts")
         self._sequence_shown: int | None = None
+        self._most_blocks: int | None = None
+        """The limit on the height of the blocks."""
         """The sequence that the parts are about."""
         self.explanation = SelectedExplanation(ui)
         # In the order of TABS.
@@ -128,7 +130,8 @@ class Detail(Vertical):
         if self.has_class("-stacked"):
             height = timeline.virtual_size.height + timeline.gutter.height
             most = max((self._body.size.height - height) // 2, 1)
-        blocks.styles.max_height = most
+        if most != self._most_blocks:  # to set `None` lays out the screen, whatever it was before
+            blocks.styles.max_height = self._most_blocks = most
 
     def is_shown(self, tab: int) -> bool:
         """Returns whether a part, by its index in `TABS`, is visible."""
