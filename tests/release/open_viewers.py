@@ -136,7 +136,7 @@ def _watch(
     app: Terminal, processes: dict[str, psutil.Process], num_steps: int, counts: Any
 ) -> dict[str, Usage]:
     """Reads the app's terminal and visits its screens until all steps are published."""
-    first = {}
+    first: dict[str, tuple[int, float]] = {}
     most = dict.fromkeys(processes, 0)
     began, visits = 0, 0
     while counts[0] < num_steps:
