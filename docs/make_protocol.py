@@ -92,7 +92,8 @@ UNITS: Final = {
     "seconds since the epoch": """arrival_time first_scheduled_time first_token_time
         finished_time last_token_time start_time time since until Span.start Span.end""",
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
-        paced_time time_in_queue WaitTimes.total by_cause named blocked_before harm
+        paced_time time_in_queue WaitTimes.total by_cause named blocked_before
+        WaitTimes.between between_before BlockedTimes.between harm
         harm_estimated per_step per_prefill_token per_decode_token""",
     "tokens": """block_size max_num_batched_tokens max_model_len max_num_encoder_input_tokens
         encoder_cache_size num_prompt_tokens num_computed_tokens num_tokens num_padded_tokens

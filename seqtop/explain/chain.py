@@ -4,7 +4,8 @@ The time from the arrival to the end is divided at the start and the end of each
 belongs to a part by what the request did in it and, where it did nothing, by the cause. The time in
 a step is prefill or decode if the request was in its batch; a request that waits has the cause that
 the step gave, unless the step had been scheduled before the request arrived. The time between two
-steps is that of the host. The causes are those of `seqtop.state.waits`. A part ends where the
+steps is that of the host for a request that runs; one that waits has the cause of the step before.
+The causes are those of `seqtop.state.waits`. A part ends where the
 request starts or stops running, and at its first token: the parts before that add up to the TTFT.
 """
 
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.state.model import RequestState
+from seqtop.state.model import EngineData, RequestState
 from seqtop.state.wait_causes import (
     ARRIVING,
     BETWEEN_STEPS,
@@ -26,6 +27,7 @@ from seqtop.state.wait_causes import (
     PACED,
     head_reason,
 )
+from seqtop.state.wait_graph import queue_head
 from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import (
     EngineInfo,
@@ -141,9 +143,13 @@ class Piece(NamedTuple):
     """The request before it in the queue for which the cause was given, if it is another."""
     preemption: Preemption | None
     """The last preemption of the request."""
+    between: str = ""
+    """`between_steps` or `paced` for time between two steps."""
 
 
 _NOWHERE = _Place(None, None)
+_NO_CAUSE = _Cause(BETWEEN_STEPS)
+"""The cause of the time after a step that gave none."""
 
 
 class IndexedStep:
@@ -210,6 +216,8 @@ class Chain:
         self._last_place = _NOWHERE
         self.last_end = -math.inf
         """The end of the last step, epoch seconds."""
+        self._last_cause = _NO_CAUSE
+        """The cause that the last step gave, which holds up to the next one."""
 
     @property
     def parts(self) -> list[Part]:
@@ -266,6 +274,19 @@ class Chain:
         self._wait = kind if waits else None
         if request.finish_reason is not None:
             self.end()
+
+    def follow(self, state: EngineData) -> None:
+        """Takes the end of the last step, and the cause that it gave, from a state."""
+        self.last_end = state.blocked.until or -math.inf
+        request, head = state.requests.get(self.request_id), queue_head(state)
+        if request is not None and request.wait_reason is not None:
+            reason = request.wait_reason
+            self._last_cause = _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
+        elif state.blocked.cause:
+            name = None if head is None else head.request_id
+            self._last_cause = _Cause(state.blocked.cause, name)
+        else:
+            self._last_cause = _NO_CAUSE
 
     def apply(self, position: int, event: Event) -> None:
         """Divides the time up to the end of `event`, which is at `position` on the timeline."""
@@ -341,6 +362,7 @@ class Chain:
                 others=others,
             )
         self._last_place, self.last_end = place, step.time
+        self._last_cause = self._given_cause(indexed) or _NO_CAUSE
 
     def _gap(self, end: float, place: _Place, paced_time: float = 0.0) -> None:
         """Divides the time between two steps, the later of which is at `place`.
@@ -356,12 +378,21 @@ class Chain:
             self._until(end, "host", "", place)
         elif self._own_status not in OWN_TURN:
             self._until(end, self._wait, self._own_status, place)
+        elif self._joined == math.inf:
+            self._until(end, self._wait, ARRIVING, place)
         else:
-            cause = ARRIVING
-            if self._joined < math.inf:
-                cause = BETWEEN_STEPS
-                self._until(paced_end, self._wait, PACED, place)
-            self._until(end, self._wait, cause, place)
+            cause, head, num_missing = self._last_cause
+            for until, between in ((paced_end, PACED), (end, BETWEEN_STEPS)):
+                self._until(
+                    until,
+                    self._wait,
+                    cause,
+                    place,
+                    is_behind=head is not None,
+                    num_missing=num_missing,
+                    others=Counter({} if head is None else {head: 0}),
+                    between=between,
+                )
 
     def _run(self, step: Step, place: _Place, batch: list[Member], own: list[Member]) -> None:
         if own[0].update is None:
@@ -400,11 +431,15 @@ class Chain:
             return _Cause(self._own_status)
         if indexed.step.start_time < self._joined:
             return _Cause(ARRIVING)
+        return self._given_cause(indexed) or _Cause(UNKNOWN)
+
+    def _given_cause(self, indexed: IndexedStep) -> _Cause | None:
+        """Returns the cause that a step gave for it, or for the head of the queue before it."""
         if (reason := indexed.reasons.get(self.request_id)) is not None:
             return _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
         head = indexed.head
         if head is None:
-            return _Cause(UNKNOWN)
+            return None
         return _Cause(head.cause, head.request_id, max(head.num_missing, 0))
 
     def _start_wait(self, kind: PartKind, preemption: Preemption | None) -> None:
@@ -424,6 +459,7 @@ class Chain:
         num_missing: int = 0,
         others: Counter[str] | None = None,
         scheduler: float = 0.0,
+        between: str = "",
     ) -> None:
         """Adds the piece from the end of the last one to `end`, epoch seconds."""
         if self.finished_time is not None:
@@ -438,6 +474,7 @@ class Chain:
                 is_behind=is_behind,
                 num_missing=num_missing,
                 others=others,
+                between=between,
             )
         seconds = end - self._time
         if not 0 < seconds < math.inf:
@@ -464,7 +501,7 @@ class Chain:
         self._time = end
         if self._on_piece is not None:
             head = next(iter(others)) if is_behind and others else None
-            self._on_piece(Piece(kind, cause, seconds, head, self._preemption))
+            self._on_piece(Piece(kind, cause, seconds, head, self._preemption, between))
 
     def _fill(self, spans: Sequence[Span], end: float) -> None:
         """Divides the time up to `end`, whose steps are not recorded, by `spans`."""

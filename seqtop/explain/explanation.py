@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -116,7 +115,7 @@ class Explanation(Reader):
         request = state.requests.get(self.request_id)
         if state.info is not None:
             self._chain.budget = state.info.max_num_batched_tokens
-        self._chain.last_end = state.blocked.until or -math.inf
+        self._chain.follow(state)
         # An id may be used again after its request has finished.
         if request and request.metrics.arrival_time == self._chain.arrival_time:
             self._chain.resume(request, state.time)

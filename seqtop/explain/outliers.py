@@ -28,7 +28,7 @@ from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.percentiles import percentile
 from seqtop.state.slo import FIGURES, Slo, measured, missed
 from seqtop.state.verdict import of_whole
-from seqtop.state.wait_causes import BETWEEN_STEPS, PACED, cause_in_words
+from seqtop.state.wait_causes import cause_in_words
 from seqtop.state.wait_graph import activity
 from seqtop.state.waits import wait_until
 from seqtop.text import format as fmt
@@ -208,7 +208,7 @@ class _RowsReader(Reader):
         if isinstance(event, RequestArrived):
             wait = state.requests[event.request_id].wait
             sums = state.limits.sums
-            self._before[event.request_id] = _Before(_between(wait.blocked_before), sums)
+            self._before[event.request_id] = _Before(wait.between_before, sums)
         if isinstance(event, RequestFinished):
             request = state.requests.get(event.request_id)
             if request is not None:
@@ -241,7 +241,7 @@ def _row(
     for cause, seconds in wait.by_cause.items():
         values[f"waited: {cause_in_words(cause).label}"] = seconds
     if before is not None:
-        values |= _times(request, _between(state.blocked.by_cause) - before.between_steps)
+        values |= _times(request, state.blocked.between - before.between_steps)
         values |= _facts(request, sequence, state.limits.sums, before.sums)
     yield _Row(
         request.request_id,
@@ -280,14 +280,6 @@ def _facts(
     return facts
 
 
-def _between(by_cause: Mapping[str, float]) -> float:
-    """Returns the seconds between steps, of the host and those that the engine waited on purpose.
-
-    The two are told apart only at the step after an arrival.
-    """
-    return by_cause.get(BETWEEN_STEPS, 0.0) + by_cause.get(PACED, 0.0)
-
-
 def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
     """Returns how a request spent the seconds in which it did not wait.
 
@@ -296,7 +288,7 @@ def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
         between_steps: The seconds between steps since it arrived.
     """
     wait = request.wait
-    host = max(between_steps - _between(wait.by_cause), 0.0)
+    host = max(between_steps - wait.between, 0.0)
     prefill = sum(
         span.end - span.start
         for span in request.spans

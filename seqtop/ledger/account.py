@@ -152,9 +152,12 @@ class Account:
 
     def _charge_wait(self, piece: Piece) -> None:
         cause, seconds, step = piece.cause, piece.seconds, self._step
-        if cause in (BETWEEN_STEPS, ARRIVING):
-            self._add("host", None, cause, seconds)
-        elif cause in (PACED, "paused", "reserved_blocks"):
+        if piece.between == PACED:
+            self._add("settings", None, PACED, seconds)
+        elif piece.between or cause == ARRIVING:
+            # Nobody used what it waits for then: it waited longer as the next step came late.
+            self._add("host", None, piece.between or cause, seconds)
+        elif cause in ("paused", "reserved_blocks"):
             self._add("settings", None, cause, seconds)
         elif is_known_status(cause):
             self._add("itself", None, cause, seconds)

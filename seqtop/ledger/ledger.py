@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -81,6 +80,7 @@ class Ledger(Reader):
         self.state = state
         for name, account in self._open.items():
             account.enter(None)
+            account.chain.follow(state)
             account.chain.resume(state.requests.get(name), state.time)
         if self._has_started:
             return
@@ -132,7 +132,7 @@ class Ledger(Reader):
         if not self._is_wanted(request):
             return None
         account = Account(self._with_end(request), self._only)
-        account.chain.last_end = self.state.blocked.until or -math.inf
+        account.chain.follow(self.state)
         if (other := self._open.pop(request.request_id, None)) is not None:
             self.accounts.append(other)  # the id arrived again, although it had not ended
         self._open[request.request_id] = account

@@ -137,7 +137,7 @@ def _has_slot(sequence: SequenceState) -> bool:
 
 
 class Holdings:
-    """Who holds what in one step: what a request has at its beginning, its end, or in its batch.
+    """Holders in one step: what a request has at its beginning, its end, or in its batch.
 
     Args:
         state: The state before the step, of which only what is needed is read now.

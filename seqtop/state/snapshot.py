@@ -208,7 +208,7 @@ class SnapshotLoader:
             state.wait_reason_ids = []
             # What the time until then was for is unknown.
             until = max(state.blocked.until, snapshot.time)
-            state.blocked = replace(state.blocked, until=until)
+            state.blocked = replace(state.blocked, until=until, cause="")
         else:
             _set_fields(state, history)
         requests = state.requests.values()

@@ -1,14 +1,13 @@
 """Seconds that requests waited in the queue, by cause.
 
 A scheduler names the cause for the head of the queue and for requests that it passes over.
-Everything behind the head waits for the same thing as the head. So the state adds up the seconds of
-steps by the cause that each gave for the head, and the seconds between steps, and a request's share
-is the difference between the end and the beginning of its wait: O(1) per request and step. The part
-of the time between steps in which the engine waited on purpose is known at the next step only; the
-requests that arrived in between are then corrected. A cause
-holds for the step that gave it, and not before the request arrived nor until the next step. Seconds
-of steps that gave no cause are unknown. A wait for something other than a turn
-(`SequenceState.engine_status`) counts under the engine's own name for it.
+Everything behind the head waits for the same thing as the head. So the state adds up the seconds by
+the cause that each step gave for the head, and a request's share is the difference between the end
+and the beginning of its wait: O(1) per request and step. A cause holds from the start of the step
+that gave it to the start of the next one, and not before the request arrived: the time between two
+steps belongs to what a request waits for, and only those that run are delayed by the host, or by
+the engine's pace. Seconds of steps that gave no cause are unknown. A wait for something other than
+a turn (`SequenceState.engine_status`) counts under the engine's own name for it.
 
 An engine that schedules a step before the one before has ended may announce an arrival between the
 two: the causes of such a request are exact up to one step.
@@ -19,13 +18,11 @@ import math
 from msgspec.structs import replace
 
 from seqtop.state.model import EngineData, RequestState
-from seqtop.state.step_summary import gap_parts
 from seqtop.state.wait_causes import (
     ARRIVING,
     BETWEEN_STEPS,
     IN_PROGRESS,
     OWN_TURN,
-    PACED,
     head_reason,
 )
 from seqtop.wire.messages import Step
@@ -54,8 +51,13 @@ def begin_wait(state: EngineData, request: RequestState, time: float) -> None:
     is_first = not state.num_steps_seen and not 0 < blocked.until < time
     if is_first and 0 < time < math.inf:
         blocked = state.blocked = replace(blocked, until=time)
-    before = _with(blocked.by_cause, {BETWEEN_STEPS: _elapsed(blocked.until, time)})
-    request.wait = replace(request.wait, since=time, blocked_before=before)
+    between = _elapsed(blocked.until, time)
+    request.wait = replace(
+        request.wait,
+        since=time,
+        blocked_before=_with(blocked.by_cause, {_cause_between(blocked): between}),
+        between_before=blocked.between + between,
+    )
     update_queue(state, request)
 
 
@@ -88,6 +90,8 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
     if since is None:
         return wait
     length = _elapsed(since, time)
+    between = min(max(state.blocked.between - wait.between_before, 0.0), length)
+    wait = replace(wait, between=wait.between + between)
     name = _own_cause(state, request)
     if name is not None:
         return _plus(wait, {name: length}, length)
@@ -101,61 +105,61 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
 
 
 def advance(state: EngineData, step: Step) -> None:
-    """Adds the time between the last step and the start of `step`."""
+    """Adds the time between the last step and the start of `step` to the cause of the last step."""
     blocked = state.blocked
     if step.start_time > blocked.until and math.isfinite(step.start_time):
         between = step.start_time - blocked.until if blocked.until > 0 else 0.0
-        paced = 0.0
-        if state.num_steps_seen:  # or the end of the step before is unknown
-            paced = gap_parts(between, step.stats, was_idle=False)["paced"]
-        by_cause = _with(blocked.by_cause, {PACED: paced, BETWEEN_STEPS: between - paced})
-        if paced > 0:
-            _correct_arrivals(state, blocked, paced)
-        state.blocked = replace(blocked, by_cause=by_cause, until=step.start_time)
-
-
-def _correct_arrivals(state: EngineData, blocked: BlockedTimes, paced: float) -> None:
-    """Corrects the beginnings of waits between two steps.
-
-    Args:
-        state: The state, in which the later step is not applied yet.
-        blocked: The time up to the end of the earlier step.
-        paced: The seconds after it in which the engine waited on purpose.
-    """
-    for request in reversed(state.requests.values()):
-        if request.metrics.arrival_time < blocked.until:
-            break
-        since = request.wait.since
-        if since is not None:
-            missed = _elapsed(blocked.until, since)
-            more = {PACED: min(missed, paced), BETWEEN_STEPS: max(missed - paced, 0.0)}
-            before = _with(blocked.by_cause, more)
-            request.wait = replace(request.wait, blocked_before=before)
+        cause = _cause_between(blocked)
+        _correct_named(state, cause, step.start_time)
+        state.blocked = replace(
+            blocked,
+            by_cause=_with(blocked.by_cause, {cause: between}),
+            until=step.start_time,
+            between=blocked.between + between,
+        )
 
 
 def block(state: EngineData, step: Step) -> None:
     """Adds the time of `step` to the cause for which the head of the queue waits since then."""
-    begin, head = state.blocked.until, head_reason(step.wait_reasons)
-    elapsed = _elapsed(begin, step.time)
-    if elapsed <= 0:
-        return
+    blocked, head = state.blocked, head_reason(step.wait_reasons)
+    cause = "" if head is None else head.cause
+    elapsed = _elapsed(blocked.until, step.time)
+    if elapsed > 0:
+        _correct_named(state, cause, step.time)
+        by_cause = _with(blocked.by_cause, {cause: elapsed}) if cause else blocked.by_cause
+        blocked = replace(blocked, by_cause=by_cause, until=step.time)
+    state.blocked = replace(blocked, cause=cause)
+
+
+def _cause_between(blocked: BlockedTimes) -> str:
+    """Returns the cause of the time after the last step, up to the next one.
+
+    Whoever waits for blocks waits for them between the steps, too: the host and the engine's pace
+    delay only those that run.
+    """
+    return blocked.cause or BETWEEN_STEPS
+
+
+def _correct_named(state: EngineData, cause: str, end: float) -> None:
+    """Adds time to the waits of requests whose own reasons the scheduler gave.
+
+    Args:
+        state: The state, with these reasons.
+        cause: The cause that is added for all of the queue, which is not theirs; empty for none.
+        end: The end of the time, epoch seconds; it begins where that of `state.blocked` ends.
+    """
     for request_id in state.wait_reason_ids:
         request = state.requests.get(request_id)
         reason = None if request is None else request.wait_reason
         if request is not None and reason is not None and request.wait.since is not None:
-            seconds = _elapsed(max(request.wait.since, begin), step.time)
+            seconds = _elapsed(max(request.wait.since, state.blocked.until), end)
             wait = replace(request.wait, named=request.wait.named + seconds)
             if _own_cause(state, request) is None:
-                # Its own cause counts, and not that of the head of the queue, which is added below.
-                more: dict[str, float] = {} if head is None else {head.cause: -seconds}
+                more: dict[str, float] = {cause: -seconds} if cause else {}
                 if reason.cause != "unknown":
                     more[reason.cause] = more.get(reason.cause, 0.0) + seconds
                 wait = replace(wait, by_cause=_with(wait.by_cause, more))
             request.wait = wait
-    by_cause = state.blocked.by_cause
-    if head is not None:
-        by_cause = _with(by_cause, {head.cause: elapsed})
-    state.blocked = replace(state.blocked, by_cause=by_cause, until=step.time)
 
 
 def _own_cause(state: EngineData, request: RequestState) -> str | None:

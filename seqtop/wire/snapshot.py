@@ -65,16 +65,24 @@ class WaitTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     not wait."""
     blocked_before: Public[Seconds] = {}
     """`BlockedTimes.by_cause` at that time."""
+    between: Public[float] = 0.0
+    """The part of `total` between steps."""
+    between_before: Public[float] = 0.0
+    """`BlockedTimes.between` at `since`."""
 
 
 class BlockedTimes(msgspec.Struct, array_like=True, frozen=True):
     """The time up to the end of the last step, by what a request in the queue waited for."""
 
     by_cause: Public[Seconds] = {}
-    """Seconds of steps by the cause that each gave for the head of the queue, and seconds between
-    steps, those in which the engine waited on purpose apart."""
+    """Seconds by the cause that each step gave for the head of the queue, from its start to that of
+    the next step; `between_steps` for those between steps without such a cause."""
     until: Public[float] = 0.0
     """The end of the last step, epoch seconds."""
+    cause: Public[Name] = ""
+    """The cause that the last step gave for the head of the queue; empty without one."""
+    between: Public[float] = 0.0
+    """Seconds between steps."""
 
 
 class StepCosts(msgspec.Struct, array_like=True, frozen=True):

@@ -57,8 +57,8 @@ def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
     script.step()
     parts = parts_of(script, "short")
     assert summary(parts) == [
-        ("queued", "between_steps", 5, 0.502),
-        ("queued", "no_blocks", 2, 0.15),
+        ("queued", "between_steps", 2, 0.002),
+        ("queued", "no_blocks", 2, 0.65),
         ("prefill", "", 5, STEP_TIME),
         ("decode", "", 6, STEP_TIME),
     ]
@@ -99,7 +99,7 @@ def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:
     script.step()
     parts = parts_of(script, "behind")
     assert summary(parts)[1:] == [
-        ("queued", "no_blocks", 0, 2 * STEP_TIME),
+        ("queued", "no_blocks", 0, 0.1 + 2 * STEP_TIME),
         ("queued", "unknown", 2, STEP_TIME),
     ]
     assert parts[1].is_behind

@@ -61,7 +61,11 @@ class Recomputed:
             return wait or "unknown", "in_progress"
         if not wait:
             return "host", ""
-        return wait, "between_steps" if time >= self.joined else "arriving"
+        if time < self.joined:
+            return wait, "arriving"
+        before = [step for step in self.steps if step.time <= time]
+        cause = self._cause(before[-1]) if before else "unknown"
+        return wait, cause if cause != "unknown" else "between_steps"
 
     def _own(self, step: Step) -> list[bool]:
         """By its sequences in the batch of a step: true if it computed a part of a prompt."""
@@ -79,9 +83,12 @@ class Recomputed:
             return "unscheduled", "token_budget" if is_spent else "unknown"
         if step.start_time < self.joined:
             return wait, "arriving"
+        return wait, self._cause(step)
+
+    def _cause(self, step: Step) -> str:
         causes = {reason.request_id: reason.cause for reason in step.wait_reasons}
         heads = [cause for cause in causes.values() if cause not in PASSED_OVER]
-        return wait, causes.get(self.name, heads[0] if heads else "unknown")
+        return causes.get(self.name, heads[0] if heads else "unknown")
 
 
 @pytest.mark.parametrize(

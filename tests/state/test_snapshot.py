@@ -27,6 +27,7 @@ from seqtop.wire.messages import (
 from seqtop.wire.snapshot import (
     BlockedTimes,
     EngineHistory,
+    Limits,
     RequestHistory,
     RequestSnapshot,
     SequenceSnapshot,
@@ -217,6 +218,8 @@ def unusual() -> EngineState:
         num_queued=16,
         holders={"r": True},
         in_queue={"gone": True},
+        num_parked={"PARKED": 1},
+        limits=Limits({"steps": 3.0}, [(20.0, {"steps": 1.0})], 20.0, 10.0),
         cached_blocks={9: CachedBlock("r", 4, 0), 3: CachedBlock("s", 5, 2)},
         num_missed_tokens={"evicted": 17},
         num_drafted=[3, 2],
@@ -239,7 +242,8 @@ def test_every_field_of_a_state_is_in_its_snapshot() -> None:
             if field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
             assert value != default, f"{name} has its default, so this test does not see it"
-            if field.name not in (*OF_THE_VIEWER, "in_queue"):  # what waits follows from requests
+            # What waits follows from the requests.
+            if field.name not in (*OF_THE_VIEWER, "in_queue", "num_parked"):
                 assert getattr(received, field.name) == value, f"a snapshot lacks {name}"
 
 
@@ -594,7 +598,7 @@ def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
     state.apply(step(1, wait_reasons=[wait_reason("a", "no_blocks")]))
     repaired(state, request_of(arrived("a", 1), now(1, WAITING, 0)))
     wait = wait_until(state, state.requests["a"], 40.0)
-    seconds = {"no_blocks": 1.0, "between_steps": 0.5, "in_progress": 10.0}
+    seconds = {"no_blocks": 1.5, "in_progress": 10.0}
     assert (wait.total, wait.by_cause) == (20.0, seconds), "8.5 are unknown"
     assert list(state.apply(step(10))) == []
 

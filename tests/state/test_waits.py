@@ -16,7 +16,7 @@ from tests.support import events
 from tests.support.questions import question_run
 from tests.support.recordings import encoded
 from tests.support.reducer_events import arrived, step
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
 WAITS = {"queued", "preempted", "swapped"}
 
@@ -148,7 +148,7 @@ def _step_with_status(script: Script, seq_id: int, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("cause", "by_cause"),
-    [("lora_slots", {"lora_slots": 1.0}), ("no_blocks", {"no_blocks": 1.0}), ("unknown", {})],
+    [("lora_slots", {"lora_slots": 2.0}), ("no_blocks", {"no_blocks": 2.0}), ("unknown", {})],
 )
 def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
     cause: WaitCause, by_cause: dict[str, float]
@@ -168,10 +168,10 @@ def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
         name: wait_until(state, request, state.time) for name, request in state.requests.items()
     }
     passed = {key: seconds for key, seconds in waits["passed"].by_cause.items() if seconds}
-    assert passed == by_cause | {"between_steps": 1.0}
-    head = {"no_blocks": 1.0, "between_steps": 1.0}
-    assert waits["head"].by_cause == waits["behind"].by_cause == head
-    assert [wait.named for wait in waits.values()] == [1.0, 1.0, 0.0]
+    assert passed == by_cause
+    assert waits["head"].by_cause == waits["behind"].by_cause == {"no_blocks": 2.0}
+    assert [wait.named for wait in waits.values()] == [2.0, 2.0, 0.0]
+    assert [wait.between for wait in waits.values()] == [1.0] * 3
     assert [wait.total for wait in waits.values()] == [2.5] * 3
 
 
@@ -213,7 +213,8 @@ def test_prompt_hits_never_exceed_the_prompt() -> None:
             assert 0 <= sequence.num_prompt_hits <= sequence.num_prompt_tokens
 
 
-def test_time_in_which_the_engine_waits_on_purpose_is_no_pause_of_the_host() -> None:
+def test_time_between_steps_belongs_to_what_a_request_waits_for() -> None:
+    """The pace of the engine and a pause of the host delay only those that run."""
     source = ScriptedSource()
     script = Script(source)
     script.arrive("runs", num_prompt=40)
@@ -224,8 +225,10 @@ def test_time_in_which_the_engine_waits_on_purpose_is_no_pause_of_the_host() -> 
     script.arrive("late", num_prompt=40)  # takes 2 ms
     script.time += 0.298
     script.step(decode=["runs"], waits=[events.wait_reason("waits", "seq_limit")])
-    for name, paced, host in (("waits", 0.3, 0.202), ("late", 0.1, 0.2)):
+    for name, between in (("waits", 0.502), ("late", 0.3)):
         wait = wait_until(source.state, source.state.requests[name], source.state.time)
-        assert wait.by_cause["paced"] == pytest.approx(paced, abs=1e-5), name
-        assert wait.by_cause["between_steps"] == pytest.approx(host, abs=1e-5), name
-    assert "paced on purpose 300 ms" in describe_waits(source.state, source.state.requests["waits"])
+        seconds = {cause: value for cause, value in wait.by_cause.items() if value > 0.01}
+        length = between + STEP_TIME * (2 if name == "waits" else 1)
+        assert seconds == pytest.approx({"seq_limit": length - 0.002 * (name == "waits")}, abs=1e-5)
+        assert wait.between == pytest.approx(between, abs=1e-5), name
+    assert "max_num_seqs 600 ms" in describe_waits(source.state, source.state.requests["waits"])
