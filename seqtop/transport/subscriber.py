@@ -307,6 +307,11 @@ class Subscriber(BaseSubscriber[EventSink]):
         partial = _PartialSnapshot(frame._replace(payload=memoryview(b"")))
         partial.add_size(frame.payload)
         self._sink.load(snapshot)
+        if self.connection.state is ConnectionState.CONNECTING:
+            self._set_state(
+                ConnectionState.CONNECTING,
+                f"the state of the engine at {self.connection.endpoint} is being received",
+            )
         if not snapshot.has_parts:
             return partial.frame
         self._partial = partial

@@ -4,6 +4,7 @@ python -m tests.release attacks --rounds 7
 python -m tests.release bombs
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
+python -m tests.release large_states
 python -m tests.release mutated_recordings --count 1000
 python -m tests.release open_viewers --steps 100000
 python -m tests.release soak --minutes 60
@@ -19,8 +20,9 @@ NAMES = (
     "bombs",
     "healing",
     "injected_bugs",
-    "open_viewers",
+    "large_states",
     "mutated_recordings",
+    "open_viewers",
     "soak",
     "stress",
     "whatif",

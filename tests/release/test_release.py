@@ -11,6 +11,7 @@ from tests.release import (
     bombs,
     healing,
     injected_bugs,
+    large_states,
     mutated_recordings,
     open_viewers,
     soak,
@@ -43,6 +44,11 @@ def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
 
 def test_commands_end_on_mutated_recordings() -> None:
     assert mutated_recordings.measure(100, seed=1).num_runs == 100 * mutated_recordings.NUM_COMMANDS
+
+
+def test_viewers_join_an_engine_with_a_large_state() -> None:
+    assert large_states.measure(20_000).num_requests == 20_000
+    assert large_states.measure(1, 10_000_000).longest_prompt == 10_000_000
 
 
 def test_every_kind_of_fault_is_recovered_from() -> None:

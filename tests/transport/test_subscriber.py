@@ -170,6 +170,18 @@ def test_silence_is_noticed_while_a_snapshot_is_awaited(
         assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
 
 
+def test_a_snapshot_that_takes_its_time_is_said_to_be_received(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        wait_until(lambda: session.connection.detail.startswith("no engine answers"))
+        engine.await_viewer()
+        engine.answer(engine.snapshot(has_parts=True))
+        wait_until(lambda: session.connection.detail.endswith("is being received"))
+        assert session.connection.state is ConnectionState.CONNECTING
+        engine.answer()  # the request is repeated when nothing follows
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert session.connection.detail == ""
+
+
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
     with Session(endpoint) as session:
         wait_until(lambda: session.connection.detail)
