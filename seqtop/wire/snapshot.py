@@ -57,7 +57,7 @@ class WaitTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Seconds of all waits before `since`."""
     by_cause: Public[Seconds] = {}
     """The part of `total` whose cause is known: a `WaitCause`, the engine's own name for it, or
-    `arriving`, `between_steps`, `paced` or `in_progress`."""
+    `arriving`, `between_steps` or `in_progress`."""
     named: Public[float] = 0.0
     """Seconds in which the scheduler named this request itself, rather than one before it."""
     since: Public[float | None] = None
