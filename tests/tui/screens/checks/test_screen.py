@@ -42,9 +42,9 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
         pilot.press(KEY)
         checked(app, pilot)
         assert f"{len(RULES)} rules 1 step nothing found Later steps" in words(app)
-        assert "pool-sum block-leak" in words(app)
+        assert "swap-map block-shared" in words(app)
         assert "a swap names a block" not in words(app), "no room for all rules"
-        pilot.resize_terminal(160, 60)
+        pilot.resize_terminal(160, 80)
         until(pilot, lambda: "swap-map a swap names a block" in words(app))
         assert not app.screen.query_one(Findings).display
         assert "checks:" not in screen(app)

@@ -47,7 +47,7 @@ def test_the_charges_below_the_parts(explained: SeqtopApp) -> None:
         assert "Charged to" in text
         assert "long 100 ms 40%" in text
         assert "no free blocks" in text.partition("Charged to")[2]
-        assert "unexplained 100 ms 40% shared steps, too few for estimates" in text
+        assert "unexplained 100 ms 40% shared steps, before there were enough for estimates" in text
 
 
 def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> None:
