@@ -81,7 +81,7 @@ NUM_COMMANDS = len([*_commands("", "", "", "")])
 
 @dataclass
 class Outcome:
-    """What the commands took."""
+    """The time and memory that the commands took."""
 
     num_runs: int = 0
     num_recordings: int = 0

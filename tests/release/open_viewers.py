@@ -38,7 +38,7 @@ SIZE = (160, 45)
 WARM_UP = 0.1
 """The part of the steps after which memory is compared."""
 NUM_VISITS = 20
-"""How often the user visits every screen."""
+"""The number of visits to every screen."""
 SCREENS = "234561"
 HELP = "Keys and words"
 
@@ -62,7 +62,7 @@ def publish(endpoint: str, num_steps: int, rate: float, ended: Flag, counts: Any
 
 
 class Usage(NamedTuple):
-    """What a process takes over the steps after the warm-up."""
+    """The memory and time that a process takes over the steps after the warm-up."""
 
     first_bytes: int
     """Resident bytes after the warm-up."""

@@ -266,7 +266,7 @@ def test_keys_that_cannot_be_are_named(place: Path, tmp_path: Path) -> None:
         curve_keys.engine_keys(place / "engine.key_secret", tmp_path / "empty")
 
 
-def test_who_may_control_must_be_among_those_who_may_watch(place: Path, tmp_path: Path) -> None:
+def test_a_client_that_may_control_must_be_allowed_to_watch(place: Path, tmp_path: Path) -> None:
     sentence = re.escape(
         f"the key in {place / 'unlisted.key'} may control this engine, but not watch it: add it to"
         f" {place / 'viewers'}, too"
@@ -279,7 +279,7 @@ def test_who_may_control_must_be_among_those_who_may_watch(place: Path, tmp_path
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
 @pytest.mark.parametrize("writable", ["list", "key", "folder of a key"])
-def test_what_others_may_write_is_no_list_of_keys(
+def test_a_folder_that_others_may_write_is_no_list_of_keys(
     place: Path, tmp_path: Path, writable: str, mode: int
 ) -> None:
     viewers = tmp_path / "viewers"

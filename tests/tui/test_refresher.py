@@ -174,7 +174,7 @@ def test_a_paused_display_is_not_drawn_for_each_change(viewer: Viewer) -> None:
     assert not viewer.ui.time_travel.take_news()
 
 
-def test_what_a_dialog_covers_is_drawn_when_it_closes(lines: Counter[LineView]) -> None:
+def test_lines_below_a_dialog_are_drawn_when_it_closes(lines: Counter[LineView]) -> None:
     script, app = crowd(3)
     script.step()
     with play(app, (120, 40)) as pilot:

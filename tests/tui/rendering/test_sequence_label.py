@@ -17,5 +17,7 @@ from seqtop.tui.rendering.sequence_label import shortened
         ("chatcmpl-9f3ab2c4d1e0", 2, "…0"),
     ],
 )
-def test_what_ids_share_is_left_out_before_what_differs(name: str, room: int, shown: str) -> None:
+def test_a_head_that_ids_share_is_left_out_before_the_rest(
+    name: str, room: int, shown: str
+) -> None:
     assert shortened(name, room) == shown
