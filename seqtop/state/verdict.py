@@ -7,6 +7,7 @@ Where nothing waits and nothing stands out, the sentence says that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -115,7 +116,9 @@ def _verdict(
     }
     waited = sum(by_cause.values())
     wastes = sorted(_wastes(state, sums), key=lambda waste: -waste.share)
-    if waited < _LEAST_WAITING * seconds:
+    # Clocks of hostile messages may be infinite, or no numbers.
+    is_known = bool(by_cause) and math.isfinite(waited)
+    if not (is_known and waited >= _LEAST_WAITING * seconds):
         return _without_waiting(wastes, seconds, waited, when)
     largest = max(by_cause.values())
     # Of two that are about equal, that of the scheduler: it is the result of the other one.
