@@ -322,7 +322,7 @@ def test_the_same_cause_is_recorded_less_and_less_often(tmp_path: Path, clock: C
         for _ in range(100):
             clock.now += 30.0
             watched.run(*watched.steps(1, stats=stats(num_prefill_tokens=1)))
-            if watched.run(*watched.steps(4)):
+            if watched.run(*watched.steps(8)):
                 times.append(clock.now)
     between = [round(later - earlier) for earlier, later in pairwise(times)]
     assert between == [60, 120, 240, 480, 600, 600, 600]
