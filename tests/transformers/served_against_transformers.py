@@ -144,8 +144,8 @@ def test_an_error_in_any_observation_costs_no_request(
     assert serve(manager) == expected
     lines = [record.getMessage() for record in caplog.records if "seqtop" in record.getMessage()]
     was_called = next(calls, None) is None and bool(lines)
-    # No fork, no cancellation and no error happens here.
-    if name not in ("_after_fork", "_after_error"):
+    # No fork, no cancellation and no error happens here, and the safety margin may always be met.
+    if name not in ("_after_fork", "_after_error", "_before_examine"):
         assert was_called or call
     assert len(lines) <= 1
     assert all("seqtop is off, and transformers continues" in line for line in lines)
