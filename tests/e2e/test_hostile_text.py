@@ -178,11 +178,11 @@ def test_app_on_a_real_terminal(engine: MessagePublisher) -> None:
     """Every byte that it writes while it shows the attacks: table, detail, header, dialogs."""
     app = Terminal(*SEQTOP, "attach", engine.endpoint, size=(150, 40))
     try:
-        app.wait_until(lambda: "␛]0;owned␇" in app.text and "─Blocks─" in app.text)
+        app.wait_until(lambda: "␛]0;owned␇" in app.text and "─Text─" in app.text)
         app.press("\x1b[Bx")  # the next sequence, and a notification that it has finished
         app.wait_until(lambda: "already" in app.text)
         app.press("d")  # the table alone
-        app.wait_until(lambda: "─Blocks─" not in app.text)
+        app.wait_until(lambda: "─Text─" not in app.text)
         app.press("q")
         app.wait_until(lambda: b"\x1b[?1049l" in app.output)
         assert app.process.wait(SECONDS) == 0
