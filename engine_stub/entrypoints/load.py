@@ -66,7 +66,7 @@ class LoadSource:
             )
 
     def stepped(self, record: StepRecord) -> None:
-        """Lets the requests follow whose predecessors have ended."""
+        """Expects the requests that follow those that have ended."""
         for group in (*record.finished, *record.ignored, *record.aborted):
             place = self._following.pop(group.request_id, None)
             if place is not None and self._start is not None:

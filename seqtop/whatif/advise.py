@@ -25,7 +25,7 @@ from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Basis, Question, Replays, keep, result_of, scratch_folder
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import recorded_settings
-from seqtop.whatif.sweep import SHARE_WITHIN_SLO
+from seqtop.whatif.sweep import bracket, load_of
 from seqtop.wire.messages import EngineInfo, Setting
 
 Settings = dict[str, Setting]
@@ -135,7 +135,7 @@ def advise(
             basis=replays.basis,
             slo={**slo.limits},
             not_searched=_not_searched(replays.workload.info),
-            requests_per_second=_load(replays),
+            requests_per_second=load_of(replays.workload),
         )
         replays.fit()
         proof = str(folder / "proof.seqtop")
@@ -196,17 +196,6 @@ def _not_searched(info: EngineInfo) -> dict[str, str]:
         for name in recorded_settings(info)
         if name not in searched
     }
-
-
-def _load(replays: Replays) -> float | None:
-    """Returns the requests per second from the first arrival to the last."""
-    times = [
-        request.arrival.arrival_time
-        for request in replays.workload.requests.values()
-        if request.follows is None
-    ]
-    seconds = max(times) - min(times)
-    return (len(times) - 1) / seconds if seconds > 0 else None
 
 
 class _Search:
@@ -334,11 +323,11 @@ class _Search:
         tried = [(trial, self._try_loads(trial, _LOADS)) for trial in trials]
         for trial, points in tried:
             for _ in range(_REFINEMENTS):
-                low, high = _bracket(points)
+                low, high = bracket(points)
                 if low is None or high is None:
                     break
                 points |= self._try_loads(trial, [math.sqrt(low * high)])
-            trial.highest_load = _bracket(points)[0] or 0.0
+            trial.highest_load = bracket(points)[0] or 0.0
 
     def _try_loads(self, trial: Trial, loads: Iterable[float]) -> dict[float, float]:
         """Returns the share of the requests within the objectives, by load."""
@@ -444,13 +433,3 @@ def _with_recorded(candidates: Iterable[Settings]) -> list[Settings]:
 
 def _key(settings: Settings) -> str:
     return repr(sorted(settings.items()))
-
-
-def _bracket(points: Mapping[float, float]) -> tuple[float | None, float | None]:
-    """Returns the highest load below the first that misses the objectives, and that one."""
-    highest: float | None = None
-    for load, share in sorted(points.items()):
-        if share < SHARE_WITHIN_SLO:
-            return highest, load
-        highest = load
-    return highest, None

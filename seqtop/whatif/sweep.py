@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -21,6 +21,7 @@ from seqtop.whatif.predict import (
 )
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError, parse_sweep
+from seqtop.whatif.workload import Workload
 from seqtop.wire.messages import Setting
 
 LOADS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -136,13 +137,11 @@ def find_capacity(question: Question, slo: Slo, progress: ShowProgress = no_prog
     if question.arrivals != "time":
         raise SettingError("--capacity is for arrivals by time")
     with scratch_folder() as folder, Replays(question, progress) as replays:
-        arrivals = [request.arrival.arrival_time for request in replays.workload.requests.values()]
-        seconds = max(arrivals) - min(arrivals)
         answer = Capacity(
             question=question,
             basis=replays.basis,
             slo={**slo.limits},
-            requests_per_second=(len(arrivals) - 1) / seconds if seconds > 0 else None,
+            requests_per_second=load_of(replays.workload),
         )
         if answer.requests_per_second is None:
             raise SettingError("all requests arrived at once, so that there is no load to change")
@@ -156,13 +155,13 @@ def find_capacity(question: Question, slo: Slo, progress: ShowProgress = no_prog
             return answer
         for _ in range(NUM_REFINEMENTS):
             answer.points = points.results()
-            answer.highest, answer.lowest_missed = _bracket(answer.points)
+            answer.highest, answer.lowest_missed = bracket(_shares(answer.points))
             if answer.highest is None or answer.lowest_missed is None:
                 break
             ratio = (answer.lowest_missed / answer.highest) ** (1 / 3)
             points.submit((answer.highest * ratio, answer.highest * ratio**2))
         answer.points = points.results()
-        answer.highest, answer.lowest_missed = _bracket(answer.points)
+        answer.highest, answer.lowest_missed = bracket(_shares(answer.points))
     return answer
 
 
@@ -188,16 +187,36 @@ class _Loads:
         return points
 
 
-def _bracket(points: Sequence[Point]) -> tuple[float | None, float | None]:
-    """Returns the highest load below the first that misses the objectives, and that one."""
+def load_of(workload: Workload) -> float | None:
+    """Returns the arrivals per second, from the first to the last; `None` if all came at once.
+
+    Requests that arrive after the end of another one are not counted.
+    """
+    times = [
+        request.arrival.arrival_time
+        for request in workload.requests.values()
+        if request.follows is None
+    ]
+    seconds = max(times) - min(times)
+    return (len(times) - 1) / seconds if seconds > 0 else None
+
+
+def bracket(shares: Mapping[float, float]) -> tuple[float | None, float | None]:
+    """Returns the highest load below the first that misses the objectives, and that one.
+
+    Args:
+        shares: The share of the requests that meet the objectives, by load.
+    """
     highest: float | None = None
-    for point in points:
-        load = point.value
-        assert isinstance(load, float)
-        if (point.figures.share_within_slo or 0.0) < SHARE_WITHIN_SLO:
+    for load, share in sorted(shares.items()):
+        if share < SHARE_WITHIN_SLO:
             return highest, load
         highest = load
     return highest, None
+
+
+def _shares(points: Sequence[Point]) -> dict[float, float]:
+    return {float(point.value or 0.0): point.figures.share_within_slo or 0.0 for point in points}
 
 
 def _point(value: Setting, replay: Future[ReplayResult]) -> Point:

@@ -1,6 +1,7 @@
 """`seqtop whatif`: the proof, a prediction, and recordings that cannot be replayed."""
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,9 @@ def test_requests_without_an_end_in_the_recording_have_no_predicted_latency(
     with FileStore(path) as store:
         requests = store.at(store.last).requests.values()
     known = [latency.ttft(request.metrics) for request in requests]
-    served = sorted(ttft for ttft in known if ttft is not None)
+    served = [ttft for ttft in known if ttft is not None]
     assert len(served) > len(requests) - len(unfinished)
-    assert answer["basis"]["recorded"]["ttft"]["p50"] == served[(len(served) + 1) // 2 - 1]
+    assert answer["basis"]["recorded"]["ttft"]["p50"] == pytest.approx(statistics.median(served))
 
 
 def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +153,10 @@ def test_the_highest_load_that_keeps_the_objectives_has_a_range(
     answer = json.loads(capsys.readouterr().out)
     assert answer["highest"] == 8.0
     assert answer["lowest_missed"] is None
-    wanted = str(answer["points"][0]["figures"]["e2e"]["p99"] * 1.001)
+    # 99% of 40 requests are all of them. The 99th percentile is at place 38.61 of 0 to 39, and what is
+    # at place 38 is no less than the 90th, so that this is no less than the longest.
+    e2e = answer["points"][0]["figures"]["e2e"]
+    wanted = str((e2e["p99"] - 0.39 * e2e["p90"]) / 0.61 * 1.001)
     assert main(["whatif", recording, *times, "--capacity", "--slo", f"e2e={wanted}"]) == 0
     said = capsys.readouterr().out
     assert "for 99% of the requests: up to " in said or "still at" in said
