@@ -153,7 +153,7 @@ def test_the_highest_load_that_keeps_the_objectives_has_a_range(
     answer = json.loads(capsys.readouterr().out)
     assert answer["highest"] == 8.0
     assert answer["lowest_missed"] is None
-    # 99% of 40 requests are all of them. The 99th percentile is at place 38.61 of 0 to 39, and what is
+    # 99% of 40 requests are all of them. The 99th percentile is at place 38.61 of 0 to 39, and that
     # at place 38 is no less than the 90th, so that this is no less than the longest.
     e2e = answer["points"][0]["figures"]["e2e"]
     wanted = str((e2e["p99"] - 0.39 * e2e["p90"]) / 0.61 * 1.001)
