@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.reporting import StepReporter
 from engine_stub.entrypoints.reports import (
     CommandReply,
@@ -25,6 +25,10 @@ from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Accepted, Refused
 from seqtop.wire.snapshot import Reply
+
+if TYPE_CHECKING:
+    # Not at run time: the engine brings tokenizers, and is slow to import.
+    from engine_stub.engine import LLMEngine
 
 _POLL_SECONDS = 0.1
 _SECONDS_TO_END = 5.0

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine_stub.config import DEFAULT_MODEL, SCHEDULER_SETTINGS, EngineConfig
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import ReportPublisher
 from engine_stub.entrypoints.reports import ArrivalReport, StateReport, StepReport
 from engine_stub.model_executor.hub import model_name
@@ -33,6 +32,8 @@ from seqtop.wire.messages import EngineInfo, RequestArrived, RequestFinished
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 if TYPE_CHECKING:
+    # Not at run time: the engine brings tokenizers, and is slow to import.
+    from engine_stub.engine import LLMEngine
     from seqtop.whatif.replay import MessageSink
 
 
