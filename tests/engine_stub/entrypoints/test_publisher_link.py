@@ -174,7 +174,9 @@ def test_commands_of_viewers_reach_the_engine_and_its_replies_them(
     ended = threading.Event()
     with linked(engine, endpoint) as link, Session(endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-        server = threading.Thread(target=EngineServer(engine, link).run, args=(ended.is_set,))
+        # At this pace the request takes 20 s: it is unfinished when it is aborted.
+        paced = EngineServer(engine, link, pace=10)
+        server = threading.Thread(target=paced.run, args=(ended.is_set,))
         server.start()
         try:
             request_id = session.submit("Once", greedy(200))
