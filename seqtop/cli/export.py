@@ -20,7 +20,12 @@ from seqtop.process.distribution import install_command
 from seqtop.text import format as fmt
 
 if TYPE_CHECKING:
+    from seqtop.export.measured import MeasuredRequests
+    from seqtop.export.torch_trace import TorchTrace
     from seqtop.history.timeline import Timeline
+
+_MOST_NAMED = 5
+"""The most requests that are named which were measured and not recorded."""
 
 
 def add_command(commands: Commands) -> None:
@@ -45,9 +50,11 @@ def add_command(commands: Commands) -> None:
     export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
     export.add_argument(
         "--merge",
+        action="append",
+        default=[],
         metavar="FILE",
         help="with --perfetto: a trace of torch.profiler from the same machine, as JSON, to put"
-        " below on the same clock",
+        " below on the same clock; may be repeated, as for one trace a rank",
     )
     export.add_argument(
         "--join",
@@ -55,7 +62,8 @@ def add_command(commands: Commands) -> None:
         default=[],
         metavar="FILE",
         help="with --csv, --parquet or --mooncake: what others measured about the requests, in"
-        " AIPerf's profile_export.jsonl or Dynamo's dynamo.request.trace.v1",
+        " AIPerf's profile_export.jsonl or Dynamo's dynamo.request.trace.v1; may be repeated. The"
+        " exit status is 1 if none of these requests is in the recording",
     )
     export.add_argument(
         "--block-size",
@@ -94,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
 
     if (conflict := _find_conflict(options)) is not None:
         return fail(conflict, status=2)
-    merged = measured = None
+    merged: list[TorchTrace] = []
+    measured = None
     if options.join:
         try:
             measured = MeasuredRequests(options.join)
@@ -102,13 +111,13 @@ def run(options: argparse.Namespace) -> int:
             return fail(str(error), status=2)
         except OSError as error:
             return fail(f"{error.filename} cannot be read: {error.strerror}", status=2)
-    if options.merge is not None:
+    for path in options.merge:
         try:
-            merged = TorchTrace(options.merge)
+            merged.append(TorchTrace(path))
         except TorchTraceError as error:
-            return fail(f"{options.merge} cannot be merged: {error}", status=2)
+            return fail(f"{path} cannot be merged: {error}", status=2)
         except OSError as error:
-            return fail(f"{options.merge} cannot be read: {error.strerror}", status=2)
+            return fail(f"{path} cannot be read: {error.strerror}", status=2)
     try:
         with _timeline(options) as timeline, shown_progress("reading") as progress:
             source = ExportSource(
@@ -132,8 +141,21 @@ def run(options: argparse.Namespace) -> int:
         return fail(f"{name or 'standard output'} cannot be written: {error.strerror}")
     if options.output is not None:
         warn(f"wrote {options.output}: {written}")
-    if measured is not None:
-        warn(f"{fmt.plural(measured.num_joined, 'request')} joined")
+    return 0 if measured is None else _report_joined(measured, options)
+
+
+def _report_joined(measured: MeasuredRequests, options: argparse.Namespace) -> int:
+    """Says what was joined and what was not; returns the exit status."""
+    missing = measured.not_found()
+    if not measured.num_joined:
+        return fail(f"no request of {', '.join(options.join)} is in {options.source}")
+    warn(f"{fmt.plural(measured.num_joined, 'request')} joined")
+    if missing:
+        named = ", ".join(missing[:_MOST_NAMED])
+        more = "" if len(missing) <= _MOST_NAMED else " …"
+        warn(
+            f"{fmt.plural(len(missing), 'measured request')} not in {options.source}: {named}{more}"
+        )
     return 0
 
 
@@ -155,7 +177,7 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return f"--{chosen.name} is no text for a terminal: name a file with -o"
     if chosen.package and find_spec(chosen.package) is None:
         return f"--{chosen.name} needs {chosen.package}: {install_command('export')}"
-    if options.merge is not None and options.redact:
+    if options.merge and options.redact:
         return "--redact cannot know which names in a trace of --merge are texts"
     return None
 

@@ -8,7 +8,7 @@ when it is called: the command line starts without all of them.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
 
@@ -36,8 +36,8 @@ class ExportSource(msgspec.Struct, kw_only=True):
     """True for a row per step."""
     block_size: int | None = None
     """Tokens per block; `None` for the engine's own."""
-    merged: TorchTrace | None = None
-    """A trace to put below on the same clock."""
+    merged: Sequence[TorchTrace] = ()
+    """Traces to put below on the same clock."""
     measured: MeasuredRequests | None = None
     """Measurements of others about the requests."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -123,6 +123,7 @@ class MeasuredRequests:
     def __init__(self, paths: Iterable[str]) -> None:
         self._by_id: dict[str, RequestMeasurement] = {}
         self._joined: set[str] = set()
+        self._used: set[str] = set()
         for path in paths:
             try:
                 lines = list(_decode(files.read(path, MAX_BYTES + 1)))
@@ -138,13 +139,26 @@ class MeasuredRequests:
             for candidate in _client_ids(name):
                 if candidate in self._by_id:
                     self._joined.add(request.request_id)
+                    self._used.add(candidate)
                     return self._by_id[candidate]
         return None
 
     @property
     def num_joined(self) -> int:
-        """Requests that `of` has found so far."""
+        """Requests of the recording for which `of` has found a measurement so far."""
         return len(self._joined)
+
+    def not_found(self) -> list[str]:
+        """Returns the ids of measurements that `of` has not returned so far, in file order.
+
+        Of a request with two ids, the first one.
+        """
+        names: dict[int, str] = {}
+        for name, measured in self._by_id.items():
+            names.setdefault(id(measured), name)
+        for name in self._used:
+            names.pop(id(self._by_id[name]), None)
+        return [*names.values()]
 
     def columns(self, lifecycle: RequestLifecycle) -> dict[str, str | float | None]:
         """Returns the values of `COLUMNS` for a request. Durations are seconds."""
@@ -165,8 +179,11 @@ class MeasuredRequests:
             "tool_pause": measured.tool_pause,
         }
 
-    def _add(self, name: str, measured: RequestMeasurement) -> None:
-        known = self._by_id.setdefault(name, measured)
+    def _add(self, names: Sequence[str], measured: RequestMeasurement) -> None:
+        """Adds a measurement under all ids of its request."""
+        known = next((self._by_id[name] for name in names if name in self._by_id), measured)
+        for name in names:
+            self._by_id.setdefault(name, known)
         if known.ttft is None and known.e2e_latency is None:
             known.measured_by = measured.measured_by
             known.ttft, known.e2e_latency = measured.ttft, measured.e2e_latency
@@ -183,7 +200,7 @@ class MeasuredRequests:
             ttft = line.metrics.get("time_to_first_token")
             whole = line.metrics.get("request_latency")
             self._add(
-                metadata.x_request_id,
+                [metadata.x_request_id],
                 RequestMeasurement(
                     measured_by="aiperf",
                     ttft=None if ttft is None else ttft.seconds(),
@@ -220,8 +237,7 @@ class MeasuredRequests:
                     turn=turn if session else None,
                     tool_pause=_union(pauses[turn]) if session and pauses[turn] else None,
                 )
-                for name in dict.fromkeys(filter(None, (request.x_request_id, request.request_id))):
-                    self._add(name, measured)
+                self._add([*filter(None, (request.x_request_id, request.request_id))], measured)
 
 
 def _client_ids(name: str) -> Iterator[str]:

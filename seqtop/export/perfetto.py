@@ -43,12 +43,12 @@ class Slice(NamedTuple):
     """The span it shows; `None` between two spans."""
 
 
-def encode(runs: list[EngineRun], merged: TorchTrace | None = None) -> Iterator[bytes]:
+def encode(runs: list[EngineRun], merged: Sequence[TorchTrace] = ()) -> Iterator[bytes]:
     """Yields the packets of the trace, those of each track in order of time.
 
     Args:
         runs: What was recorded.
-        merged: A trace of torch's profiler, whose threads follow in the last process.
+        merged: Traces of torch's profiler, whose threads follow in the last process.
     """
     ids = itertools.count(1)
     for run in runs:
@@ -56,8 +56,9 @@ def encode(runs: list[EngineRun], merged: TorchTrace | None = None) -> Iterator[
         yield from tracks.process()
         yield from tracks.steps()
         yield from tracks.requests()
-    if merged is not None:
-        yield from merged.packets(tracks.pid, ids)
+    for trace in merged:
+        label = f"rank {trace.rank}" if len(merged) > 1 and trace.rank is not None else ""
+        yield from trace.packets(tracks.pid, ids, label)
 
 
 def slices(lifecycle: RequestLifecycle) -> list[Slice]:

@@ -45,9 +45,14 @@ class _Event(msgspec.Struct, gc=False):
     args: dict[str, Any] = {}
 
 
+class _DistributedInfo(msgspec.Struct):
+    rank: int | None = None
+
+
 class _Document(msgspec.Struct):
     trace_events: list[_Event] = msgspec.field(name="traceEvents")
     base: int | None = msgspec.field(name="baseTimeNanoseconds", default=None)
+    distributed: _DistributedInfo | None = msgspec.field(name="distributedInfo", default=None)
 
 
 class _Slice(NamedTuple):
@@ -74,6 +79,8 @@ class TorchTrace:
                 "it has no baseTimeNanoseconds, without which its times belong to no clock"
             )
         self._base = document.base
+        self.rank = document.distributed and document.distributed.rank
+        """The rank of the process in `torch.distributed`; `None` if it was not initialized."""
         self._names: dict[tuple[_Id, _Id], str] = {}
         self._labels: dict[_Id, str] = {}
         self._slices: defaultdict[tuple[_Id, _Id], list[_Slice]] = defaultdict(list)
@@ -114,12 +121,13 @@ class TorchTrace:
         time = self._base + round(min(max(microseconds, -limit), limit) * 1e3)
         return min(max(time, 0), 2**63 - 1)
 
-    def packets(self, process: int, ids: Iterator[int]) -> Iterator[bytes]:
+    def packets(self, process: int, ids: Iterator[int], label: str = "") -> Iterator[bytes]:
         """Yields the packets of its threads, and of the streams of its GPUs.
 
         Args:
             process: The process to which they are added.
             ids: New numbers for tracks and arrows.
+            label: The beginning of the threads' names.
         """
         flows: dict[_Id, int] = {}
         # CPU before GPU 0: what launches a kernel is above it.
@@ -129,7 +137,7 @@ class TorchTrace:
         ):
             thread = next(ids)
             names = (self._labels.get(pid), self._names.get((pid, tid)) or f"{pid} {tid}")
-            name = " ".join(filter(None, names)).strip() or "torch.profiler"
+            name = " ".join(filter(None, (label, *names))).strip() or "torch.profiler"
             yield track_event.thread(thread, process, thread, name)
             for lane, contents in enumerate(lanes):
                 track = thread

@@ -97,7 +97,10 @@ def test_the_front_end_is_what_the_client_waited_longer_than_the_engine(
     )
     options = ["--csv", "--join", str(client), "--join", str(agents), "-o", str(output)]
     assert main(["export", str(recorded), *options]) == 0
-    assert "seqtop: 3 requests joined\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "seqtop: 3 requests joined",
+        f"seqtop: 1 measured request not in {recorded}: elsewhere",
+    ]
     rows = {row["request_id"]: row for row in csv.DictReader(output.open(), strict=True)}
     for name, ttft in (("req-0", 5.0), ("req-1", 6.0), ("req-2", 7.0)):
         metrics = run.requests[name].request.metrics
@@ -113,6 +116,34 @@ def test_the_front_end_is_what_the_client_waited_longer_than_the_engine(
         "req-2": ("dynamo", "7.0", "8.0", "agent", "0", ""),
         "req-3": ("", "", "", "", "", ""),
     }
+
+
+def test_nothing_joined_is_a_failure_that_names_the_files(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = tmp_path / "client.jsonl"
+    client.write_bytes(lines(aiperf("elsewhere", 1)))
+    assert (
+        main(
+            ["export", str(recorded), "--csv", "--join", str(client), "-o", str(tmp_path / "o.csv")]
+        )
+        == 1
+    )
+    assert f"no request of {client} is in {recorded}" in capsys.readouterr().err
+
+
+def test_the_two_ids_of_a_request_count_once(run: EngineRun, tmp_path: Path) -> None:
+    path = tmp_path / "dynamo.jsonl"
+    path.write_bytes(
+        lines(
+            dynamo("req-0", 1_000),
+            dynamo("elsewhere", 2_000),
+        )
+    )
+    measured = MeasuredRequests([str(path)])
+    assert measured.not_found() == ["req-0", "elsewhere"]
+    assert measured.of(run.requests["req-0"]) is not None
+    assert (measured.num_joined, measured.not_found()) == (1, ["elsewhere"])
 
 
 @pytest.mark.parametrize(

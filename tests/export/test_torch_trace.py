@@ -90,6 +90,20 @@ def test_launches_lead_to_kernels_and_overlapping_kernels_are_beside_each_other(
     assert launch.args == {"stream": 7, "shape": "[1]"}
 
 
+def test_traces_of_ranks_are_below_each_other(recorded: Path, tmp_path: Path) -> None:
+    thread = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "python"}}
+    options = []
+    for rank in (0, 1):
+        path = tmp_path / f"rank{rank}.json"
+        path.write_bytes(document(thread, kernel(rank, 1), distributedInfo={"rank": rank}))
+        options += ["--merge", str(path)]
+    output = tmp_path / "run.pftrace"
+    assert main(["export", str(recorded), "--perfetto", *options, "-o", str(output)]) == 0
+    trace = Trace(output.read_bytes())
+    starts = [trace.slices[f"rank {rank} python"][0].start - 10**18 for rank in (0, 1)]
+    assert starts == [0, 1_000]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
