@@ -5,7 +5,6 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY docs/seqtop.1 docs/seqtop.1
 COPY seqtop seqtop
-COPY engine_stub engine_stub
 RUN pip install --no-cache-dir --constraint constraints.txt . && rm -rf /src
 RUN useradd --create-home --uid 1000 seqtop
 USER seqtop
@@ -16,9 +15,13 @@ CMD ["attach"]
 FROM inspector AS demo
 USER root
 WORKDIR /src
-COPY . .
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY docs/seqtop.1 docs/seqtop.1
+COPY seqtop seqtop
+COPY engine_stub engine_stub
 RUN pip install --no-cache-dir uv \
-    && uv pip install --system --no-cache --torch-backend cpu --constraint constraints.txt '.[engine]' \
+    && uv pip install --system --no-cache --torch-backend cpu --constraint constraints.txt \
+        ./engine_stub '.[engine]' \
     && rm -rf /src
 USER seqtop
 WORKDIR /home/seqtop

@@ -60,7 +60,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-## Draw screenshots/ from a seeded run.
+## Draw screenshots/ from a seeded run, and record it for the demo without torch.
 screenshots: $(VENV)/dev
 	$(BIN)/python screenshots/make.py
 
@@ -136,13 +136,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # One stamp per set of extras, so that only changed requirements are installed again.
-$(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/engine: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing the bundled engine and PyTorch into $(VENV): a few minutes, the first time.'
-	$(PIP) --editable '.[engine]'
+	$(PIP) --editable ./engine_stub --editable '.[engine]'
 	touch $@
 
-$(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev]'
+$(VENV)/dev: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ./engine_stub --editable '.[dev]'
 	touch $@ $(VENV)/engine
 
 # Beside the other packages, of which numpy is replaced: Triton's interpreter needs an older one.
@@ -167,8 +167,8 @@ $(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-$(VENV)-lowest/test: pyproject.toml constraints-lowest.txt
+$(VENV)-lowest/test: pyproject.toml engine_stub/pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
-		--editable '.[engine,web,test]'
+		--editable ./engine_stub --editable '.[engine,web,test]'
 	touch $@

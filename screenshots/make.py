@@ -1,5 +1,8 @@
 """Draws the pictures in this folder from a seeded run of the bundled engine (`make screenshots`).
 
+It also records that run for `seqtop demo` where torch is missing; with names of functions, such as
+`record_demo`, it does only these.
+
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
 help, the light theme; then the tour of `seqtop demo --tour` as one moving picture, a fleet of
@@ -13,6 +16,7 @@ import asyncio
 import itertools
 import random
 import re
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +33,8 @@ from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
 from engine_stub.processing.output_processor import ProcessedOutputs
 from engine_stub.step_record import StepRecord
 from engine_stub.worker.model_runner import ModelOutput
+from seqtop.demo import RECORDED_RUN
+from seqtop.history.file_writer import FileWriter
 from seqtop.history.memory_store import MemoryStore
 from seqtop.process.observable import Observable
 from seqtop.sequence import ExecuteModelRequest, SamplingParams
@@ -63,6 +69,8 @@ LIVE_TICKS = (150, 158)
 """The ticks of the frames before the tour goes into the past, in which the engine runs."""
 SECONDS_PER_LIVE_FRAME = 3.0
 SECONDS_PER_STOP = 6.0
+RECORDED_TICKS = 401
+"""The ticks of the recorded run, in which all that the tour shows happens."""
 WHAT_IF = "num_gpu_blocks=+50%"
 SELECTED = "typed-4"
 """The request that the pictures show when it runs again after a preemption."""
@@ -257,6 +265,17 @@ async def draw_tour() -> None:
     print(f"screenshots/{path.name}: {path.stat().st_size // 1000} kB")
 
 
+async def record_demo() -> None:
+    """Records the demo's workload for installations without torch."""
+    run = Run()
+    with FileWriter(RECORDED_RUN, overwrite=True) as writer:
+        run.source.add_listener(writer.record)
+        for number in range(RECORDED_TICKS):
+            run.tick(number)
+    RECORDED_RUN.chmod(0o644)  # recordings are private, this one is shipped
+    print(f"{RECORDED_RUN.name}: {RECORDED_RUN.stat().st_size // 1000} kB")
+
+
 async def draw_fleet() -> None:
     """Draws the list of several engines."""
     runs = [Run(f"rank-{rank}", 5557 + 2 * rank) for rank in range(len(FLEET_TICKS))]
@@ -341,5 +360,6 @@ async def settle(pilot: Pilot[int], run: Run) -> None:
 
 
 if __name__ == "__main__":
-    for drawing in (draw, draw_tour, draw_fleet, draw_checks):
-        asyncio.run(drawing())
+    for drawing in (draw, draw_tour, draw_fleet, draw_checks, record_demo):
+        if len(sys.argv) == 1 or drawing.__name__ in sys.argv:
+            asyncio.run(drawing())

@@ -1,6 +1,7 @@
 """Runs the bundled engine in a process of its own, for `seqtop demo`.
 
-This module uses the engine's command line only, so that the inspector never imports torch.
+This module uses the engine's command line only, so that the inspector never imports torch. Where
+the engine or torch is not installed, a recorded run of the demo takes their place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,16 @@ from seqtop.live.session import Session
 from seqtop.text import format as fmt
 from seqtop.transport.connection import Connection, ConnectionState
 
+RECORDED_RUN = Path(__file__).with_name("demo.seqtop")
+"""The first seconds of the demo; `screenshots/make.py` records them."""
+
 _SECONDS_TO_END = 5.0
+
+
+def missing_package() -> str | None:
+    """Returns the package without which the bundled engine cannot run; `None` if all are there."""
+    needed = ("engine_stub", "torch", "safetensors", "tokenizers", "jinja2")
+    return next((name for name in needed if find_spec(name) is None), None)
 
 
 class DemoSession(Session):

@@ -1,7 +1,7 @@
 """The versions that are declared are those that were tried."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,30 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from seqtop.process.distribution import NAME
+from seqtop import __version__
+from seqtop.process.distribution import ENGINE, NAME
 
 ROOT = Path(__file__).parents[1]
-USERS_EXTRAS = ("engine", "export", "web")
+DEVELOPERS_EXTRAS = {"dev", "docs", "test"}
 
 
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project(folder: str = ".") -> dict[str, Any]:
+    path = ROOT / folder / "pyproject.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+
+
+PROJECTS = (project(), project("engine_stub"))
+
+
+def requirements(*, without: Container[str] = ()) -> Iterator[Requirement]:
+    """The packages that both distributions require, beside each other."""
+    for each in PROJECTS:
+        extras = each["optional-dependencies"]
+        lines = [line for key in extras if key not in without for line in extras[key]]
+        for line in (*each["dependencies"], *lines):
+            requirement = Requirement(line)
+            if canonicalize_name(requirement.name) not in (NAME, ENGINE):
+                yield requirement
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -31,12 +47,7 @@ def pins(name: str) -> dict[str, Version]:
 
 def floors() -> Iterator[tuple[str, Version]]:
     """The lowest version of each package that users install."""
-    extras = project()["optional-dependencies"]
-    for line in (
-        *project()["dependencies"],
-        *(extra for key in USERS_EXTRAS for extra in extras[key]),
-    ):
-        requirement = Requirement(line)
+    for requirement in requirements(without=DEVELOPERS_EXTRAS):
         (floor,) = (bound.version for bound in requirement.specifier if bound.operator == ">=")
         yield canonicalize_name(requirement.name), Version(floor)
 
@@ -47,8 +58,19 @@ def test_the_lowest_versions_are_those_that_were_tried() -> None:
 
 def test_the_versions_of_the_tests_are_allowed() -> None:
     tried = pins("constraints.txt")
-    extras = project()["optional-dependencies"]
-    for line in (*project()["dependencies"], *(extra for key in extras for extra in extras[key])):
-        requirement = Requirement(line)
+    for requirement in requirements(without={"docs"}):
         name = canonicalize_name(requirement.name)
-        assert name == NAME or tried[name] in requirement.specifier, name
+        assert tried[name] in requirement.specifier, name
+
+
+def test_both_distributions_are_released_together() -> None:
+    """They share messages: each requires the other's version."""
+    inspector, engine = PROJECTS
+    assert (inspector["name"], engine["name"]) == (NAME, ENGINE)
+    assert {each["version"] for each in PROJECTS} == {__version__}
+    assert f"{NAME}=={__version__}" in engine["dependencies"]
+    extras = inspector["optional-dependencies"]
+    assert extras["whatif"] == [f"{ENGINE}=={__version__}"]
+    assert extras["engine"] == [f"{ENGINE}[torch]=={__version__}"]
+    for field in ("license", "authors", "requires-python"):
+        assert inspector[field] == engine[field], field

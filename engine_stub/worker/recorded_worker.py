@@ -78,10 +78,8 @@ class RecordedWorker:
         ]
         pooler_output = None
         if any(group.pooling_params is not None for group in groups):
-            import torch  # here only, as it is slow to import
-
-            # No recording has the vector of a pooled prompt.
-            vectors = (torch.empty(0) if group.do_sample else None for group in groups)
+            # No recording has the vector of a pooled prompt: it is empty here.
+            vectors = (() if group.do_sample else None for group in groups)
             pooler_output = PoolerOutput([*map(PoolingSequenceGroupOutput, vectors)])
         seconds = self._ran(_size(groups, num_drafted))
         has_drafts = self._is_speculative and bool(groups)

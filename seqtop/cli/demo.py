@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_view_options
@@ -16,7 +17,8 @@ def add_command(commands: Commands) -> None:
         "demo",
         help="start the bundled engine with a workload and show it",
         description="Start the bundled engine with a workload, in a process of its own, and show"
-        " it. The engine ends when you quit.",
+        " it. The engine ends when you quit. Where torch is not installed, a recorded run of the"
+        " demo is played instead.",
         epilog="example: seqtop demo --pace 5",
     )
     demo.add_argument(
@@ -52,10 +54,12 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.demo import DemoEngine, DemoSession
+    from seqtop.demo import DemoEngine, DemoSession, missing_package
 
     if not has_terminal():  # before an engine is started for nothing
         return fail(NO_TERMINAL)
+    if (missing := missing_package()) is not None:
+        return _play(options, missing)
     with (
         DemoEngine(
             model=options.model, device=options.device, pace=options.pace, load=options.load
@@ -67,3 +71,21 @@ def run(options: argparse.Namespace) -> int:
         status = run_app([session], options, remembers=False, needs_engine=not is_served())
         failure = engine.failure()
     return fail(failure) if failure else status
+
+
+def _play(options: argparse.Namespace, missing: str) -> int:
+    """Plays the recorded run where a package of the engine is missing."""
+    from seqtop.demo import RECORDED_RUN
+    from seqtop.history import FileStore
+    from seqtop.live.playback import Playback
+    from seqtop.process.distribution import install_command
+
+    advice = f"{missing} is not installed: {install_command('engine')}"
+    if options.model or options.load:
+        return fail(advice)
+    with FileStore(RECORDED_RUN) as recording:
+        playback = Playback(recording, RECORDED_RUN.name, loop=True)
+        notice = f"This is a recorded run. To run the engine, {install_command('engine')}"
+        status = run_app([playback], options, [notice], remembers=False)
+    print(f"seqtop: this was a recorded run, as {advice}", file=sys.stderr)
+    return status

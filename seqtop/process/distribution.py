@@ -8,6 +8,9 @@ from pathlib import Path
 NAME = "seqtop-llm"
 """The name on PyPI, where `seqtop` is another program: it monitors nanopore sequencing."""
 
+ENGINE = f"{NAME}-engine"
+"""The distribution of the bundled engine and its weights, which the extras name."""
+
 
 def install_command(extra: str) -> str:
     """Returns the command that installs this distribution with `extra`."""

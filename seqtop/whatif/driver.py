@@ -326,9 +326,9 @@ class _Process:
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").strip()
         reason = (text.splitlines() or ["no reason"])[-1]
-        if missing := _MISSING.fullmatch(reason):
+        if missing := _MISSING.search(reason):
             is_bundled = self._module.startswith("engine_stub.")
-            advice = f": {install_command('engine')}" if is_bundled else f" for {self._python}"
+            advice = f": {install_command('whatif')}" if is_bundled else f" for {self._python}"
             return DriverError(f"what if needs {missing[1]}, which is not installed{advice}")
         return DriverError(f"{self._module} has failed: {reason}")
 

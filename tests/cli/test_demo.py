@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seqtop.demo import DemoEngine
+import seqtop
+from seqtop.demo import RECORDED_RUN, DemoEngine
 from seqtop.process import paths
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.terminal import Terminal
@@ -84,6 +85,17 @@ def test_an_engine_that_is_killed_has_the_signal_for_a_reason() -> None:
 
 def test_demo_without_a_terminal_starts_no_engine() -> None:
     assert_one_sentence(run(*SEQTOP, "demo", "--model", "/nonexistent"), 1, "needs a terminal")
+
+
+def test_the_recorded_run_has_what_the_demo_shows() -> None:
+    assert RECORDED_RUN.stat().st_size <= 300_000, "python screenshots/make.py record_demo"
+    with seqtop.open(RECORDED_RUN) as run:
+        assert run.damage is None
+        states = [state for _, state in run.states()]
+    assert len(states) >= 400
+    last = states[-1]
+    assert last.info is not None
+    assert any(request.num_preemptions for request in last.requests.values())
 
 
 STOPS = (

@@ -400,5 +400,5 @@ def test_a_package_of_the_extra_that_is_missing_is_named(
     assert main(["whatif", recording]) == 2
     assert capsys.readouterr().err == (
         "seqtop: what if needs tokenizers, which is not installed:"
-        " pip install 'seqtop-llm[engine]'\n"
+        " pip install 'seqtop-llm[whatif]'\n"
     )

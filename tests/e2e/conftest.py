@@ -1,15 +1,20 @@
-"""Installations of the wheel, one each for all tests of a process."""
+"""Installations of the wheels, one each for all tests of a process."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support.installing import Environment, build_wheel
+from tests.support.installing import ROOT, Environment, build_wheel
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def engine_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("engine-wheel"), ROOT / "engine_stub")
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +24,16 @@ def inspector(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environm
 
 
 @pytest.fixture(scope="session")
-def with_engine(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+def with_engine(
+    tmp_path_factory: pytest.TempPathFactory, wheel: Path, engine_wheel: Path
+) -> Environment:
     """An environment made by `pip install 'seqtop-llm[engine]'`."""
-    return Environment(tmp_path_factory.mktemp("engine"), wheel, "engine")
+    return Environment(tmp_path_factory.mktemp("engine"), wheel, engine_wheel, extra="engine")
+
+
+@pytest.fixture(scope="session")
+def with_whatif(
+    tmp_path_factory: pytest.TempPathFactory, wheel: Path, engine_wheel: Path
+) -> Environment:
+    """An environment made by `pip install 'seqtop-llm[whatif]'`: the scheduler, and no torch."""
+    return Environment(tmp_path_factory.mktemp("whatif"), wheel, engine_wheel, extra="whatif")

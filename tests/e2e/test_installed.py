@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from seqtop import __version__
+from seqtop.demo import RECORDED_RUN
 from tests.support import private_network
 from tests.support.commands import assert_one_sentence, run
 from tests.support.installing import ROOT, Environment
 from tests.support.terminal import Terminal
+
+LARGEST_WHEEL = 1_350_000
+"""Bytes of the inspector's wheel: its code, and the recorded run of the demo."""
 
 PORTS = (5557, 5558, 8000)
 """The ports of the README's commands."""
@@ -33,27 +37,40 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
-def test_the_wheel_has_every_file(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
-    files = {
+def files_of(package: str) -> set[str]:
+    """The files of a package in this checkout."""
+    return {
         str(path.relative_to(ROOT))
-        for package in ("seqtop", "engine_stub")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def test_the_wheel_has_every_file_and_no_weights(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {*archive.namelist()}
+    files = files_of("seqtop")
+    (manual,) = (file for file in packed if file.endswith("share/man/man1/seqtop.1"))
+    assert {file for file in packed if ".dist-info/" not in file} == files | {manual}
+    assert wheel.stat().st_size < LARGEST_WHEEL
+
+
+def test_the_engine_s_wheel_has_every_file(engine_wheel: Path) -> None:
+    with zipfile.ZipFile(engine_wheel) as archive:
+        packed = {*archive.namelist()}
+    files = files_of("engine_stub")
+    of_the_project = {f"engine_stub/{name}" for name in ("LICENSE", "README.md", "pyproject.toml")}
     training = {name for name in files if name.startswith("engine_stub/train/")}
     assert training
-    assert files - training <= packed
-    assert not training & packed
-    assert {"engine_stub/weights/model.safetensors", "engine_stub/weights/prompts.jsonl"} <= packed
-    assert any(file.endswith("share/man/man1/seqtop.1") for file in packed)
-    assert not {file for file in packed if file.startswith(("tests/", "benchmarks/"))}
+    assert of_the_project < files
+    assert {file for file in packed if ".dist-info/" not in file} == (
+        files - training - of_the_project
+    )
 
 
 def test_the_commands_of_an_installation(inspector: Environment, recording: str) -> None:
-    for name in ("seqtop", "engine-stub"):
-        assert run(str(inspector.bin / name), "--version").stdout == f"{name} {__version__}\n"
+    assert run(str(inspector.bin / "seqtop"), "--version").stdout == f"seqtop {__version__}\n"
+    assert not (inspector.bin / "engine-stub").exists()
     app = Terminal(str(inspector.bin / "seqtop"), "replay", recording)
     try:
         app.wait_until(lambda: "REPLAY" in app.text and "Request" in app.text)
@@ -78,28 +95,52 @@ print(json.dumps([plugin.name, register.__module__]))
     assert json.loads(done.stdout) == ["seqtop", "seqtop.adapters.vllm"]
 
 
-def test_the_engine_without_torch(inspector: Environment) -> None:
-    command = str(inspector.bin / "engine-stub")
+def test_the_engine_without_torch(inspector: Environment, with_whatif: Environment) -> None:
+    command = str(with_whatif.bin / "engine-stub")
+    assert run(command, "--version").stdout == f"engine-stub {__version__}\n"
     advice = ("torch is not installed", "pip install 'seqtop-llm[engine]'")
     for options in ([], ["--demo", "--http", "127.0.0.1:8000"], ["--model", "no/such"]):
         assert_one_sentence(run(command, "serve", *options), 1, *advice)
     assert_one_sentence(run(command, "serve", "--pace", "-1"), 2, "--pace")
     assert "complete" in run(command, "completion", "bash").stdout
     assert "--num-gpu-blocks" in run(command, "serve", "--help").stdout
-    demo = Terminal(str(inspector.bin / "seqtop"), "demo")
-    try:
-        demo.wait_until(
-            lambda: (
-                demo.process.poll() is not None
-                and all(word.encode() in demo.output for word in advice)
-            )
-        )
-    finally:
-        demo.close()
-    assert demo.process.returncode == 1
-    assert b"Traceback" not in demo.output
     served = run(str(inspector.bin / "seqtop"), "serve")
     assert_one_sentence(served, 1, "pip install 'seqtop-llm[web]'")
+
+
+@pytest.mark.parametrize("name", ["inspector", "with_whatif"])
+def test_the_demo_without_torch_plays_a_recorded_run(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    environment: Environment = request.getfixturevalue(name)
+    demo = Terminal(str(environment.bin / "seqtop"), "demo")
+    try:
+        demo.wait_until(lambda: "REPLAY" in demo.text and "typed-" in demo.text)
+        demo.wait_until(lambda: "This is a recorded run" in demo.text)
+        before = demo.text
+        demo.wait_until(lambda: demo.text != before)  # it plays
+        demo.press("q")
+        demo.wait_until(lambda: demo.process.poll() is not None)
+        demo.wait_until(lambda: b"pip install 'seqtop-llm[engine]'" in demo.output.splitlines()[-1])
+    finally:
+        demo.close()
+    assert demo.process.returncode == 0
+    other = Terminal(str(environment.bin / "seqtop"), "demo", "--model", "no/such")
+    try:
+        other.wait_until(lambda: other.process.poll() is not None)
+        other.wait_until(lambda: b"is not installed: pip install" in other.output)
+    finally:
+        other.close()
+    assert other.process.returncode == 1
+
+
+def test_predictions_need_no_torch(inspector: Environment, with_whatif: Environment) -> None:
+    arguments = ("whatif", str(RECORDED_RUN), "--set", "num_gpu_blocks=+50%")
+    done = run(str(with_whatif.bin / "seqtop"), *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "num_gpu_blocks" in done.stdout
+    refused = run(str(inspector.bin / "seqtop"), *arguments)
+    assert_one_sentence(refused, 2, "engine_stub", "pip install 'seqtop-llm[whatif]'")
 
 
 def blocks() -> Iterator[list[str]]:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from seqtop import __version__
 from seqtop.history import FileStore
 from tests.support.stored_run import write_run
 
 DATA = Path(__file__).parent / "data"
+RECORDINGS = DATA / "recordings"
 MAX_LINES, MAX_WIDTH = 40, 160
 """The most of a difference that is shown."""
 
@@ -41,8 +43,8 @@ def compare(updates: bool) -> Compare:
 
 @pytest.fixture(scope="session")
 def recording(updates: bool) -> Iterator[FileStore]:
-    """The stored recording."""
-    path = DATA / "run.seqtop"
+    """The stored recording of this version."""
+    path = RECORDINGS / f"{__version__}.seqtop"
     if updates:
         write_run(path)
     with FileStore(path) as recording:

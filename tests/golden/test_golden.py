@@ -1,10 +1,12 @@
 """Layouts, a recording and its exports are those that are stored."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import seqtop
 from seqtop.export import csv_rows, json_document, perfetto, text
 from seqtop.export.lifecycle import EngineRun, read_runs
 from seqtop.history import FileStore
@@ -13,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import codec, parsing
-from tests.golden.conftest import Compare
+from tests.golden.conftest import RECORDINGS, Compare
 from tests.support import layouts, protocol_examples, public_names, trace_format
 from tests.support.recordings import assert_same
 from tests.support.stored_run import FORMULA, MISSED
@@ -68,6 +70,15 @@ def test_recording_of_this_version_is_read_as_it_was_written(recording: FileStor
         state.apply(parsing.event(payload))
         assert_same(recording.at(position), state)
         assert state.num_anomalies == 0, state.last_anomaly
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.iterdir()), ids=lambda path: path.stem)
+def test_recordings_of_every_released_version_open(path: Path) -> None:
+    with seqtop.open(path) as opened:
+        assert opened.damage is None
+        num_steps = sum(1 for _ in opened)
+        assert num_steps > 20
+        assert sum(len(state.requests) > 0 for _, state in opened.states()) > num_steps // 2
 
 
 @pytest.mark.parametrize("number", [0, 1])

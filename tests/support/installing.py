@@ -1,4 +1,4 @@
-"""The wheel, and environments that have it, packages that it requires, and nothing else."""
+"""The wheels, and environments that have them, packages that they require, and nothing else."""
 
 import sys
 import venv
@@ -9,38 +9,42 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from seqtop.process.distribution import NAME
+from seqtop.process.distribution import ENGINE, NAME
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
 
 
-def build_wheel(folder: Path) -> Path:
-    """Builds the wheel of this checkout in `folder`, with nothing from the network."""
+def build_wheel(folder: Path, project: Path = ROOT) -> Path:
+    """Builds the wheel of a project of this checkout, with nothing from the network.
+
+    `folder` is empty, or is not there yet.
+    """
     offline = ("--no-deps", "--no-index", "--no-build-isolation")
-    done = run(*PIP, "wheel", *offline, "-w", str(folder), str(ROOT))
+    done = run(*PIP, "wheel", *offline, "-w", str(folder), str(project))
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 class Environment:
-    """A virtual environment in `folder` with a wheel and what it requires with `extras`.
+    """A virtual environment in `folder` with wheels, and what the first requires with `extras`.
 
     The required packages are links to those of this environment.
     """
 
-    def __init__(self, folder: Path, wheel: Path, *extras: str) -> None:
+    def __init__(self, folder: Path, *wheels: Path, extra: str = "") -> None:
         venv.create(folder, symlinks=True)
         self.folder = folder
         self.bin = folder / "bin"
         python = str(self.bin / "python")
-        done = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", str(wheel))
+        install = ("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
+        done = run(*PIP, "--python", python, *install)
         assert done.returncode == 0, done.stderr
         (self.packages,) = folder.glob("lib/python*/site-packages")
         (own,) = metadata.distributions(name=NAME, path=[str(self.packages)])
-        for name in _required(own, extras):
+        for name in _required(own, (extra,)) - {NAME, ENGINE}:
             self._link(metadata.distribution(name))
 
     def _link(self, distribution: metadata.Distribution) -> None:
@@ -53,14 +57,14 @@ class Environment:
 
 def _required(own: metadata.Distribution, extras: tuple[str, ...]) -> set[str]:
     """The names of all packages that a package with `extras` requires, directly or not."""
-    found: set[str] = set()
+    found: set[tuple[str, tuple[str, ...]]] = set()
     pending = list(_direct(own, extras))
     while pending:
-        name, wanted = pending.pop()
-        if name not in found:
-            found.add(name)
+        each = name, wanted = pending.pop()
+        if each not in found:
+            found.add(each)
             pending += _direct(metadata.distribution(name), wanted)
-    return found
+    return {name for name, _ in found}
 
 
 def _direct(
