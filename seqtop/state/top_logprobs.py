@@ -9,15 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 
 from seqtop.sequence import Logprob
-from seqtop.wire.arrays import Floats, Ints
+from seqtop.wire.arrays import Ints
 
-_NO_RANK = 0
-"""Ranks begin with 1."""
-_NO_TEXT = -1
+_Candidate: TypeAlias = tuple[int, float, int | None, str | None]
+"""A token id, and the fields of a `Logprob`."""
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[_Candidate])
 
 
 class TopLogprobs(msgspec.Struct, array_like=True, gc=False):
@@ -29,33 +31,18 @@ class TopLogprobs(msgspec.Struct, array_like=True, gc=False):
     places: Ints = msgspec.field(default_factory=partial(Ints, "h"))
     """Indexes of the output tokens that have candidates, in ascending order."""
     ends: Ints = msgspec.field(default_factory=partial(Ints, "h"))
-    """For each of `places`, the number of candidates up to its last one."""
-    text_ends: Ints = msgspec.field(default_factory=partial(Ints, "h"))
-    """For each of `places`, the bytes of `texts` up to those of its last candidate."""
-    token_ids: Ints = msgspec.field(default_factory=partial(Ints, "h"))
-    """Token ids of all candidates; the arrays below have an element for each, too."""
-    logprobs: Floats = msgspec.field(default_factory=partial(Floats, "f"))
-    ranks: Ints = msgspec.field(default_factory=partial(Ints, "h"))
-    """Ranks in the vocabulary, from 1; 0 if unknown."""
-    text_lengths: Ints = msgspec.field(default_factory=partial(Ints, "b"))
-    """Bytes of the texts in UTF-8; -1 for a candidate without one."""
-    texts: bytearray = msgspec.field(default_factory=bytearray)
-    """The texts of all candidates, joined, in UTF-8."""
+    """For each of `places`, the bytes of `packed` up to the end of its candidates."""
+    packed: bytearray = msgspec.field(default_factory=bytearray)
+    """For each of `places`, a list of candidates in MessagePack."""
 
     def __post_init__(self) -> None:
         """Checks what was decoded.
 
         Raises:
-            ValueError: The arrays contradict each other.
+            ValueError: The fields contradict each other.
         """
-        num_candidates = len(self.token_ids)
-        fits = (
-            len(self.places) == len(self.ends) == len(self.text_ends)
-            and num_candidates == len(self.logprobs) == len(self.ranks) == len(self.text_lengths)
-            and (self.ends[-1] if self.ends else 0) == num_candidates
-            and (self.text_ends[-1] if self.text_ends else 0) == len(self.texts)
-        )
-        if not fits:
+        end = self.ends[-1] if self.ends else 0
+        if len(self.places) != len(self.ends) or end != len(self.packed):
             raise ValueError("the arrays of candidate tokens differ in length")
 
     def __bool__(self) -> bool:
@@ -64,51 +51,40 @@ class TopLogprobs(msgspec.Struct, array_like=True, gc=False):
     @property
     def num_bytes(self) -> int:
         """The bytes of the packed form."""
-        arrays = (
-            self.places, self.ends, self.text_ends, self.token_ids, self.logprobs, self.ranks,
-            self.text_lengths,
-        )  # fmt: skip
-        return sum(len(array) * array.itemsize for array in arrays) + len(self.texts)
+        return sum(len(array) * array.itemsize for array in (self.places, self.ends)) + len(
+            self.packed
+        )
 
     def get(self, place: int) -> dict[int, Logprob]:
         """Returns the candidates of an output token, by token id; empty if it has none."""
         index = bisect_left(self.places, place)
         if index == len(self.places) or self.places[index] != place:
             return {}
-        start, text_start = (self.ends[index - 1], self.text_ends[index - 1]) if index else (0, 0)
-        candidates: dict[int, Logprob] = {}
-        for number in range(max(start, 0), min(self.ends[index], len(self.token_ids))):
-            length, text = self.text_lengths[number], None
-            if length != _NO_TEXT:
-                text_end = text_start + length
-                text = self.texts[text_start:text_end].decode(errors="replace")
-                text_start = text_end
-            candidates[self.token_ids[number]] = Logprob(
-                self.logprobs[number], self.ranks[number] or None, text
-            )
-        return candidates
+        start = self.ends[index - 1] if index else 0
+        try:
+            candidates = _decoder.decode(self.packed[max(start, 0) : max(self.ends[index], 0)])
+        except msgspec.MsgspecError:  # a keyframe may have anything there
+            return {}
+        return {
+            token_id: Logprob(logprob, rank, text) for token_id, logprob, rank, text in candidates
+        }
 
     def set(self, first: int, candidates: Iterable[Mapping[int, Logprob]]) -> None:
         """Sets the candidates of the output tokens from index `first` on."""
         self._drop_from(first)
         for place, by_token in enumerate(candidates, first):
-            values = by_token.values()
-            decoded = [value.decoded_token for value in values]
-            texts = [None if text is None else text.encode(errors="replace") for text in decoded]
-            self.token_ids = self.token_ids.plus([*by_token])
-            self.logprobs = self.logprobs.plus([value.logprob for value in values])
-            self.ranks = self.ranks.plus([value.rank or _NO_RANK for value in values])
-            self.text_lengths = self.text_lengths.plus(
-                [_NO_TEXT if text is None else len(text) for text in texts]
+            self.packed += _encoder.encode(
+                [
+                    (token_id, value.logprob, value.rank, value.decoded_token)
+                    for token_id, value in by_token.items()
+                ]
             )
-            self.texts += b"".join(filter(None, texts))
             self.places = self.places.plus([place])
-            self.ends = self.ends.plus([len(self.token_ids)])
-            self.text_ends = self.text_ends.plus([len(self.texts)])
+            self.ends = self.ends.plus([len(self.packed)])
 
     def copy(self) -> TopLogprobs:
         """Returns a copy, which changes separately."""
-        return TopLogprobs(*(getattr(self, name).copy() for name in self.__struct_fields__))
+        return TopLogprobs(self.places.copy(), self.ends.copy(), self.packed.copy())
 
     def by_place(self) -> dict[int, dict[int, Logprob]]:
         """Returns all candidates, by index of the output token."""
@@ -124,12 +100,7 @@ class TopLogprobs(msgspec.Struct, array_like=True, gc=False):
 
     def _drop_from(self, place: int) -> None:
         """Removes the candidates of the output tokens from index `place` on."""
-        if not self.places or self.places[-1] < place:
-            return
-        index = bisect_left(self.places, place)
-        num_left, num_bytes = (self.ends[index - 1], self.text_ends[index - 1]) if index else (0, 0)
-        for by_place in (self.places, self.ends, self.text_ends):
-            del by_place[index:]
-        for by_candidate in (self.token_ids, self.logprobs, self.ranks, self.text_lengths):
-            del by_candidate[num_left:]
-        del self.texts[num_bytes:]
+        if self.places and self.places[-1] >= place:
+            index = bisect_left(self.places, place)
+            del self.packed[self.ends[index - 1] if index else 0 :]
+            del self.places[index:], self.ends[index:]
