@@ -44,6 +44,9 @@ def engine_info(
     config: EngineConfig = engine.config
     assert config.num_gpu_blocks is not None
     assert config.max_model_len is not None
+    settings = {name: getattr(config, name) for name in SCHEDULER_SETTINGS}
+    if config.scheduling_policy is not None:
+        settings["scheduling_policy"] = Path(config.scheduling_policy).stem
     return EngineInfo(
         engine_id=engine_id,
         incarnation=uuid.uuid4().hex,
@@ -63,7 +66,7 @@ def engine_info(
         preemption_mode=config.preemption_mode,
         control=control,
         redacted=redacted,
-        scheduler_settings={name: getattr(config, name) for name in SCHEDULER_SETTINGS},
+        scheduler_settings=settings,
     )
 
 
@@ -151,17 +154,11 @@ class StepReporter:
 
     def state(self, engine: LLMEngine) -> StateReport:
         """Returns the whole state of the engine. Called between two steps."""
-        snapshot = self.snapshot(engine.clock(), engine.block_manager.get_block_table)
+        snapshot = self._snapshot(engine.clock(), engine.block_manager.get_block_table)
         self._seq_ids = []
         return StateReport(snapshot, engine.block_manager.stored_blocks())
 
-    def snapshot(self, time: float, table_of: Callable[[Sequence], list[int]]) -> Snapshot:
-        """Returns all unfinished requests and sequences. Called between two steps.
-
-        Args:
-            time: The current time in seconds since the epoch.
-            table_of: Returns the block table of a sequence: `BlockManager.get_block_table`.
-        """
+    def _snapshot(self, time: float, table_of: Callable[[Sequence], list[int]]) -> Snapshot:
         return Snapshot(
             time=time,
             step=self._step,
@@ -277,7 +274,12 @@ class StepPublisher(StepReporter):
     """
 
     def __init__(self, publisher: MessageSink) -> None:
-        super().__init__(ReportPublisher(publisher).publish)
+        self._reports = ReportPublisher(publisher)
+        super().__init__(self._reports.publish)
+
+    def snapshot(self, engine: LLMEngine) -> Snapshot:
+        """Returns the whole state of the engine, for viewers. Called between two steps."""
+        return self._reports.restore(self.state(engine))
 
 
 def _sequence_snapshot(group: SequenceGroup, seq: Sequence, table: list[int]) -> SequenceSnapshot:

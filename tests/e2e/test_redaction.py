@@ -76,9 +76,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
                 questions.send(codec.encode(SnapshotRequest()))
                 assert questions.poll(MILLISECONDS)
                 stream += b"".join(questions.recv_multipart())
-                publisher.publish(
-                    steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
-                )
+                publisher.publish(steps.snapshot(engine))
         wait_until(lambda: len(session.state.finished) == len(PROMPTS))
         session.remove_listener(recorder.record)
         recorder.close()

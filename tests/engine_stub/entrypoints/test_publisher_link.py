@@ -180,7 +180,7 @@ def test_commands_of_viewers_reach_the_engine_and_its_replies_them(
         server.start()
         try:
             request_id = session.submit("Once", greedy(200))
-            wait_until(lambda: session.state.requests[request_id].seq_ids)
+            wait_until(lambda: request_id in session.state.requests)
             session.abort(request_id)
             wait_until(lambda: request_id in session.state.finished)
             with pytest.raises(ControlError, match="there is no unfinished request nobody"):

@@ -107,7 +107,7 @@ def test_the_text_of_a_snapshot_and_the_deltas_after_it_are_the_text(
         if len(texts) == 15 and is_aborted:
             engine.abort_request("r")
         if engine.seq_groups:
-            snapshot = steps.snapshot(engine.clock(), engine.block_manager.get_block_table)
+            snapshot = steps.snapshot(engine)
             assert snapshot.step == len(texts) - 1
             texts.append(snapshot.requests[0].sequences[0].text)
         record = engine.step()

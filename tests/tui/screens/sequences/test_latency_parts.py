@@ -21,7 +21,7 @@ def explained() -> SeqtopApp:
 def opened(app: SeqtopApp, pilot: Pilot) -> None:
     until(pilot, lambda: app.ui.selection is not None)
     pilot.press("right_parenthesis")
-    until(pilot, lambda: "TTFT" in screen(app))
+    until(pilot, lambda: "TTFT" in screen(app) and "Reading the history" not in screen(app))
 
 
 def test_the_parts_of_a_latency(explained: SeqtopApp) -> None:
