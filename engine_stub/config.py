@@ -48,6 +48,8 @@ class EngineConfig:
             in need (by priority, then by arrival): the "last" of them, or the one with the
             "largest" number of blocks, so that fewer groups are preempted. A group with no other
             behind it is preempted itself.
+        scheduling_policy: A Python file with a `SchedulingPolicy`, whose order and victim are used.
+            None for priority, then arrival, and `preemption_victim`.
         pooling_type: The vector of a prompt in embedding requests: the hidden state of its "LAST"
             token, or the "MEAN" of all.
         pooling_normalize: Whether embeddings are scaled to a length of 1.
@@ -78,6 +80,7 @@ class EngineConfig:
     preemption_mode: PreemptionMode = "recompute"
     num_cpu_blocks: int | None = None
     preemption_victim: PreemptionVictim = "last"
+    scheduling_policy: str | None = None
     pooling_type: PoolingType = "LAST"
     pooling_normalize: bool = True
     num_scheduler_steps: int = 1

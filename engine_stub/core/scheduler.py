@@ -14,14 +14,13 @@ as budget and free blocks allow, so that the worker can continue without the sch
 A group may hold several sequences, the beams of a search. The unfinished ones have equal lengths,
 run together, and wait together.
 
-To add a preemption victim policy, add its name to `PreemptionVictim` in `config.py` and its choice
-to `Scheduler._victim`.
+The order of the queues and the choice of the group that is preempted are those of a
+`SchedulingPolicy`, which a file of one's own can change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from sortedcontainers import SortedKeyList
 
@@ -30,6 +29,7 @@ from engine_stub.core.beam_search import max_num_running_seqs
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.core.metadata import MetadataBuilder
+from engine_stub.core.policy import SchedulingPolicy, load_policy
 from engine_stub.core.waiting_queue import WaitingQueue, unfinished_seqs
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
 from seqtop.sequence import (
@@ -93,14 +93,18 @@ class Scheduler:
         self.running = SortedKeyList(key=self._rank)
         self.swapped = WaitingQueue(self._rank)
         self._watermark = int(_WATERMARK * block_manager.device.num_blocks)
-        self._ranks: dict[str, tuple[int, int]] = {}
+        make_policy = SchedulingPolicy
+        if config.scheduling_policy is not None:
+            make_policy = load_policy(config.scheduling_policy)
+        self._policy = make_policy(config)
+        self._ranks: dict[str, tuple[float, ...]] = {}
         self._num_arrived = 0
         self._finished_requests_ids: list[str] = []
         self._moves = _BlockMoves()
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Adds a new group to the waiting queue."""
-        self._ranks[seq_group.request_id] = seq_group.priority, self._num_arrived
+        self._ranks[seq_group.request_id] = *self._policy.rank(seq_group), self._num_arrived
         self._num_arrived += 1
         self.waiting.add(seq_group)
 
@@ -309,14 +313,7 @@ class Scheduler:
         behind = self.running[self.running.index(for_group) + 1 :]
         if not behind:
             return for_group
-        match self.config.preemption_victim:
-            case "last":
-                victim: SequenceGroup = behind[-1]
-            case "largest":
-                victim = max(reversed(behind), key=self._num_blocks)
-            case policy:
-                assert_never(policy)
-        return victim
+        return self._policy.victim(behind, self._num_blocks)
 
     def _preempt(self, victim: SequenceGroup, for_group: SequenceGroup) -> PreemptionRecord:
         """Moves a running group to the waiting or swapped queue, and frees its blocks."""
@@ -357,7 +354,7 @@ class Scheduler:
             return "swap"
         return "recompute"
 
-    def _rank(self, seq_group: SequenceGroup) -> tuple[int, int]:
+    def _rank(self, seq_group: SequenceGroup) -> tuple[float, ...]:
         return self._ranks[seq_group.request_id]
 
     def _num_blocks(self, seq_group: SequenceGroup) -> int:

@@ -30,7 +30,7 @@ class WaitingQueue:
         rank: Returns the sort key of a group.
     """
 
-    def __init__(self, rank: Callable[[SequenceGroup], tuple[int, int]]) -> None:
+    def __init__(self, rank: Callable[[SequenceGroup], tuple[float, ...]]) -> None:
         self.num_seqs = 0
         self._groups = SortedKeyList(key=rank)
         self._num_seqs_of: dict[str, int] = {}

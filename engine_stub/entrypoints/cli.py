@@ -188,6 +188,12 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     ):
         choices = CHOICES[name.replace("-", "_")]
         engine.add_argument(f"--{name}", choices=choices, help=description)
+    engine.add_argument(
+        "--policy",
+        dest="scheduling_policy",
+        metavar="FILE.py",
+        help="a scheduling policy of your own: the order of requests, and which one is preempted",
+    )
     for name in ("enable-chunked-prefill", "enable-prefix-caching", "pooling-normalize"):
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     engine.add_argument(

@@ -18,6 +18,7 @@ from seqtop.history.step_time import Size
 from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, ReplayOptions, WorkloadReplay
+from seqtop.whatif.settings import POLICY
 from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo
 
@@ -147,6 +148,12 @@ def _config(info: EngineInfo, options: ReplayOptions) -> EngineConfig:
     settings |= {name: info.scheduler_settings[name] for name in SCHEDULER_SETTINGS}
     if info.max_model_len == info.num_gpu_blocks * info.block_size:
         settings["max_model_len"] = None  # it was what the pool had room for
+    policy = info.scheduler_settings.get(POLICY)
+    if policy is not None and POLICY not in options.settings:
+        raise ValueError(
+            f"the engine ran with the policy {policy}, which a recording does not contain;"
+            " --policy gives its file"
+        )
     settings |= options.settings
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     assert settings.keys() <= known

@@ -39,6 +39,12 @@ def add_command(commands: Commands) -> None:
         help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=500ms,tpot=50ms",
     )
     advise.add_argument(
+        "--policies",
+        metavar="DIR",
+        help="scheduling policies of your own for the bundled engine, each a file of the folder,"
+        " to be tried, too; the files are run",
+    )
+    advise.add_argument(
         "-o", "--output", metavar="FILE", help="write the run with the best settings to a file"
     )
     advise.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -64,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         with progress() as show_progress:
-            advice = advise(question_of(options), options.slo, show_progress, show)
+            advice = advise(
+                question_of(options), options.slo, show_progress, show, policies=options.policies
+            )
     except WHATIF_ERRORS as error:
         return fail(str(error), status=2)
     if options.json:

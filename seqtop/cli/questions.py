@@ -85,6 +85,11 @@ def add_question(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="predict even if the recording cannot be repeated",
     )
+    command.add_argument(
+        "--policy",
+        metavar="FILE.py",
+        help="a scheduling policy of your own for the bundled engine; the file is run",
+    )
     command.add_argument("--model", metavar="DIR", help="the model, if it is not where it was")
     command.add_argument(
         "--python",
@@ -113,6 +118,7 @@ def question_of(options: argparse.Namespace) -> Question:
         step_time=step_time.parse(options.step_time),
         calibrations=options.calibrations,
         anyway=options.anyway,
+        policy=options.policy,
         output=options.output,
         overwrite=options.force,
         model=options.model,

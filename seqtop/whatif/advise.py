@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from seqtop.whatif.driver import DriverError, ShowProgress, no_progress
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Basis, Question, Replays, keep, result_of, scratch_folder
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
-from seqtop.whatif.settings import recorded_settings
+from seqtop.whatif.settings import POLICY, SettingError, policy_change, recorded_settings
 from seqtop.whatif.sweep import bracket, load_of
 from seqtop.wire.messages import EngineInfo, Setting
 
@@ -117,6 +118,8 @@ def advise(
     slo: Slo,
     progress: ShowProgress = no_progress,
     found: Callable[[Advice], object] = lambda _: None,
+    *,
+    policies: str | None = None,
 ) -> Advice:
     """Searches the settings with which the requests of a run meet their objectives best.
 
@@ -125,6 +128,7 @@ def advise(
         slo: The objectives.
         progress: Shows the progress.
         found: Called with the advice so far: after each part of the search.
+        policies: A folder of policies of the bundled scheduler, which are tried, too.
 
     Raises:
         Exception: One of `WHATIF_ERRORS`.
@@ -141,7 +145,10 @@ def advise(
         proof = str(folder / "proof.seqtop")
         repeated = replays.repeat(proof)
         search = _Search(replays, advice)
-        first = search.submit(single_changes(replays.workload.info), part=0)
+        candidates = single_changes(replays.workload.info)
+        if policies is not None:
+            candidates += _policies(policies, replays.workload.info)
+        first = search.submit(candidates, part=0)
         if not replays.prove(repeated, proof):
             return advice
         try:
@@ -181,6 +188,14 @@ def single_changes(info: EngineInfo) -> list[Settings]:
         if size != info.block_size and len(info.kv_cache_groups) < 2
     ]
     return [*scaled, *single]
+
+
+def _policies(folder: str, info: EngineInfo) -> list[Settings]:
+    """Returns a change to each policy of a folder. Raises `SettingError` if there is none."""
+    paths = sorted(Path(folder).glob("*.py"))
+    if not paths:
+        raise SettingError(f"there is no policy in {folder}")
+    return [policy_change(str(path), info) for path in paths]
 
 
 def _not_searched(info: EngineInfo) -> dict[str, str]:
@@ -391,7 +406,12 @@ def _tail(run: RunFigures, key: str) -> float | None:
 
 def settings_text(settings: Settings) -> str:
     """Returns changed settings as text, such as `max_num_seqs=24, policy=fcfs`."""
-    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as recorded"
+    parts = (f"{name}={_value_text(name, value)}" for name, value in settings.items())
+    return ", ".join(parts) or "as recorded"
+
+
+def _value_text(name: str, value: Setting) -> str:
+    return Path(str(value)).stem if name == POLICY else str(value)
 
 
 def sentence(advice: Advice) -> str:
@@ -405,7 +425,8 @@ def sentence(advice: Advice) -> str:
     else:
         known = advice.basis.settings
         changes = ", ".join(
-            f"{name} {known.get(name)} → {value}" for name, value in best.settings.items()
+            f"{name} {known.get(name)} → {_value_text(name, value)}"
+            for name, value in best.settings.items()
         )
         text = f"{changes} lifts goodput from {goodput} to {fmt.percent(best.goodput)}"
         if round(best.goodput, 3) <= round(recorded.goodput, 3):

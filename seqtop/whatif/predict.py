@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import RunDecisions
@@ -33,7 +34,13 @@ from seqtop.whatif.driver import (
 )
 from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
-from seqtop.whatif.settings import SettingError, parse_change, recorded_settings
+from seqtop.whatif.settings import (
+    POLICY,
+    SettingError,
+    parse_change,
+    policy_change,
+    recorded_settings,
+)
 from seqtop.whatif.trace_engine import engine_of
 from seqtop.whatif.trace_options import read_trace
 from seqtop.whatif.trace_workload import trace_workload
@@ -77,6 +84,8 @@ class Question(msgspec.Struct, kw_only=True):
     """The path of the prediction; `None` to drop it."""
     overwrite: bool = False
     """True if the file at `output` is to be replaced."""
+    policy: str | None = None
+    """The Python file of a scheduling policy of the bundled engine; `None` for its own."""
     model: str | None = None
     """The directory of the model, if it is not where the recording says."""
     limit: int | None = None
@@ -93,7 +102,8 @@ class Question(msgspec.Struct, kw_only=True):
     @property
     def has_changes(self) -> bool:
         """True if something is to be predicted."""
-        return bool(self.changes or self.without) or self.scale_arrivals != 1.0
+        is_other_load = bool(self.without) or self.scale_arrivals != 1.0
+        return is_other_load or bool(self.changes or self.policy)
 
 
 class Proof(msgspec.Struct):
@@ -244,6 +254,8 @@ class Replays:
             settings=recorded_settings(self.workload.info),
         )
         module = driver_of(self.workload.info)
+        if question.policy is not None:
+            self.settings |= policy_change(question.policy, self.workload.info)
         self._drivers = Drivers(module, python=question.python, progress=progress)
 
     def _read_recording(self) -> Proof:
@@ -364,9 +376,22 @@ class Replays:
         Args:
             output: The path of its recording.
         """
-        return (
-            None if self._trace else self.submit(ReplayOptions(model=self.question.model), output)
+        if self._trace:
+            return None
+        return self.submit(self.unchanged(), output)
+
+    def unchanged(self) -> ReplayOptions:
+        """Returns the options of a replay with the recorded settings and times.
+
+        If the recorded engine had a policy, it is the one of the same name that the question gives.
+        """
+        recorded, path = (
+            self.workload.info.scheduler_settings.get(POLICY),
+            self.settings.get(POLICY),
         )
+        is_own = recorded is not None and Path(str(path)).stem == recorded
+        settings = {POLICY: path} if is_own else {}
+        return ReplayOptions(settings=settings, model=self.question.model)
 
     def prove(self, repeated: Future[ReplayResult] | None, output: str) -> bool:
         """Compares the repeated run with the recorded one.
@@ -424,12 +449,13 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
         DriverError: The engine's scheduler cannot be run, or refuses the settings.
     """
     with scratch_folder() as folder, Replays(question, progress) as replays:
-        recorded = recorded_settings(replays.workload.info)
+        info = replays.workload.info
+        recorded = {**recorded_settings(info), POLICY: info.scheduler_settings.get(POLICY)}
         answer = Prediction(
             question,
             replays.basis,
             replays.settings,
-            {name: recorded[name] for name in replays.settings},
+            {name: recorded.get(name) for name in replays.settings},
         )
         if question.has_changes or replays.basis.proof is None:
             replays.fit_or_guess()
@@ -447,9 +473,7 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
             keep(proof, question)
             return answer
         options = replays.options()
-        base = ReplayOptions(
-            arrivals=options.arrivals, step_time=options.step_time, model=question.model
-        )
+        base = replace(replays.unchanged(), arrivals=options.arrivals, step_time=options.step_time)
         unchanged = replays.submit(base, paths[0])
         predicted = replays.submit(options, paths[1])
         if not replays.prove(repeated, proof):
@@ -495,9 +519,7 @@ def _distance(replays: Replays, answer: Prediction) -> ModelDistance | None:
     ratio, percent, own, other = max(found, default=(0.0, 0, 0.0, 0.0))
     if ratio <= _LARGE_DISTANCE:
         return None
-    options = ReplayOptions(
-        arrivals="step", step_time=replays.basis.step_time, model=replays.question.model
-    )
+    options = replace(replays.unchanged(), arrivals="step", step_time=replays.basis.step_time)
     by_step = result_of(replays.submit(options)).figures.ttft
     middle = getattr(by_step, f"p{percent}")
     return None if middle is None else ModelDistance(percent, own, middle, other)

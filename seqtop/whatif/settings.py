@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final, TypeGuard
 
 from seqtop.wire.messages import EngineInfo, Setting
@@ -20,9 +21,13 @@ _INFO_SETTINGS: Final = (
 )
 """Settings that are fields of `EngineInfo`."""
 
+POLICY: Final = "scheduling_policy"
+"""The setting whose value is the file of a policy of the bundled scheduler."""
+
 _REFUSED: Final = {
     "num_speculative_tokens": "the recording does not say which other drafts would be accepted",
     "pipeline_parallel_size": "the times of other stages are not known",
+    POLICY: "--policy gives its file",
     "seed": "the recorded tokens are those of the recorded seed",
     "speculative": "the recording does not say which other drafts would be accepted",
 }
@@ -43,6 +48,19 @@ def recorded_settings(info: EngineInfo) -> dict[str, Setting]:
     settings: dict[str, Setting] = {name: getattr(info, name) for name in _INFO_SETTINGS}
     settings |= info.scheduler_settings
     return {name: value for name, value in settings.items() if name not in _REFUSED}
+
+
+def policy_change(path: str, info: EngineInfo) -> dict[str, Setting]:
+    """Returns the change to a scheduling policy in a Python file.
+
+    Raises:
+        SettingError: It is not the bundled engine, or there is no such file.
+    """
+    if not info.engine.startswith("engine_stub"):
+        raise SettingError("a policy is for the scheduler of the bundled engine")
+    if not Path(path).is_file():
+        raise SettingError(f"there is no policy {path}")
+    return {POLICY: str(Path(path).resolve())}
 
 
 def parse_change(text: str, info: EngineInfo) -> tuple[str, Setting]:

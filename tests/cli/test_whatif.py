@@ -18,6 +18,8 @@ from seqtop.wire.redaction import redact
 from tests.support.events import engine_info
 from tests.support.greedy_runs import NUM_REQUESTS, record_run
 
+POLICIES = Path(__file__).parents[2] / "docs" / "policies"
+
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -122,6 +124,28 @@ def test_requests_without_an_end_in_the_recording_have_no_predicted_latency(
     served = [ttft for ttft in known if ttft is not None]
     assert len(served) > len(requests) - len(unfinished)
     assert answer["basis"]["recorded"]["ttft"]["p50"] == pytest.approx(statistics.median(served))
+
+
+def test_a_policy_of_one_s_own_is_predicted_and_repeated(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = str(POLICIES / "shortest_prompt_first.py")
+    assert main(["whatif", recording, "--policy", policy, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["settings"] == {"scheduling_policy": policy}
+    assert answer["changed"]
+    path = str(tmp_path / "run.seqtop")
+    record_run(Path(path), scheduling_policy=policy)
+    assert main(["whatif", path, "--policy", policy, "--set", "max_num_seqs=8", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["is_proven"]
+    assert answer["recorded_settings"]["scheduling_policy"] == "shortest_prompt_first"
+    assert main(["whatif", path]) == 2
+    assert "ran with the policy shortest_prompt_first, which a" in capsys.readouterr().err
+    assert main(["whatif", recording, "--policy", "nowhere.py"]) == 2
+    assert "there is no policy nowhere.py" in capsys.readouterr().err
+    assert main(["whatif", recording, "--set", f"scheduling_policy={policy}"]) == 2
+    assert "scheduling_policy cannot be changed: --policy gives its file" in capsys.readouterr().err
 
 
 def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Advice: the settings that meet the objectives best, found by the bundled scheduler."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from seqtop.whatif.advise import (
 )
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Question
+from seqtop.whatif.settings import SettingError
 from tests.support.events import engine_info
 
 TIMES = {"step": 0.01, "prefill": 1e-5, "decode": 1e-4}
@@ -135,3 +137,24 @@ def test_an_interrupted_search_keeps_the_best_so_far(trace: str) -> None:
     assert advice.is_partial
     assert advice.best is not None
     assert "ended before its end" in advice_report.as_text(advice)
+
+
+def test_policies_of_a_folder_are_ranked_with_the_settings(trace: str, tmp_path: Path) -> None:
+    """Of equal requests, none is shorter: the rule that serves the newest first is the worst."""
+    (tmp_path / "newest_first.py").write_text(
+        "from engine_stub.core.policy import SchedulingPolicy\n"
+        "class NewestFirst(SchedulingPolicy):\n"
+        "    def rank(self, seq_group):\n"
+        "        return (-seq_group.arrival_time,)\n"
+    )
+    question = Question(source=trace, changes=["num_gpu_blocks=64"], step_time=TIMES)
+    tried: list[Settings] = []
+
+    def found(own: Advice) -> None:
+        tried.extend(trial.settings for trial in own.trials)
+
+    advice = advise(question, Slo(ttft=5.0), found=found, policies=str(tmp_path))
+    assert {"scheduling_policy": str(tmp_path / "newest_first.py")} in tried
+    assert advice.best is advice.recorded
+    with pytest.raises(SettingError, match="there is no policy in"):
+        advise(question, Slo(ttft=5.0), policies=str(tmp_path / "nowhere"))

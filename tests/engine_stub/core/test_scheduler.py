@@ -1,7 +1,9 @@
 """The scheduler's choices of requests and blocks, and the record of the step about them."""
 
 import gc
+import re
 import weakref
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -23,6 +25,9 @@ from seqtop.sequence import (
 )
 from seqtop.wire.messages import PreemptionMode, WaitCause
 from tests.support.running import MakeEngine, drain, greedy
+
+POLICIES = Path(__file__).parents[3] / "docs" / "policies"
+IMPORT = "from engine_stub.core.policy import SchedulingPolicy"
 
 
 def ran(record: StepRecord) -> dict[str, int]:
@@ -375,17 +380,69 @@ Of two that are largest, the later; never the one in need, though it is larger s
 @pytest.mark.parametrize("policy", get_args(PreemptionVictim))
 def test_the_victim_is_one_behind(policy: str) -> None:
     assert policy in VICTIMS, f"add to VICTIMS which groups the policy {policy!r} preempts here"
+    assert preempted_in(preemption_victim=policy) == VICTIMS[policy]
+
+
+def preempted_in(**settings: str) -> list[tuple[str, str]]:
+    """Victims, each with the group in need, of six groups whose blocks run out."""
     lengths = {"large": 16, "a": 4, "b": 7, "c": 11, "d": 11, "e": 3}
     groups = [make_group(name, [i], length) for i, (name, length) in enumerate(lengths.items())]
-    scheduler = make_scheduler(*groups, num_gpu_blocks=14, preemption_victim=policy)
+    scheduler = make_scheduler(*groups, num_gpu_blocks=14, **settings)
     compute(scheduler.schedule())
     outputs = scheduler.schedule()
     preempted = [
         (preemption.request_id, preemption.for_request_id) for preemption in outputs.preemptions
     ]
-    assert preempted == VICTIMS[policy]
     assert all(victim != in_need for victim, in_need in preempted)
     assert set(planned(outputs)) == set(lengths) - {victim for victim, _ in preempted}
+    return preempted
+
+
+def test_a_policy_of_one_s_own_sets_the_order() -> None:
+    lengths = {"long": 12, "short": 4, "middle": 8, "urgent": 15}
+    scheduler = make_scheduler(
+        *(
+            make_group(name, [i], length, priority=-(name == "urgent"))
+            for i, (name, length) in enumerate(lengths.items())
+        ),
+        max_num_seqs=3,
+        scheduling_policy=str(POLICIES / "shortest_prompt_first.py"),
+    )
+    outputs = scheduler.schedule()
+    assert [*planned(outputs)] == ["urgent", "short", "middle"]
+    assert outputs.admission_blocked == AdmissionBlocked("long", "seq_limit", 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "victims"),
+    [
+        ("least_computed_first", [("e", "large"), ("b", "a")]),
+        ("cost_aware_victim", [("e", "large"), ("d", "a")]),
+    ],
+)
+def test_a_policy_of_one_s_own_chooses_the_victim(
+    policy: str, victims: list[tuple[str, str]]
+) -> None:
+    path = str(POLICIES / f"{policy}.py")
+    assert preempted_in(scheduling_policy=path) == victims
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("x = 1", "has 0 subclasses of SchedulingPolicy, not one"),
+        ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError: No module named"),
+        ("class (", "cannot be loaded: SyntaxError"),
+        (f"{IMPORT}\nclass A(SchedulingPolicy): ...\nclass B(SchedulingPolicy): ...", "has 2 "),
+    ],
+)
+def test_a_file_without_one_policy_is_refused(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "own.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(f"the policy {path} {words}")):
+        make_scheduler(scheduling_policy=str(path))
 
 
 @pytest.mark.parametrize(
