@@ -46,7 +46,7 @@ class KvScreen(TabbedScreen):
             self._notice.update()
             self.update()
 
-    def on_screen_resume(self) -> None:
+    def resume(self) -> None:
         self.show()
 
 
@@ -99,8 +99,8 @@ class KvBlocksScreen(KvScreen):
         self.set_class(self.app.size.width >= WIDE, "-beside")
         self.call_after_refresh(self.show)
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resume(self) -> None:
+        super().resume()
         with self.ui.lock:
             self._map.reveal()
 

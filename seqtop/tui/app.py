@@ -213,7 +213,6 @@ class SeqtopApp(BaseApp):
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Switches to a screen of the selected engine, by the name of its tab."""
-        self._refresher.wake()
         return super().switch_mode(
             mode if mode == FLEET.name else _mode(mode, self.engines.shown_index)
         )

@@ -1,9 +1,13 @@
 """The line of keys at the bottom."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from textual.app import ComposeResult
-from textual.widgets import Footer, Static
+from textual import events
+from textual.screen import Screen
+
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, text_width
 
 _FIRST = ("quit", "help", "pause", "filter", "step(-1)")
 """Actions whose keys are left out last; of the others, the rightmost are left out first."""
@@ -11,28 +15,44 @@ _LAST = "follow"
 """The action whose key is left out first."""
 
 
-@runtime_checkable
-class _FooterKey(Protocol):
-    """The public attributes of the widgets that Textual's footer makes for keys."""
+class _Key(NamedTuple):
+    """A key and what it does."""
 
+    name: str
+    """Textual's name of the key."""
+    sign: str
+    """The key as it is shown."""
+    word: str
+    tooltip: str
     action: str
-    key_display: str
-    description: str
 
-    def set_class(self, add: bool, *class_names: str, update: bool) -> object: ...
+    @property
+    def width(self) -> int:
+        return text_width(self.sign) + len(self.word) + 2
+
+    @property
+    def rank(self) -> int:
+        if self.action in _FIRST:
+            return _FIRST.index(self.action)
+        return len(_FIRST) + (self.action == _LAST)
 
 
-class KeyFooter(Footer):
-    """Textual's footer without the keys that do not fit; a text right of them, if there is room."""
+class KeyFooter(LineView):
+    """The keys of the screen that fit, and a text right of them, if there is room for it.
+
+    A click presses a key. All is one line of one widget: with a widget for each key, as in Textual's
+    footer, a switch of screens would mount, style and lay out a dozen of them twice.
+    """
 
     def __init__(self) -> None:
-        super().__init__(compact=True, show_command_palette=False)
+        super().__init__(id="footer")
         self._text = ""
-        self._room = 0
-        """The cells that the keys leave."""
-        self._width = 0
         self._hidden: frozenset[str] = frozenset()
         self._pause = "Pause"
+        self._keys: Sequence[_Key] | None = None
+        """The keys of the screen, in order; `None` if they may have changed."""
+        self._shown: Sequence[_Key] = ()
+        """Those that fit."""
 
     def update_keys(self, hidden: frozenset[str], pause: str) -> None:
         """Draws the keys again, if one of the arguments has changed.
@@ -43,65 +63,67 @@ class KeyFooter(Footer):
         """
         if (hidden, pause) != (self._hidden, self._pause):
             self._hidden, self._pause = hidden, pause
-            if self.is_mounted:
-                self.refresh(recompose=True)
+            self._forget_keys()
 
     def update_text(self, text: str) -> None:
         """Shows a text at the right."""
         if text != self._text:
             self._text = text
-            for static in self.query(".footer-text").results(Static):
-                static.update(self._shown_text, layout=False)
+            self.refresh_changed()
 
-    @property
-    def _shown_text(self) -> str:
-        return self._text if len(self._text) + 2 <= self._room else ""
-
-    def compose(self) -> ComposeResult:
-        self._width = self.app.size.width
-        keys = [
-            widget
-            for widget in super().compose()
-            if isinstance(widget, _FooterKey) and _name(widget) not in self._hidden
-        ]
-        for key in keys:
-            if _name(key) == "pause":
-                key.description = self._pause
-        while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
-            keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
-        self.styles.grid_size_columns = max(len(keys), 1)
-        for key in keys:  # set before they are mounted, or each is styled twice
-            key.set_class(True, "-compact", update=False)
-        yield from keys
-        self._room = self._width - sum(map(_cells, keys))
-        if keys:
-            # No id: a former one may still be there, since Textual does not wait for a widget whose
-            # task has not begun, and two of one id end the app.
-            static = Static(self._shown_text, classes="footer-text", markup=False)
-            static.styles.width = max(self._room, 0)  # fixed, so that no text changes the layout
-            yield static
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        return [(self._line(self.size.width), PLAIN)][:count]
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._fill)
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_updated)
 
-    def _fill(self) -> None:
-        """Composes the keys if Textual published them before this widget subscribed."""
-        if not self.children:
-            self.bindings_changed(self.screen)
+    def on_click(self, event: events.Click) -> None:
+        if (key := self._key_at(event.x)) is not None:
+            self.app.simulate_key(key.name)
 
-    async def on_resize(self) -> None:
-        if self.app.size.width != self._width:
-            await self.recompose()
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        key = self._key_at(event.x)
+        self.tooltip = key.tooltip if key is not None else None
 
+    def _bindings_updated(self, screen: Screen[object]) -> None:
+        # While the app has no focus, no widget has one; its keys stay.
+        if screen is self.screen and screen.app.app_focus:
+            self._forget_keys()
 
-def _rank(key: _FooterKey) -> int:
-    name = _name(key)
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST) + (name == _LAST)
+    def _forget_keys(self) -> None:
+        self._keys = None
+        if self.is_mounted:
+            self.call_after_refresh(self.refresh_changed)
 
+    def _find_keys(self) -> list[_Key]:
+        """Returns the first key of each action that has one to show."""
+        found: dict[str, _Key] = {}
+        for _, binding, _, tooltip in self.screen.active_bindings.values():
+            action = binding.action.rpartition(".")[2]
+            if binding.show and action not in self._hidden and action not in found:
+                word = self._pause if action == "pause" else binding.description
+                sign = self.app.get_key_display(binding)
+                found[action] = _Key(binding.key, sign, word, tooltip or word, action)
+        return [*found.values()]
 
-def _name(key: _FooterKey) -> str:
-    return key.action.rpartition(".")[2]
+    def _line(self, width: int) -> Line:
+        if self._keys is None:
+            self._keys = self._find_keys()
+        keys = [*self._keys]
+        while len(keys) > 1 and sum(key.width for key in keys) > width:
+            keys.remove(max(keys, key=lambda key: (key.rank, keys.index(key))))
+        self._shown = keys
+        spans: list[StyledText] = []
+        for key in keys:
+            spans += [(key.sign, "key"), (f" {key.word} ", PLAIN)]
+        room = width - sum(key.width for key in keys)
+        text = self._text if len(self._text) + 2 <= room else ""
+        return (*spans, (" " * (room - len(text) - 1), PLAIN), (text, "dim"))
 
-
-def _cells(key: _FooterKey) -> int:
-    return len(key.key_display) + len(key.description) + 2
+    def _key_at(self, x: int) -> _Key | None:
+        right = 0
+        for key in self._shown:
+            right += key.width
+            if x < right:
+                return key
+        return None

@@ -21,7 +21,7 @@ STYLES = frozenset(
         "dim", "strong", "delta", "title", "accent", "alert", "track", "computed", "cached",
         "shared", "running", "prefill", "waiting", "preempted", "swapped", "finished", "aborted",
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
-        "marked", "match", "unsure", "unlikely", "link", "high", "very-high",
+        "marked", "match", "unsure", "unlikely", "link", "key", "high", "very-high",
         "running-low", "running-mid", "prefill-low", "prefill-mid", "waiting-low",
         "owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5",
         "owner-0-edge", "owner-1-edge", "owner-2-edge", "owner-3-edge", "owner-4-edge",

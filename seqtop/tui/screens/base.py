@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
@@ -105,6 +106,20 @@ class TabbedScreen(Screen[None]):
     def line_width(self) -> int:
         """The cells of a line of a panel across the screen, without a blank at each end."""
         return max(self.app.size.width - (4 if self.has_class("-framed") else 2), 1)
+
+    async def on_event(self, event: events.Event) -> None:
+        # What changes the styles of a screen changes them while it is hidden, too, or is counted by
+        # the app (a theme): Textual computes all of them again at each switch.
+        if isinstance(event, events.ScreenResume):
+            event.refresh_styles = False
+        await super().on_event(event)
+
+    def on_screen_resume(self) -> None:
+        self.resume()  # Textual calls the handlers of all base classes, so that one overrides none
+
+    def resume(self) -> None:
+        """Draws what has changed while another screen or a dialog was open."""
+        raise NotImplementedError
 
     def _show_keys(self) -> None:
         """Shows the keys of the panels in their lower borders."""

@@ -68,6 +68,9 @@ class EngineScreen(TabbedScreen):
         yield self._tour
         yield footer
 
+    def on_mount(self) -> None:
+        self.call_after_refresh(self.show_all)  # the sizes of its parts are known only then
+
     def update(self, changes: Changes) -> None:
         """Draws changes in the body. Called under the lock of `ui`."""
         raise NotImplementedError
@@ -128,7 +131,7 @@ class EngineScreen(TabbedScreen):
         """Switches to the screen with the sequence table."""
         self.app.switch_mode(_TABLE)
 
-    def on_screen_resume(self) -> None:
+    def resume(self) -> None:
         with self.ui.lock:
             self.ui.update(redraw=True)  # nothing was drawn while a dialog was open
             self.show(self.ui.take_changes())

@@ -50,3 +50,24 @@ def test_a_footer_that_is_mounted_after_the_bindings_were_published(app: SeqtopA
         pilot.run(app.screen.mount(KeyFooter()))
         pilot.pause()
         assert "q Quit" in screen(app).splitlines()[-1]
+
+
+def test_a_click_on_a_key_presses_it_and_its_tooltip_says_what_it_does(app: SeqtopApp) -> None:
+    with play(app) as pilot:
+        footer = app.screen.query_one(KeyFooter)
+        x = screen(app).splitlines()[-1].index("space Pause")
+        pilot.hover(KeyFooter, offset=(x, 0))
+        assert footer.tooltip == "Freeze the display, or resume"
+        pilot.click(KeyFooter, offset=(x + 5, 0))
+        assert app.ui.paused
+        pilot.click(KeyFooter, offset=(99, 0))  # nothing is there
+        assert footer.tooltip is None
+
+
+def test_a_screen_that_is_shown_again_has_the_theme_that_was_chosen_meanwhile(
+    app: SeqtopApp,
+) -> None:
+    with play(app) as pilot:
+        dark = app.screen.query_one(KeyFooter).styles.background
+        pilot.press("2", "T", "1")
+        assert app.screen.query_one(KeyFooter).styles.background != dark

@@ -165,9 +165,9 @@ class BlocksScreen(EngineScreen):
         last = len(self._pool.index) - 1
         return f"block {fmt.count(self._pool.cursor)} of 0 to {fmt.count(last)}" if last > 0 else ""
 
-    def on_screen_resume(self) -> None:
+    def resume(self) -> None:
         self._show_parts()
-        super().on_screen_resume()
+        super().resume()
 
     def on_admissions_moved(self, _: Admissions.Moved) -> None:
         self._describe_admission()

@@ -84,9 +84,9 @@ class ChecksScreen(EngineScreen):
         super().on_resize()
         self.call_after_refresh(self.show_all)
 
-    def on_screen_resume(self) -> None:
+    def resume(self) -> None:
         self.post_message(self.Opened())
-        super().on_screen_resume()
+        super().resume()
 
     def update(self, changes: Changes) -> None:
         checker = self.ui.checks.checker

@@ -92,7 +92,7 @@ class FleetScreen(TabbedScreen):
         self._latency.display = height >= TALL_FOR_LATENCIES
         self.call_after_refresh(self.show)
 
-    def on_screen_resume(self) -> None:
+    def resume(self) -> None:
         self.show()
 
     def show(self) -> None:

@@ -187,8 +187,8 @@ class SequencesScreen(EngineScreen):
     def on_body_resized(self) -> None:
         self._place()
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resume(self) -> None:
+        super().resume()
         if not self.ui.view.filter.source and self._filter.display:
             self._filter.clear()  # another screen dropped the filter
         self._table.rows.reveal_selected()

@@ -122,8 +122,8 @@ class TimelineScreen(ViewportScreen):
         else:
             self._rows.reveal_window()
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resume(self) -> None:
+        super().resume()
         self._rows.reveal_selected()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
