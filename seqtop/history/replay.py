@@ -32,6 +32,8 @@ _IDLE_SECONDS = 0.1
 """Seconds of a pause after everything has been read."""
 _PROGRESS_SECONDS = 0.1
 """Seconds after which progress is shown again."""
+_REPORT_SECONDS = 0.5
+"""Seconds after which a thread reports again: each report draws a frame."""
 _MAX_FAULT = 200
 """Characters of the description of a fault."""
 
@@ -225,7 +227,7 @@ class ReplayThread:
 
     Args:
         replay: The replay.
-        on_progress: Called on the thread after more has been read.
+        on_progress: Called on the thread after more has been read, at most twice a second.
     """
 
     def __init__(self, replay: Replay, on_progress: Callable[[], object]) -> None:
@@ -249,7 +251,8 @@ class ReplayThread:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = 0.0
+        pause = reported = 0.0
+        has_news = False
         while not self._closing.wait(pause):
             begun, was_behind = time.monotonic(), self._replay.is_behind
             try:
@@ -258,6 +261,8 @@ class ReplayThread:
                 self._replay.failure = f"{type(error).__name__}: {error}"[:_MAX_FAULT]
                 self._on_progress()
                 return
-            if was_behind:
+            has_news |= was_behind
+            if has_news and begun - reported >= _REPORT_SECONDS:
+                has_news, reported = False, begun
                 self._on_progress()
             pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS

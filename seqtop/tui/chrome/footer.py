@@ -40,8 +40,8 @@ class _Key(NamedTuple):
 class KeyFooter(LineView):
     """The keys of the screen that fit, and a text right of them, if there is room for it.
 
-    A click presses a key. All is one line of one widget: with a widget for each key, as in Textual's
-    footer, a switch of screens would mount, style and lay out a dozen of them twice.
+    A click presses a key. All is one line of one widget: with a widget for each key, as in
+    Textual's footer, a switch of screens would mount, style and lay out a dozen of them twice.
     """
 
     def __init__(self) -> None:
