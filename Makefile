@@ -7,6 +7,7 @@ VLLM_VERSION := 0.33.0
 SGLANG_VERSION := 0.5.23
 TRITON_VERSION := 3.6.0
 TRANSFORMERS_VERSION := 5.20.2
+CPU_TORCH := https://download.pytorch.org/whl/cpu
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -18,7 +19,7 @@ PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocess
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
 	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
-.PHONY: demo check test test-all snapshots lint format screenshots man protocol bench test-lowest test-python \
+.PHONY: demo check test test-all snapshots lint format screenshots docs man protocol bench test-lowest test-python \
 	test-triton test-vllm test-sglang test-transformers clean
 
 ## Start the bundled engine and show it.
@@ -63,6 +64,10 @@ format: $(VENV)/dev
 ## Draw screenshots/ from a seeded run, and record it for the demo without torch.
 screenshots: $(VENV)/dev
 	$(BIN)/python screenshots/make.py
+
+## Build the site of the documents, in site/; every page and link is checked.
+docs: $(VENV)-docs/installed
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 
 ## Write docs/seqtop.1 from the command's help.
 man: $(VENV)/dev
@@ -130,20 +135,31 @@ test-lowest: $(VENV)-lowest/test
 		$(INSPECTOR_TESTS) tests/cli
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # One stamp per set of extras, so that only changed requirements are installed again.
 $(VENV)/engine: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
-	@echo 'Installing the bundled engine and PyTorch into $(VENV): a few minutes, the first time.'
+	@if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi > /dev/null; then \
+		echo 'No NVIDIA GPU: installing the CPU build of PyTorch into $(VENV), a download of 200 MB.'; \
+		$(PIP) --retries 1 --timeout 30 --index-url $(CPU_TORCH) torch || \
+		echo 'It is not there: the build of your index follows; PyPI'"'"'s has 5.5 GB, with CUDA.'; \
+	else \
+		echo 'Installing PyTorch into $(VENV): on Linux 5.5 GB, with CUDA.'; \
+	fi
 	$(PIP) --editable ./engine_stub --editable '.[engine]'
 	touch $@
 
 $(VENV)/dev: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable ./engine_stub --editable '.[dev]'
 	touch $@ $(VENV)/engine
+
+$(VENV)-docs/installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet 'mkdocs-material>=9.6' 'mkdocstrings[python]>=1'
+	touch $@
 
 # Beside the other packages, of which numpy is replaced: Triton's interpreter needs an older one.
 $(VENV)-triton/installed: | $(VENV)/dev

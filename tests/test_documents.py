@@ -72,7 +72,7 @@ def test_the_columns_of_the_fleet() -> None:
     listed = ", ".join(first_cells(section(read("docs/screens.md"), "All engines")))
     for slot in fleet_cells.COLUMNS:
         assert slot.title in listed.replace("Out, In tok/s", "Out tok/s, In tok/s")
-    assert "`F`" in first_cells(section(read("README.md"), "Keys"))
+    assert "`F`" in first_cells(section(read("docs/commands.md"), "Keys"))
 
 
 def test_the_cells_of_the_block_map() -> None:
@@ -197,6 +197,21 @@ def test_paths_and_modules_that_are_named_exist(document: str) -> None:
             assert file is not None, span
             text = file.read_text(encoding="utf-8")
             assert all(re.search(rf"\b{name}\b", text) for name in names), span
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_make_has_these_targets(document: str) -> None:
+    targets = {*re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)}
+    named = re.findall(r"^(?:\$ )?make ([a-z-]+)", read(document), re.MULTILINE)
+    spans = [span.split() for span in code_spans(read(document))]
+    assert {*named, *(words[1] for words in spans if words[0] == "make" and len(words) > 1)} <= (
+        targets
+    )
+
+
+def test_the_length_of_the_readme() -> None:
+    """It is read in two screens; the rest is on pages of its own."""
+    assert len(read("README.md").split()) <= 900
 
 
 def test_each_promise_of_the_security_page_names_tests() -> None:

@@ -13,7 +13,7 @@ from seqtop import __version__
 from seqtop.process.distribution import ENGINE, NAME
 
 ROOT = Path(__file__).parents[1]
-DEVELOPERS_EXTRAS = {"dev", "docs", "test"}
+DEVELOPERS_EXTRAS = {"dev", "test"}
 
 
 def project(folder: str = ".") -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_the_lowest_versions_are_those_that_were_tried() -> None:
 
 def test_the_versions_of_the_tests_are_allowed() -> None:
     tried = pins("constraints.txt")
-    for requirement in requirements(without={"docs"}):
+    for requirement in requirements():
         name = canonicalize_name(requirement.name)
         assert tried[name] in requirement.specifier, name
 
