@@ -13,9 +13,11 @@ SEQTOP = (sys.executable, "-m", "seqtop")
 ENGINE = (sys.executable, "-m", "engine_stub")
 
 
-def run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
+def run(
+    *command: str, timeout: float = SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, which takes `timeout` seconds at most."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
 
 def run_here(
