@@ -1,5 +1,6 @@
 """Service-level objectives: limits on latencies, and the sequences that exceed them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,6 +23,10 @@ FIGURES = {
 They are the time to first token, inter-token latency, time per output token, time in the queue and
 end-to-end latency.
 """
+
+
+_EQUALS = re.compile(r"\s*=\s*")
+_SEPARATORS = re.compile(r"[,\s]+")
 
 
 class SloError(ValueError):
@@ -60,17 +65,19 @@ class Slo:
 
 
 def parse(text: str) -> Slo:
-    """Parses objectives such as `ttft=0.5,itl=50ms`; the default unit is seconds.
+    """Parses objectives such as `ttft=0.5,itl=50ms`, separated by commas or spaces.
+
+    The default unit is seconds.
 
     Raises:
         SloError: The text is invalid.
     """
     values: dict[str, float | str] = {}
-    for word in filter(None, text.split(",")):
+    for word in filter(None, _SEPARATORS.split(_EQUALS.sub("=", text))):
         key, equals, value = word.partition("=")
         if not equals:
-            raise SloError(f"{word.strip()!r} is not like ttft=0.5")
-        values[key.strip()] = value.strip()
+            raise SloError(f"{word!r} is not like ttft=0.5")
+        values[key] = value
     return from_values(values)
 
 

@@ -82,6 +82,7 @@ def test_objectives_that_cannot_be_are_refused(text: str, said: str) -> None:
 
 def test_objectives_are_read() -> None:
     assert parse("ttft=0.5, itl=50ms,e2e=2m") == Slo(ttft=0.5, itl=0.05, e2e=120.0)
+    assert parse("ttft=500ms itl = 50ms") == Slo(ttft=0.5, itl=0.05)
     assert parse("") == Slo()
     assert parse(" ttft = 1 ,, queue=2s,tpot=3") == Slo(ttft=1.0, queue=2.0, tpot=3.0)
     assert not Slo()

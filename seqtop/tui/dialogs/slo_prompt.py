@@ -11,7 +11,7 @@ from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.prompts import Dialog
 
 EXAMPLES = (
-    ("ttft=0.5,itl=0.05", "first token within 0.5 s, 50 ms between two tokens"),
+    ("ttft=500ms itl=50ms", "first token within 0.5 s, 50 ms between two tokens"),
     ("e2e=10", "the whole request within 10 s"),
 )
 """Examples of objectives, and their meanings."""
