@@ -64,7 +64,7 @@ class Trial(msgspec.Struct, kw_only=True):
     is_beyond: bool = False
     """True if most of the time is in steps larger than the recorded ones, and so a guess."""
     num_refused: int = 0
-    """Requests that the engine refused with these settings."""
+    """Requests that the engine refused or ignored with these settings."""
     highest_load: float | None = None
     """The highest load tried that keeps the objectives for 99 % of the requests, as a multiple of
     the recorded one: 0 if none does, `None` if it was not searched."""
@@ -381,7 +381,8 @@ def ranked(trials: Iterable[Trial], slo: Mapping[str, float]) -> list[Trial]:
 def rank(trial: Trial, slo: Mapping[str, float]) -> tuple[float, ...]:
     """Returns the sort key of a trial: the better, the smaller.
 
-    The share of the requests that met all objectives comes first. Where it is the same, as when one
+    The number of requests that were served comes first, and then the share of them that met all
+    objectives. Where it is the same, as when one
     objective is missed with all settings, the shares of each objective follow, and then how far
     their 99th percentiles are above the limits.
     """
@@ -443,7 +444,7 @@ def _trial(settings: Settings, result: ReplayResult) -> Trial:
         settings=settings,
         figures=result.figures,
         is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
-        num_refused=len(result.refused),
+        num_refused=len(result.refused) + result.figures.num_ignored,
     )
 
 

@@ -14,8 +14,6 @@ from seqtop.state.slo import Slo
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step, WaitCause
 
 PERCENTILES = (50, 90, 99)
-_NOT_SERVED = (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED)
-"""The statuses of requests whose latencies are not counted: they got no complete output."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -34,6 +32,8 @@ class RunFigures(msgspec.Struct, kw_only=True):
     """Seconds from the start of the first step to the end of the last."""
     num_requests: int = 0
     """Requests that ended, except aborted ones."""
+    num_ignored: int = 0
+    """Those of them that the engine ended without an output, such as too long ones."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
     num_lost_tokens: int = 0
@@ -159,7 +159,8 @@ class FigureCounter:
         if event.status is SequenceStatus.FINISHED_ABORTED:
             return
         self._run.num_requests += 1
-        if event.status in _NOT_SERVED:
+        if event.status is SequenceStatus.FINISHED_IGNORED:
+            self._run.num_ignored += 1
             return
         if (e2e := latency.e2e_latency(event.metrics)) is not None:
             self._e2e.append(e2e)

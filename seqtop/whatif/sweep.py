@@ -41,7 +41,7 @@ class Point(msgspec.Struct, kw_only=True):
     is_beyond: bool = False
     """True if most steps are larger than the recorded ones, so that the times say little."""
     num_refused: int = 0
-    """Requests that the engine refused with these settings."""
+    """Requests that the engine refused or ignored with these settings."""
     error: str | None = None
     """The reason why the engine refuses the value; the figures are then empty."""
 
@@ -228,5 +228,5 @@ def _point(value: Setting, replay: Future[ReplayResult]) -> Point:
         value=value,
         figures=result.figures,
         is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
-        num_refused=len(result.refused),
+        num_refused=len(result.refused) + result.figures.num_ignored,
     )

@@ -22,6 +22,7 @@ from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Question
 from seqtop.whatif.settings import SettingError
 from tests.support.events import engine_info
+from tests.support.greedy_runs import record_run
 
 TIMES = {"step": 0.01, "prefill": 1e-5, "decode": 1e-4}
 SLO = {"ttft": 1.0, "tpot": 0.1}
@@ -48,6 +49,17 @@ def test_goodput_comes_first_then_latency_and_few_changes() -> None:
     many, few = trial(0.903, num_changes=3), trial(0.9, num_changes=1)
     assert ranked([many, few, worse], SLO) == [few, many, worse]
     assert ranked([trial(0.91, num_changes=3), few], SLO)[0].figures.num_within_slo == 910
+
+
+def test_a_setting_with_which_requests_are_not_served_is_no_advice(tmp_path: Path) -> None:
+    """Without chunked prefill, prompts longer than the budget of a step are ignored."""
+    path = tmp_path / "run.seqtop"
+    record_run(path)
+    advice = advise(Question(source=str(path)), Slo(ttft=0.3, e2e=2.0))
+    assert advice.recorded is not None
+    assert advice.best is not None
+    assert advice.recorded.num_refused == advice.best.num_refused == 0
+    assert all(trial.num_refused == 0 for trial in advice.trials)
 
 
 def test_each_setting_of_the_engine_is_tried_alone() -> None:

@@ -1,4 +1,4 @@
-"""The dialog that predicts a recorded run with other settings."""
+"""The dialog that predicts a recorded run with other settings, or advises on them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from seqtop.history.copying import save
 from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState
+from seqtop.state.slo import FIGURES, SloError, parse
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.prompts import Dialog
-from seqtop.whatif import report
+from seqtop.whatif import advice_report, report
+from seqtop.whatif.advise import advise
 from seqtop.whatif.driver import DriverError, ShowProgress
 from seqtop.whatif.moment import side_by_side
 from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict, scratch_folder
 from seqtop.whatif.settings import recorded_settings
 
 _EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
+_OBJECTIVES = "ttft=500ms tpot=50ms"
 
 
 class WhatIfDialog(Dialog[None]):
     """Asks for changes of settings, and shows what the run would have been with them.
+
+    If objectives are among them, it searches the settings that meet these best.
 
     Args:
         history: The recording, or the history of a running engine.
@@ -56,7 +61,11 @@ class WhatIfDialog(Dialog[None]):
             yield Input(placeholder=_EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
             with VerticalScroll(id="whatif-scroll", can_focus=False):
                 yield Static(_settings(self._moment), id="whatif-answer", markup=False)
-            yield Label("Enter predicts, ↑ ↓ scroll, Esc closes", classes="dialog-hint")
+            yield Label(
+                f"Enter predicts; with objectives such as {_OBJECTIVES}, it searches the settings",
+                classes="dialog-hint",
+            )
+            yield Label("↑ ↓ scroll, Esc closes", classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
@@ -127,16 +136,26 @@ def _answer(
     anyway: bool,
     unproven: Callable[[], object],
 ) -> str:
-    """Returns the prediction as text, or the reason why there is none.
+    """Returns the prediction or the advice as text, or the reason why there is none.
 
     `unproven` is called if the recording cannot be repeated, and a prediction needs `anyway`.
     """
+    objectives = [word for word in changes if word.partition("=")[0] in FIGURES]
+    changes = [word for word in changes if word not in objectives]
     try:
+        slo = parse(",".join(objectives))
         with scratch_folder() as folder:
             path = getattr(history, "path", None)
             if path is None:
                 path = folder / "history.seqtop"
                 save(history, path)
+            if slo:
+                question = Question(source=str(path), changes=changes, anyway=anyway)
+                advice = advise(question, slo, progress)
+                if not advice.trials:
+                    unproven()
+                    return f"{advice_report.as_text(advice)}\nEnter searches anyway."
+                return advice_report.as_text(advice)
             output = str(folder / "prediction.seqtop")
             question = Question(source=str(path), changes=changes, output=output, anyway=anyway)
             answer = predict(question, progress)
@@ -148,6 +167,6 @@ def _answer(
                 with FileStore(output) as prediction:
                     then = prediction.at(prediction.index.at_time(moment.time))
                 lines += ["", *side_by_side(moment, then, answer.predicted.cut)]
-    except WHATIF_ERRORS as error:
-        return f"No prediction: {error}."
+    except (SloError, *WHATIF_ERRORS) as error:
+        return f"No {'advice' if objectives else 'prediction'}: {error}."
     return "\n".join(lines)

@@ -46,6 +46,19 @@ def test_other_settings_are_predicted(recording: Path) -> None:
             assert "What if" not in screen(app)
 
 
+def test_objectives_are_advised_on(recording: Path) -> None:
+    with FileStore(recording) as store:
+        app = SeqtopApp(Playback(store, str(recording), paused=True), clock=lambda: 0.0)
+        with play(app, (160, 40)) as pilot:
+            pilot.press("I", *"ttft=fast", "enter")
+            until(pilot, lambda: "No advice: ttft: 'fast' is not a time" in screen(app))
+            pilot.press(*["backspace"] * 9)
+            pilot.press(*"ttft=300ms, e2e=2s", "enter")
+            until(pilot, lambda: "goodput" in screen(app))
+            assert "TTFT met" in screen(app)
+            assert "load held" in screen(app)
+
+
 def test_enter_again_predicts_from_a_recording_that_cannot_be_repeated(tmp_path: Path) -> None:
     def claim_more_blocks(event: Event) -> Event:
         if isinstance(event, EngineInfo):
