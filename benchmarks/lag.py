@@ -20,7 +20,7 @@ from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec
 
-TITLE = "Ingest while painting at 30 fps"
+TITLE = "Ingest while painting"
 MAX_LAG_MS = 100.0
 """Delays below a tenth of a second pass unnoticed (Nielsen, Usability Engineering, 1993)."""
 MAX_CORES = 1.0

@@ -33,7 +33,7 @@ from seqtop.tui.checks import sentence
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import APP_KEYS, GROUPS, Notes, group_of, unlisted
 from seqtop.tui.navigation import go_to_finding, jump
-from seqtop.tui.refresher import Refresher
+from seqtop.tui.refresher import NEWS_PER_SECOND, Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.engine_screen import EngineScreen
@@ -181,6 +181,7 @@ class SeqtopApp(BaseApp):
         self._refresher = Refresher(self.draw, self.call_next, lambda: self.ui)
         for ui in self.engines.all:
             ui.request_frame = partial(self._refresher.wake, ui)
+            ui.show_news = partial(self._refresher.wake, ui, rate=NEWS_PER_SECOND)
         self._saved_state = saved_state
         self.tour = Tour(self.ui) if has_tour else None
         """The guided tour of the demo; `None` without one, and after its end."""

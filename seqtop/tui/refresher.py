@@ -1,4 +1,6 @@
-"""Limits the frame rate: the display is drawn after a change, at most 30 times a second.
+"""Limits the frame rates: at most 30 times a second for what was asked for, 10 times for news.
+
+News is what an engine or a playing recording does by itself: nobody reads faster.
 
 At most half of the time is for drawing. A key has its effect after several rounds of messages; with
 a slow frame in each of them it would take seconds, and so would the first painting of a screen.
@@ -6,13 +8,15 @@ a slow frame in each of them it would take seconds, and so would the first paint
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 
 FRAMES_PER_SECOND = 30
+NEWS_PER_SECOND = 10
 
 
 class Refresher:
-    """Calls `draw` on the event loop after `wake`, at most `FRAMES_PER_SECOND` times a second.
+    """Calls `draw` on the event loop after `wake`, as often as its callers want it at most.
 
     It uses no timer of Textual: each tick would be a message, and 30 messages a second would be
     most of the cost of an idle app.
@@ -34,7 +38,10 @@ class Refresher:
         self._shown = shown
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
-        self._is_due = False
+        self._due_at: float | None = None
+        """The time of the frame that is wanted; `None` if none is."""
+        self._begun_at = -math.inf
+        """The time at which the last frame was begun."""
         self._earliest = 0.0
 
     def start(self) -> None:
@@ -47,29 +54,33 @@ class Refresher:
         if self._next is not None:
             self._next.cancel()
 
-    def wake(self, source: object | None = None) -> None:
+    def wake(self, source: object | None = None, *, rate: int = FRAMES_PER_SECOND) -> None:
         """Requests a frame; any thread may call it.
 
         Args:
             source: The source that has changed; `None` for a frame in any case.
+            rate: The most frames per second that are worth drawing for this.
         """
-        if (loop := self._loop) is None or self._is_due:
+        if (loop := self._loop) is None or (source is not None and source is not self._shown()):
             return
-        if source is not None and source is not self._shown():
+        due_at, wanted = self._begun_at + 1 / rate, self._due_at
+        if wanted is not None and wanted <= due_at:
             return
-        self._is_due = True
+        self._due_at = due_at
         with contextlib.suppress(RuntimeError):  # the loop may just have been closed
             loop.call_soon_threadsafe(self._show_frame)
 
     def _show_frame(self) -> None:
-        """Schedules a frame, as soon as the frame rate allows it."""
-        if self._loop is None:
+        """Schedules the frame that is wanted."""
+        if self._loop is None or (due_at := self._due_at) is None:
             return
-        if (delay := self._earliest - self._loop.time()) > 0:
+        if self._next is not None:
+            self._next.cancel()
+        if (delay := max(due_at, self._earliest) - self._loop.time()) > 0:
             self._next = self._loop.call_later(delay, self._show_frame)
             return
-        self._is_due = False  # before drawing: later changes need another frame
-        self._earliest = self._loop.time() + 1 / FRAMES_PER_SECOND
+        self._due_at = None  # before drawing: later changes need another frame
+        self._begun_at = self._loop.time()
         self._call_next(self._draw_frame)
 
     def _draw_frame(self) -> None:
@@ -78,4 +89,4 @@ class Refresher:
         started = loop.time()
         self._draw()
         drawn = loop.time()
-        self._earliest = max(self._earliest, drawn + (drawn - started))
+        self._earliest = drawn + (drawn - started)

@@ -99,10 +99,12 @@ class UiState:
         self.source = source
         self.request_frame: Callable[[], object] = lambda: None
         """Requests another frame; any thread may call it. The app sets it."""
+        self.show_news: Callable[[], object] = lambda: None
+        """Requests a frame for what the engine or the recording does by itself, as above."""
         self.clock = clock
         self.others: list[UiState] = []
         """The displays of the other engines, each with its own lock; `Engines` sets them."""
-        self.time_travel = TimeTravel(source, lambda: self.request_frame())
+        self.time_travel = TimeTravel(source, lambda: self.show_news())
         self.state: EngineState = self.time_travel.state
         """The state on display, as of the last `update`."""
         self.recording = RecordingControl(self.time_travel.engine)
@@ -273,7 +275,7 @@ class UiState:
             redraw: Says that everything has to be drawn again.
         """
         if self.time_travel.play():
-            self.request_frame()  # the next frame plays on
+            self.show_news()  # the next frame plays on
         self.cursor.pending = self.condition_finder.advance() or self.cursor.pending
         if self.condition_finder.search is not None:
             self.request_frame()  # the next frame searches on
