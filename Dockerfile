@@ -21,7 +21,7 @@ COPY seqtop seqtop
 COPY engine_stub engine_stub
 RUN pip install --no-cache-dir uv \
     && uv pip install --system --no-cache --torch-backend cpu --constraint constraints.txt \
-        ./engine_stub '.[engine]' \
+        '.[engine]' ./engine_stub \
     && rm -rf /src
 USER seqtop
 WORKDIR /home/seqtop

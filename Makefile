@@ -140,20 +140,22 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp per set of extras, so that only changed requirements are installed again.
+# One stamp per set of extras, so that only changed requirements are installed again. This folder is
+# named before that of the engine, which requires it: pip would look for it on the index.
 $(VENV)/engine: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
 	@if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi > /dev/null; then \
 		echo 'No NVIDIA GPU: installing the CPU build of PyTorch into $(VENV), a download of 200 MB.'; \
-		$(PIP) --retries 1 --timeout 30 --index-url $(CPU_TORCH) torch || \
+		$(PIP) --retries 1 --timeout 30 --extra-index-url $(CPU_TORCH) \
+			"$$(grep ^torch== constraints.txt)+cpu" || \
 		echo 'It is not there: the build of your index follows; PyPI'"'"'s has 5.5 GB, with CUDA.'; \
 	else \
 		echo 'Installing PyTorch into $(VENV): on Linux 5.5 GB, with CUDA.'; \
 	fi
-	$(PIP) --editable ./engine_stub --editable '.[engine]'
+	$(PIP) --editable '.[engine]' --editable ./engine_stub
 	touch $@
 
 $(VENV)/dev: pyproject.toml engine_stub/pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable ./engine_stub --editable '.[dev]'
+	$(PIP) --editable '.[dev]' --editable ./engine_stub
 	touch $@ $(VENV)/engine
 
 $(VENV)-docs/installed: pyproject.toml
@@ -186,5 +188,5 @@ $(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt
 $(VENV)-lowest/test: pyproject.toml engine_stub/pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
-		--editable ./engine_stub --editable '.[engine,web,test]'
+		--editable '.[engine,web,test]' --editable ./engine_stub
 	touch $@
