@@ -25,7 +25,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state.step_summary import charge_times, own_times
+from seqtop.state.step_costs import charge_times, own_times
 from seqtop.wire.messages import Preemption, PrefixMiss, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING

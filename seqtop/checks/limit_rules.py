@@ -15,8 +15,7 @@ from seqtop.checks.outside_waits import OutsideWaits, Wait, limit_of, sequences_
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState
-from seqtop.state.holdings import num_available_blocks
+from seqtop.state import EngineState, holdings
 from seqtop.state.model import RequestState
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import cause_in_words
@@ -139,7 +138,7 @@ class LimitRules(RuleGroup):
                 f"it has waited {seconds:.1f} s for a slot of its adapter{adapter}{most}"
                 f"{self._adapter_holders(request)}{meanwhile}"
             )
-        held = sum(len(sequence.block_table) for sequence in sequences_of(self.state, request))
+        held = holdings.num_blocks(self.state, request)
         holds = f"; it holds {plural(held, 'block')} meanwhile" if held else ""
         cause = cause_in_words(status)
         return (
@@ -148,16 +147,8 @@ class LimitRules(RuleGroup):
 
     def _adapter_holders(self, request: RequestState) -> str:
         """Names the adapters in use, and requests that use them."""
-        holders: dict[str, list[str]] = {}
-        for sequence in self.state.sequences.values():
-            if sequence.status is _RUNNING:
-                other = self.state.requests[sequence.request_id]
-                if other.lora and other.lora != request.lora:
-                    holders.setdefault(other.lora, []).append(other.request_id)
-        named = [
-            f"{lora} ({_names(list(dict.fromkeys(names)))})"
-            for lora, names in islice(holders.items(), _MAX_NAMED)
-        ]
+        users = holdings.adapters(self.state, than=request.lora)
+        named = [f"{lora} ({_names(names)})" for lora, names in islice(users.items(), _MAX_NAMED)]
         return f", which {' and '.join(named)} hold" if named else ""
 
     def _head(self, num_held: int) -> str:
@@ -187,7 +178,9 @@ class LimitRules(RuleGroup):
 
     def _blocks_after_end_message(self, _: str, name: str) -> str:
         ended = self._outside.ended()
-        own, total = self._num_blocks(name), sum(map(self._num_blocks, ended))
+        requests = self.state.requests
+        held = {own: holdings.num_blocks(self.state, requests[own]) for own in ended}
+        own, total = held[name], sum(held.values())
         info = self.state.info
         pool = 0 if info is None else info.num_gpu_blocks - info.num_reserved_blocks
         seconds = self.state.time - ended[name].since
@@ -198,16 +191,12 @@ class LimitRules(RuleGroup):
             if others
             else f" of {pool:,}"
         )
-        available = num_available_blocks(self.state)
+        available = holdings.num_available_blocks(self.state)
         left = "" if available is None else f", {available:,} are available"
         return (
             f"it ended {seconds:.1f} s ago, and still holds {plural(own, 'block')}{all_}{left}"
             f"{self._head(total)}"
         )
-
-    def _num_blocks(self, name: str) -> int:
-        sequences = sequences_of(self.state, self.state.requests[name])
-        return len({block for sequence in sequences for block in sequence.block_table})
 
     # --- Priorities
 
@@ -227,12 +216,7 @@ class LimitRules(RuleGroup):
 
     def _less_urgent(self, request: RequestState) -> list[RequestState]:
         """Returns the requests of lower priority that run."""
-        running = {
-            sequence.request_id: None
-            for sequence in self.state.sequences.values()
-            if sequence.status is _RUNNING
-        }
-        others = map(self.state.requests.__getitem__, running)
+        others = holdings.running(self.state)
         return [other for other in others if other.priority > request.priority]
 
     @rule(

@@ -15,7 +15,7 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import has_positions
-from seqtop.state.holdings import num_available_blocks
+from seqtop.state.holdings import num_available_blocks, num_blocks
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.resources import full_resources
 from seqtop.state.sort_key import has_priorities
@@ -237,7 +237,7 @@ class LivenessRules(RuleGroup):
             return text
         available = num_available_blocks(self.state) or 0
         sequences = [self.state.sequences[seq_id] for seq_id in head.seq_ids]
-        held = sum(len(sequence.block_table) for sequence in sequences)
+        held = num_blocks(self.state, head)
         missing = 0 if reason is None else reason.num_missing
         if missing <= 0:
             need = sum(-(-sequence.num_tokens // info.block_size) for sequence in sequences)

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from seqtop.checks.finding import Finding
-from seqtop.checks.outside_waits import OutsideWaits, is_unfinished, sequences_of
+from seqtop.checks.outside_waits import OutsideWaits, is_unfinished
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.state import EngineState
+from seqtop.state.holdings import num_blocks
 from seqtop.state.model import RequestState
 from seqtop.state.wait_graph import (
     DEADLOCKED_STEPS,
@@ -120,9 +121,7 @@ class WaitGraphRules(RuleGroup):
         ):
             return
         self._is_deadlocked = True
-        held = len(
-            {block for own in sequences_of(self.state, request) for block in own.block_table}
-        )
+        held = num_blocks(self.state, request)
         own = f" It holds {fmt.plural(held, 'block')} itself." if held else ""
         late = "".join(f" {own.request_id} {own.detail} beyond its limit." for own in overdue[:4])
         yield self.of_engine(

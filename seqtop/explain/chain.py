@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.state.model import EngineData, RequestState
+from seqtop.state.step_costs import has_graph, paced_seconds
 from seqtop.state.wait_causes import (
     ARRIVING,
     BETWEEN_STEPS,
@@ -330,8 +331,15 @@ class Chain:
         """Divides the time up to the end of a step, which is at `position` on the timeline."""
         step = indexed.step
         place = _Place(step.step, position)
+        if (
+            self.first_token_time is None
+            and (told := step.metrics.get(self.request_id)) is not None
+        ):
+            first = told.first_token_time
+            # What is divided already is before the first token.
+            self.first_token_time = None if first is None or first < self._time else first
         begin = max(step.start_time, self._time)
-        self._gap(begin, place, step.stats.paced_time)
+        self._gap(begin, place, paced_seconds(step.stats, begin - self.last_end))
         self._seq_ids.update(indexed.seq_ids.get(self.request_id, ()))
         statuses = [
             indexed.statuses[seq_id] for seq_id in self._seq_ids if seq_id in indexed.statuses
@@ -364,15 +372,15 @@ class Chain:
         self._last_place, self.last_end = place, step.time
         self._last_cause = self._given_cause(indexed) or _NO_CAUSE
 
-    def _gap(self, end: float, place: _Place, paced_time: float = 0.0) -> None:
+    def _gap(self, end: float, place: _Place, paced: float) -> None:
         """Divides the time between two steps, the later of which is at `place`.
 
         Args:
             end: The end of that time, epoch seconds.
             place: The later step.
-            paced_time: The seconds of it in which the engine waited on purpose.
+            paced: The seconds of it in which the engine waited on purpose.
         """
-        paced_end = min(self.last_end + paced_time, end) if paced_time > 0 else -math.inf
+        paced_end = self.last_end + paced if paced > 0 else -math.inf
         if self._wait is None:
             self._until(paced_end, "host", PACED, place)
             self._until(end, "host", "", place)
@@ -411,8 +419,8 @@ class Chain:
                 if member.is_prompt:
                     others[member.request_id] += member.num_tokens
             cause = MIXED_BATCH if others else ""
-        elif not is_prompt and (graph := step.stats.cuda_graph) is not None:
-            cause = NO_CUDA_GRAPH if graph.mode.upper() == "NONE" else ""
+        elif not is_prompt and has_graph(step.stats) is False:
+            cause = NO_CUDA_GRAPH
         num_tokens = sum(member.num_kept_tokens for member in own)
         self._until(
             step.time,

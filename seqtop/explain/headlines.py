@@ -2,9 +2,11 @@
 
 Throughput is the number of tokens a step times the number of steps a second. So a change of it has
 shares: that of the batch, and that of each part of the time from step to step
-(`seqtop.state.step_summary.TIME_PARTS`). The shares are measured and add up to the change. The
-requests to name are read from the steps of the change. Where nothing of that explains it, the
-headline says so.
+(`seqtop.state.step_costs.TIME_PARTS`). The shares are measured and add up to the change. The
+requests to name are read from the steps of the change, and those that hold what others wait for
+from the state after them (`seqtop.state.holdings`). Prefills are named for a longer step only if
+the costs of their tokens explain it (`seqtop.state.step_costs`). Where nothing of that explains it,
+the headline says so.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import msgspec
 
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.state.step_summary import TIME_PARTS
+from seqtop.state import EngineState, holdings
+from seqtop.state.step_costs import TIME_PARTS, has_graph
 from seqtop.state.wait_causes import CAUSES, head_reason
+from seqtop.state.wait_graph import queue_head
 from seqtop.text import format as fmt
 from seqtop.wire.batch import members
 from seqtop.wire.messages import Preemption, Step
+from seqtop.wire.snapshot import StepCosts
 
 Direction: TypeAlias = Literal["fell", "rose"]
 
@@ -94,12 +99,16 @@ class Observed(msgspec.Struct):
     num_preemptions: int = 0
     waits: Counter[str] = msgspec.field(default_factory=Counter)
     """Steps by the cause for which the head of the queue waited."""
-    graphs: Counter[str] = msgspec.field(default_factory=Counter)
-    """Steps by the mode of their CUDA graph, where the engine reports it."""
-    graphs_before: Counter[str] = msgspec.field(default_factory=Counter)
+    graphs: Counter[bool] = msgspec.field(default_factory=Counter)
+    """Steps with and without a CUDA graph, where the engine reports it."""
+    graphs_before: Counter[bool] = msgspec.field(default_factory=Counter)
     """The same before the change."""
     num_tokens: int = 0
     """Tokens of the steps that `graphs` counts."""
+    holder: str = ""
+    """The largest holder of what the head of the queue waited for, with the amount."""
+    costs: StepCosts = StepCosts()
+    """The costs of tokens after the last of these steps."""
 
 
 def find_changes(series: StepSeries, start: float, end: float) -> list[Change]:
@@ -182,18 +191,19 @@ def observe(timeline: Timeline, change: Change) -> Observed:
     observed = Observed()
     index = timeline.index
     start, stop = index.at_time(change.time), index.at_time(change.time + change.after.seconds)
-    num_steps = 0
+    num_steps, last = 0, start
     try:
-        for _, event in timeline.events(start, stop):
+        for position, event in timeline.events(start, stop):
             if isinstance(event, Step):
                 _add_step(observed, event)
-                num_steps += 1
+                num_steps, last = num_steps + 1, position
                 if num_steps >= _MAX_STEPS:
                     break
+        _judge(observed, timeline.at(last))
         start = index.at_time(change.time - change.before.seconds)
         for _, event in timeline.events(start, index.at_time(change.time)):
-            if isinstance(event, Step) and event.stats.cuda_graph is not None:
-                observed.graphs_before[event.stats.cuda_graph.mode.upper()] += 1
+            if isinstance(event, Step) and (has := has_graph(event.stats)) is not None:
+                observed.graphs_before[has] += 1
                 if observed.graphs_before.total() >= _MAX_STEPS:
                     break
     except RecordingError:
@@ -209,13 +219,29 @@ def _add_step(observed: Observed, step: Step) -> None:
             observed.prefills[member.request_id] += member.num_tokens
             observed.num_chunks[member.request_id] += 1
     if step.stats.cuda_graph is not None:
-        observed.graphs[step.stats.cuda_graph.mode.upper()] += 1
+        observed.graphs[bool(has_graph(step.stats))] += 1
         observed.num_tokens += step.stats.cuda_graph.num_tokens
     if step.preemptions and observed.preemption is None:
         observed.preemption, observed.preemption_step = step.preemptions[0], step.step
     observed.num_preemptions += len(step.preemptions)
     if (head := head_reason(step.wait_reasons)) is not None:
         observed.waits[head.cause] += 1
+
+
+def _judge(observed: Observed, state: EngineState) -> None:
+    """Reads the costs of tokens, and who holds what the head of the queue waits for."""
+    observed.costs = state.step_costs
+    head = queue_head(state)
+    request = None if head is None else head.request
+    if request is None or request.wait_reason is None:
+        return
+    cause = request.wait_reason.cause
+    held = holdings.amounts(state, cause, request.lora) if cause in holdings.HELD else {}
+    held.pop(request.request_id, None)
+    for name, amount in held.items():
+        unit = CAUSES[cause].unit or "sequence slot"
+        observed.holder = f"{name} held {fmt.plural(amount, unit)}"
+        return
 
 
 def headline(change: Change, observed: Observed) -> str:
@@ -282,7 +308,8 @@ def _ran(before: float, after: float) -> str:
 
 def _waiting(observed: Observed) -> str:
     cause, _ = observed.waits.most_common(1)[0]
-    return f"others waited ({CAUSES[cause].label})"
+    holder = f"; {observed.holder}" if observed.holder else ""
+    return f"others waited ({CAUSES[cause].label}{holder})"
 
 
 def _part(change: Change, part: str, observed: Observed) -> str:
@@ -294,10 +321,12 @@ def _part(change: Change, part: str, observed: Observed) -> str:
     if graphs := _graphs(change, observed):
         return f"{text}, {graphs}"
     prefill = [own.sums["prefill"] / own.sums["steps"] for own in (change.before, change.after)]
-    if change.direction == "fell" and prefill[1] > _LIKE * prefill[0]:
+    more = observed.costs.per_prefill_token * abs(prefill[1] - prefill[0])
+    is_explained = observed.costs.per_step is None or more >= _LEAST_SHARE * abs(second - first)
+    if is_explained and change.direction == "fell" and prefill[1] > _LIKE * prefill[0]:
         prefills = _prefills(observed)
         return f"{text}, with {prefills}" if prefills else text
-    if change.direction == "rose" and prefill[0] > _LIKE * prefill[1]:
+    if is_explained and change.direction == "rose" and prefill[0] > _LIKE * prefill[1]:
         return f"{text}, with {prefill[1]:.0f} prefill tokens a step, {prefill[0]:.0f} before"
     return f"{text}; what made it so was not observed"
 
@@ -305,7 +334,7 @@ def _part(change: Change, part: str, observed: Observed) -> str:
 def _graphs(change: Change, observed: Observed) -> str:
     """Describes a change from steps with a CUDA graph to steps without, or back; else empty."""
     eager = [
-        own["NONE"] / own.total() if own.total() else None
+        own[False] / own.total() if own.total() else None
         for own in (observed.graphs_before, observed.graphs)
     ]
     first, second = eager

@@ -21,7 +21,7 @@ from seqtop.history.replay import Reader
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState
 from seqtop.state.percentiles import median
-from seqtop.state.step_summary import TIME_PARTS, gap_parts, has_work, time_parts
+from seqtop.state.step_costs import TIME_PARTS, gap_parts, has_work, time_parts
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event, Step, StepStats
 from seqtop.wire.parsing import StepOutline, step_outline

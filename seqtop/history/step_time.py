@@ -17,19 +17,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from seqtop.history.timed_steps import TimedStep
+from seqtop.state import step_costs
 from seqtop.state.filter import FilterError, quantity
-from seqtop.state.least_squares import solve, solve_non_negative
 from seqtop.state.percentiles import median
+from seqtop.state.step_costs import COSTS, MIN_STEPS
 from seqtop.text import format as fmt
 
-MIN_STEPS = 20
-"""Steps that a fit needs."""
 MIN_STEPS_OF_A_KIND = 8
 """Steps with tokens of a kind that the coefficient of this kind needs."""
 MAX_EXTRAPOLATED = 0.2
 """The share of the predicted time in steps larger than the recorded ones above which times say
 nothing."""
-NAMES: Final = ("step", "prefill", "decode", "gap", "arrival", "wake-up")
+NAMES: Final = (*COSTS, "gap", "arrival", "wake-up")
 """The names of the coefficients, for `--step-time`."""
 _HELD_OUT = 5
 """Each fifth step is left out of the fit that the error is measured with."""
@@ -127,7 +126,7 @@ def fit(steps: Sequence[TimedStep], given: Mapping[str, float] | None = None) ->
     """
     given = given or {}
     timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
-    if not given.keys() >= {"step", "prefill", "decode"}:
+    if not given.keys() >= {*COSTS}:
         _check_amounts(timed, given)
     coefficients, uncertain = _fit(steps, given)
     median, total = _held_out_error(steps, given)
@@ -174,29 +173,32 @@ def _fit(
 ) -> tuple[dict[str, float], list[str]]:
     """Returns the coefficients, and the names of those that are uncertain."""
     timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
-    names = [name for name in ("step", "prefill", "decode") if name not in given]
-    fixed = {name: given.get(name, 0.0) for name in ("step", "prefill", "decode")}
-    rows = [tuple(_columns(step)[name] for name in names) for step in timed]
-    seconds = [
-        step.seconds - sum(fixed[name] * value for name, value in _columns(step).items())
+    between = _between_steps(steps)
+    costs = dict.fromkeys(COSTS, 0.0) | {name: given[name] for name in COSTS if name in given}
+    free = [name for name in COSTS if name not in given]
+    if not timed or not free:
+        return between | costs | dict(given), []
+    rows = [
+        step_costs.step_sums(step.num_prefill_tokens, step.num_decode_tokens, step.seconds)
         for step in timed
     ]
-    coefficients, errors = non_negative_least_squares(rows, seconds) if names and rows else ((), ())
+    sums = [math.fsum(column) for column in zip(*rows, strict=True)]
+    costs |= step_costs.fit(sums, given)
+    squared = math.fsum((step.seconds - _seconds(step, costs)) ** 2 for step in timed)
+    errors = step_costs.errors(sums, [name for name in free if costs[name]], squared)
     uncertain = [
-        name
-        for name, value, error in zip(names, coefficients, errors, strict=True)
-        if not error <= _LARGEST_ERROR * value
+        name for name in free if not errors.get(name, math.inf) <= _LARGEST_ERROR * costs[name]
     ]
-    fitted = dict(zip(names, coefficients, strict=True))
-    return _between_steps(steps) | fitted | dict(given), uncertain
+    return between | costs | dict(given), uncertain
 
 
-def _columns(step: TimedStep) -> dict[str, float]:
-    return {
-        "step": 1.0,
-        "prefill": float(step.num_prefill_tokens),
-        "decode": float(step.num_decode_tokens),
-    }
+def _seconds(step: TimedStep, costs: Mapping[str, float]) -> float:
+    """Returns the duration of a step by the costs."""
+    return (
+        costs["step"]
+        + costs["prefill"] * step.num_prefill_tokens
+        + costs["decode"] * step.num_decode_tokens
+    )
 
 
 def _between_steps(steps: Sequence[TimedStep]) -> dict[str, float]:
@@ -238,54 +240,14 @@ def _held_out_error(
         is_held_out = index % _HELD_OUT == 0 and not before.is_idle_after and not before.is_last
         if not is_held_out or seconds <= 0:
             continue
-        guess = sum(coefficients[name] * value for name, value in _columns(before).items())
-        guess += coefficients["gap"] + coefficients["arrival"] * len(after.arrived)
+        guess = (
+            _seconds(before, coefficients)
+            + coefficients["gap"]
+            + coefficients["arrival"] * len(after.arrived)
+        )
         errors.append(abs(guess - seconds) / seconds)
         predicted += guess
         actual += seconds
     if not errors:
         return None, None
     return median(errors), predicted / actual - 1
-
-
-def non_negative_least_squares(
-    rows: Sequence[tuple[float, ...]], values: Sequence[float]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the coefficients, none negative, with the least sum of squared errors.
-
-    For the few columns of this model, each set of columns is solved by its normal equations.
-
-    Returns:
-        The coefficients, and their standard errors, which are infinite for a column that was left
-        out.
-    """
-    width = len(rows[0])
-    products = [
-        [math.fsum(row[i] * row[j] for row in rows) for j in range(width)] for i in range(width)
-    ]
-    targets = [
-        math.fsum(row[i] * value for row, value in zip(rows, values, strict=True))
-        for i in range(width)
-    ]
-    best = solve_non_negative(products, targets)
-    coefficients = tuple(best.get(i, 0.0) for i in range(width))
-    squared = math.fsum(
-        (value - sum(a * b for a, b in zip(coefficients, row, strict=True))) ** 2
-        for row, value in zip(rows, values, strict=True)
-    )
-    variance = squared / max(len(rows) - len(best), 1)
-    inverse = _inverse_diagonal([[products[i][j] for j in best] for i in best])
-    errors = dict(
-        zip(best, (math.sqrt(max(variance * part, 0.0)) for part in inverse), strict=True)
-    )
-    return coefficients, tuple(errors.get(i, math.inf) for i in range(width))
-
-
-def _inverse_diagonal(matrix: list[list[float]]) -> list[float]:
-    """Returns the diagonal of the inverse of a matrix; infinite where it has none."""
-    diagonal: list[float] = []
-    for index in range(len(matrix)):
-        unit = [float(other == index) for other in range(len(matrix))]
-        solution = solve(matrix, unit)
-        diagonal.append(math.inf if solution is None else solution[index])
-    return diagonal

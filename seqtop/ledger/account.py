@@ -21,7 +21,8 @@ from seqtop.explain.chain import (
     Piece,
 )
 from seqtop.state import RequestState
-from seqtop.state.harm import HELD, StepHarm
+from seqtop.state.harm import StepHarm
+from seqtop.state.holdings import HELD
 from seqtop.state.wait_causes import (
     ARRIVING,
     BETWEEN_STEPS,

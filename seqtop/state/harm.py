@@ -18,29 +18,15 @@ A step costs O(1) for each request in its batch and, if requests wait, for each 
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from seqtop.state.holdings import Holding, Holdings
-from seqtop.state.least_squares import solve_non_negative
+from seqtop.state.holdings import HELD, Holding, Holdings
 from seqtop.state.model import EngineData, RequestState
+from seqtop.state.step_costs import elapsed
 from seqtop.state.wait_causes import head_reason
 from seqtop.wire.batch import request_tokens
 from seqtop.wire.messages import Step
-from seqtop.wire.snapshot import StepCosts
-
-_MIN_STEPS = 20
-"""Steps that a fit needs."""
-_FADE = 0.999
-"""The weight of a step's sums after each further step."""
-_MAX_STEPS_BETWEEN_FITS = 500
-_LEAST_COST = 1e-9
-"""Seconds below which a cost is an error of rounding."""
-HELD = frozenset({"no_blocks", "seq_limit", "token_budget", "lora_slots"})
-"""The causes of waiting for something that others hold."""
 
 
 class Shares(NamedTuple):
@@ -62,7 +48,7 @@ class StepHarm:
     """
 
     def __init__(self, state: EngineData, step: Step) -> None:
-        self.seconds = _elapsed(max(step.start_time, state.blocked.until), step.time)
+        self.seconds = elapsed(max(step.start_time, state.blocked.until), step.time)
         """The duration, without the time in which the step before had not ended."""
         self.tokens = request_tokens(step)
         """The part of each request in its batch."""
@@ -251,42 +237,3 @@ def _charged(state: EngineData, request_id: str, touched: list[int]) -> RequestS
         request = state.requests[request_id] = copy.copy(request)
     touched += request.seq_ids
     return request
-
-
-def count_step(state: EngineData, step: Step) -> None:
-    """Adds a step to those that the costs of tokens are fitted to."""
-    costs, stats = state.step_costs, step.stats
-    elapsed = _elapsed(state.blocked.until, step.time)
-    prefill, decode = float(stats.num_prefill_tokens), float(stats.num_decode_tokens)
-    if not elapsed or not 0 < prefill + decode < math.inf:
-        return
-    more = [
-        *(1.0, prefill, decode, prefill * prefill, prefill * decode, decode * decode),
-        *(elapsed, elapsed * prefill, elapsed * decode),
-    ]
-    if len(costs.products) == len(more):
-        more = [a * _FADE + b for a, b in zip(costs.products, more, strict=True)]
-    costs = replace(costs, products=more, num_steps=costs.num_steps + 1)
-    wait = min(costs.num_fitted // 10 + 1, _MAX_STEPS_BETWEEN_FITS)
-    if costs.num_steps >= max(_MIN_STEPS, costs.num_fitted + wait):
-        costs = _fitted(costs)
-    state.step_costs = costs
-
-
-def _fitted(costs: StepCosts) -> StepCosts:
-    one, p, d, pp, pd, dd, t, tp, td = costs.products
-    best = solve_non_negative([[one, p, d], [p, pp, pd], [d, pd, dd]], [t, tp, td])
-    best = {column: cost for column, cost in best.items() if cost >= _LEAST_COST}
-    return replace(
-        costs,
-        per_step=best.get(0, 0.0),
-        per_prefill_token=best.get(1, 0.0),
-        per_decode_token=best.get(2, 0.0),
-        num_fitted=costs.num_steps,
-    )
-
-
-def _elapsed(start: float, end: float) -> float:
-    """Returns the seconds between two times; 0 if a clock cannot have measured them."""
-    elapsed = end - start
-    return elapsed if 0 < elapsed < math.inf else 0.0

@@ -17,6 +17,8 @@ from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.wire.batch import RequestTokens
 from seqtop.wire.messages import Step
 
+HELD = frozenset({"no_blocks", "seq_limit", "token_budget", "lora_slots"})
+"""The causes of waiting for something that others hold."""
 LOADING = "WAITING_FOR_REMOTE_KVS"
 """The status of vLLM in which a KV connector loads the blocks of a request."""
 _IDLE_SESSION = "WAITING_FOR_STREAMING_REQ"
@@ -96,9 +98,42 @@ def num_slots(state: EngineData, request: RequestState) -> int:
     return sum(map(_has_slot, own_sequences(state, request)))
 
 
-def uses_adapter(state: EngineData, request: RequestState, than: str) -> bool:
-    """Returns whether a request runs with a LoRA adapter other than `than`."""
-    return bool(request.lora) and request.lora != than and num_slots(state, request) > 0
+def running(state: EngineData) -> Iterator[RequestState]:
+    """Yields the requests that have sequence slots."""
+    return (request for request in holders(state) if num_slots(state, request))
+
+
+def adapters(state: EngineData, *, than: str = "") -> dict[str, list[str]]:
+    """Returns the requests that run with each LoRA adapter other than `than`, by its name."""
+    users: dict[str, list[str]] = {}
+    for request in running(state):
+        if request.lora and request.lora != than:
+            users.setdefault(request.lora, []).append(request.request_id)
+    return users
+
+
+def amounts(state: EngineData, cause: str, lora: str = "") -> dict[str, int]:
+    """Returns what each request holds of what a cause of waiting is about, the largest first.
+
+    Args:
+        state: The state.
+        cause: The cause. Of one that is not a matter of holding, these are blocks.
+        lora: The adapter of the request that waits, for `lora_slots`.
+    """
+    match cause:
+        case "seq_limit":
+            held = {own.request_id: num_slots(state, own) for own in running(state)}
+        case "lora_slots":
+            users = adapters(state, than=lora).values()
+            held = {
+                name: num_slots(state, state.requests[name]) for names in users for name in names
+            }
+        case "token_budget":
+            held = {own.request_id: own.token_chunk_size for own in running(state)}
+        case _:
+            held = {own.request_id: num_blocks(state, own) for own in holders(state)}
+    ranked = sorted(held.items(), key=lambda item: -item[1])
+    return {name: amount for name, amount in ranked if amount > 0}
 
 
 def is_loading(state: EngineData, request: RequestState) -> bool:
@@ -213,9 +248,9 @@ class Holdings:
         """Returns the sequences that run, in the batch or not."""
         slots = {name: float(own.num_sequences) for name, own in self._tokens.items()}
         if (state := self._state) is not None:
-            for request in holders(state):
-                if request.request_id not in slots and (own := num_slots(state, request)):
-                    slots[request.request_id] = float(own)
+            for request in running(state):
+                if request.request_id not in slots:
+                    slots[request.request_id] = float(num_slots(state, request))
         return slots
 
     def _add_blocks(self, state: EngineData, preempted: Container[str] = ()) -> None:

@@ -55,3 +55,13 @@ def solve(matrix: Sequence[Sequence[float]], targets: Sequence[float]) -> list[f
                     for value, other in zip(rows[index], rows[column], strict=True)
                 ]
     return [rows[index][size] / rows[index][index] for index in range(size)]
+
+
+def inverse_diagonal(matrix: Sequence[Sequence[float]]) -> list[float]:
+    """Returns the diagonal of the inverse of a matrix; infinite where it has none."""
+    diagonal: list[float] = []
+    for index in range(len(matrix)):
+        unit = [float(other == index) for other in range(len(matrix))]
+        solution = solve(matrix, unit)
+        diagonal.append(math.inf if solution is None else solution[index])
+    return diagonal

@@ -14,7 +14,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import harm, limits, waits
+from seqtop.state import harm, limits, step_costs, waits
 from seqtop.state.finished import copy_finished, evict_finished
 from seqtop.state.harm import StepHarm
 from seqtop.state.holdings import update_holders
@@ -36,7 +36,6 @@ from seqtop.state.sequence_updates import (
     set_status,
     update_sequence,
 )
-from seqtop.state.step_summary import charge_times, own_times_of
 from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import (
@@ -56,7 +55,6 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     if event.request_id in state.requests:
         state.report_anomaly(f"request {event.request_id} arrived twice")
         return ()
-    limits.advance(state, event.arrival_time)
     request = new_request(state, event.request_id, event.arrival_time)
     request.is_announced = True
     request.num_prompt_tokens = event.num_prompt_tokens
@@ -104,7 +102,7 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
         sequence.num_prompt_hits = min(sequence.num_prompt_hits, event.num_prompt_tokens)
         sequence.num_computed_tokens = event.num_computed_tokens
         clear_output(sequence)
-        limits.count_parked(state, sequence, -1)
+        waits.count_parked(state, sequence, -1)
         sequence.engine_status = ""
         set_status(state, sequence, SequenceStatus.WAITING)
     waits.update_queue(state, request)
@@ -117,7 +115,6 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     """Changes the state by a step; returns the ids of the sequences that changed."""
     copy_finished(state, step)
     end_before = state.blocked.until
-    limits.advance(state, step.start_time)
     delays = StepHarm(state, step)
     waits.advance(state, step)
     for preemption in step.preemptions:  # first: the same step may admit the request again
@@ -136,7 +133,7 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
         touched[update.seq_id] = None
     touched |= dict.fromkeys(_update_wait_reasons(state, step))
     touched |= dict.fromkeys(harm.charge(state, step, delays))
-    harm.count_step(state, step)
+    step_costs.count_step(state, step)
     waits.block(state, step)
     if step.newly_cached_blocks is not None:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
@@ -351,7 +348,7 @@ def _count_step(
     """
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
-    charge_times(request.metrics, own_times_of(step, state.blocked.until))
+    step_costs.charge_times(request.metrics, step_costs.own_times_of(step, state.blocked.until))
     kind: SpanKind = "prefill" if is_prompt else "decode"
     last = request.spans[-1]
     if kind == "decode" and last.kind == "decode":
@@ -452,7 +449,7 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     if request is None or request.finish_reason is not None:
         state.report_anomaly(f"end of unknown or ended request {event.request_id}")
         return ()
-    limits.advance(state, event.time)
+    waits.count_until(state, event.time)
     seq_ids = _rank_sequences(state, request, event.seq_ids)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
-from seqtop.state import holdings, limits, waits
+from seqtop.state import holdings, waits
 from seqtop.state.model import (
     MAX_SEQUENCES,
     MAX_SEQUENCES_OF_REQUEST,
@@ -168,9 +168,9 @@ def change_engine_status(state: EngineData, sequence: SequenceState, engine_stat
     """Sets the engine's own name for the status of a sequence."""
     request = state.requests[sequence.request_id]
     waits.change_engine_status(state, request)
-    limits.count_parked(state, sequence, -1)
+    waits.count_parked(state, sequence, -1)
     sequence.engine_status = engine_status
-    limits.count_parked(state, sequence, 1)
+    waits.count_parked(state, sequence, 1)
     waits.update_queue(state, request)
 
 
@@ -290,7 +290,7 @@ def clear_output(sequence: SequenceState) -> None:
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
     """Removes a sequence from the state and from its request."""
     del state.sequences[sequence.seq_id]
-    limits.count_parked(state, sequence, -1)
+    waits.count_parked(state, sequence, -1)
     state.num_by_status[sequence.status] -= 1
     request = state.requests[sequence.request_id]
     request.seq_ids.remove(sequence.seq_id)
@@ -302,10 +302,10 @@ def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatu
     state.num_by_status[sequence.status] -= 1
     state.num_by_status[status] += 1
     if sequence.engine_status:
-        limits.count_parked(state, sequence, -1)
+        waits.count_parked(state, sequence, -1)
     sequence.status = status
     if sequence.engine_status:
-        limits.count_parked(state, sequence, 1)
+        waits.count_parked(state, sequence, 1)
     if status is SequenceStatus.RUNNING:
         state.holders[sequence.request_id] = True
 

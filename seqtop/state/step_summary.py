@@ -4,13 +4,11 @@ Pure functions of a `Step` message. Times are in seconds. Amounts are in tokens 
 blocks or sequences.
 """
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from seqtop.sequence import RequestMetrics
+from seqtop.state.step_costs import gap_parts, time_parts
 from seqtop.state.wait_causes import CAUSES, describe_limit, describe_reason, head_reason
 from seqtop.text import format as fmt
 from seqtop.wire.batch import block_moves, members
@@ -22,119 +20,6 @@ from seqtop.wire.messages import (
     WaitCause,
     WaitReason,
 )
-
-STEP_PARTS = ("scheduler", "forward", "execute", "rest")
-"""The parts of a step's duration.
-
-`execute` is the time of the model's execution outside of the forward pass, `rest` the time that is
-neither scheduling nor execution, such as output processing."""
-TIME_PARTS = (*STEP_PARTS, "host", "paced", "idle")
-"""The parts of an engine's time.
-
-`host` is the time between two steps while requests are unfinished, `paced` the part of it in which
-the engine waited on purpose, `idle` the time without any request."""
-
-
-class OwnTimes(NamedTuple):
-    """The seconds of a step in which no step before it ran; `None` if unknown."""
-
-    scheduler: float | None
-    forward: float | None
-    execute: float | None
-    """Those of the forward pass are included."""
-
-
-def own_times(
-    scheduler: float | None, forward: float | None, execute: float | None, overlap: float
-) -> OwnTimes:
-    """Returns what an overlap leaves of the times of a step.
-
-    An engine that schedules ahead begins a step before the one before has ended. That time is the
-    earlier one's, so times of steps can be added. Execution begins when scheduling has ended, and
-    with the forward pass.
-
-    Args:
-        scheduler: Seconds of scheduling, here and below `None` if unknown.
-        forward: Seconds of the forward pass.
-        execute: Seconds of forward pass, sampling and everything between.
-        overlap: Seconds from the start of the step to the end of the step before; negative if that
-            had ended.
-    """
-    if not 0 < overlap < math.inf:
-        return OwnTimes(scheduler, forward, execute)
-    executing = max(overlap - (scheduler or 0.0), 0.0)
-    return OwnTimes(
-        None if scheduler is None else max(scheduler - overlap, 0.0),
-        None if forward is None else max(forward - executing, 0.0),
-        None if execute is None else max(execute - executing, 0.0),
-    )
-
-
-def own_times_of(step: Step, since: float) -> OwnTimes:
-    """Returns the times of a step after `since`, the end of the step before in epoch seconds."""
-    stats = step.stats
-    return own_times(
-        stats.scheduler_time,
-        stats.model_forward_time,
-        stats.model_execute_time,
-        since - step.start_time,
-    )
-
-
-def charge_times(metrics: RequestMetrics, times: OwnTimes) -> None:
-    """Adds the times of a step to those of a request that was in its batch.
-
-    An unknown time changes nothing, so an unknown total stays unknown.
-    """
-    if times.scheduler is not None:
-        metrics.scheduler_time = (metrics.scheduler_time or 0.0) + times.scheduler
-    if times.forward is not None:
-        metrics.model_forward_time = (metrics.model_forward_time or 0.0) + times.forward
-    if times.execute is not None:
-        metrics.model_execute_time = (metrics.model_execute_time or 0.0) + times.execute
-
-
-def time_parts(stats: StepStats, duration: float, overlap: float = 0.0) -> dict[str, float]:
-    """Returns the seconds of each of `STEP_PARTS`; their sum is at most `duration`.
-
-    A part that the engine does not report is missing. What the parts leave of `duration` is
-    unknown.
-
-    Args:
-        stats: The figures of the step.
-        duration: Its seconds without those in which the step before ran, too.
-        overlap: These seconds.
-    """
-    scheduler, forward, executing = own_times(
-        stats.scheduler_time, stats.model_forward_time, stats.model_execute_time, overlap
-    )
-    left = max(duration, 0.0)
-    parts: dict[str, float] = {}
-    reported = {"scheduler": scheduler, "forward": forward}
-    if executing is not None:
-        reported["execute"] = executing - (forward or 0.0)
-    for name, seconds in reported.items():
-        if seconds is not None:
-            known = min(max(seconds, 0.0), left) if math.isfinite(seconds) else 0.0
-            parts[name] = known
-            left -= known
-    if executing is not None:
-        parts["rest"] = left
-    return parts
-
-
-def gap_parts(gap: float, stats: StepStats, *, was_idle: bool) -> dict[str, float]:
-    """Returns the seconds of each of `TIME_PARTS` between two steps.
-
-    Args:
-        gap: The seconds between them.
-        stats: The figures of the later step.
-        was_idle: Whether no request was unfinished in between.
-    """
-    if was_idle:
-        return {"idle": gap}
-    paced = min(max(stats.paced_time, 0.0), gap) if math.isfinite(stats.paced_time) else 0.0
-    return {"host": gap - paced, "paced": paced}
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -186,11 +71,6 @@ class StepSummary(msgspec.Struct, frozen=True):
         if self.gap and self.gap > 0:
             parts |= gap_parts(self.gap, self.stats, was_idle=self.was_idle)
         return parts
-
-
-def has_work(stats: StepStats) -> bool:
-    """Returns whether requests were unfinished at the end of a step."""
-    return stats.num_running > 0 or stats.num_waiting > 0 or bool(stats.num_swapped)
 
 
 def summarize(step: Step, *, gap: float | None = None, was_idle: bool = False) -> StepSummary:

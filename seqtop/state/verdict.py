@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from seqtop.sequence import SequenceStatus
-from seqtop.state.limits import FIRST_STEPS, WAITED, last_minute, sums_at, waiting_by_cause
+from seqtop.state import holdings
+from seqtop.state.limits import FIRST_STEPS, last_minute, sums_at
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.resources import full_resources, is_encoder_cache_full
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words
+from seqtop.state.waits import WAITED, waiting_by_cause
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
 
@@ -35,15 +36,6 @@ _LEAST_HELD = 0.2
 _NEAR = 0.9
 """The part of the largest amount from which on another one counts as about equal."""
 _MAX_NOTES = 2
-_NAMES = {
-    "no_blocks": "KV blocks",
-    "reserved_blocks": "reserved KV blocks",
-    "token_budget": "the token budget, max_num_batched_tokens",
-    "seq_limit": "max_num_seqs",
-    "lora_slots": "LoRA slots, max_loras",
-    "paused": "a paused scheduler",
-    "unknown": "something that the scheduler does not name",
-}
 
 
 class Waste(NamedTuple):
@@ -148,11 +140,11 @@ def _name(state: EngineData, cause: str) -> str:
     """Returns a cause in a few words, with the value of its setting."""
     if cause == "unknown" and is_encoder_cache_full(state):
         return "the encoder cache"
-    known = CAUSES.get(cause)
-    if known is None:
-        return f"{cause_in_words(cause).label} ({cause})"
+    known = cause_in_words(cause)
+    if not known.noun:
+        return f"{known.label} ({cause})"
     limit = known.limit(state.info) if cause != "no_blocks" else None
-    return _NAMES[cause] + (f" ({limit:,})" if limit is not None else "")
+    return known.noun + (f" ({limit:,})" if limit is not None else "")
 
 
 def _without_waiting(
@@ -213,47 +205,30 @@ def _whole_culprit(state: EngineData, cause: str) -> _Culprit:
     return _Culprit(f"others waited {seconds} for {worst.request_id}", worst.request_id)
 
 
-def _ended_holders(state: EngineData) -> _Culprit | None:
-    """Returns the ended requests that hold blocks, if they hold most of the pool."""
-    info = state.info
-    blocks: dict[str, set[int]] = {}
-    for sequence in state.sequences.values():
-        if sequence.block_table and SequenceStatus.is_finished(sequence.status):
-            blocks.setdefault(sequence.request_id, set()).update(sequence.block_table)
-    total = len(set().union(*blocks.values())) if blocks else 0
-    if not total or total < _pool(info) / 2:
-        return None
-    name = max(blocks, key=lambda own: len(blocks[own]))
-    return _Culprit(
-        f"{fmt.plural(len(blocks), 'ended request')} ({_names(list(blocks))})"
-        f" hold{'s' if len(blocks) == 1 else ''} {total:,} of {_pool(info):,}",
-        name,
-    )
-
-
 def _block_holder(state: EngineData) -> _Culprit:
     """Returns the largest holder of blocks beside the request that waits for them."""
-    if (ended := _ended_holders(state)) is not None:
-        return ended
-    held: dict[str, int] = {}
-    for sequence in state.sequences.values():
-        if sequence.block_table:
-            number = len(sequence.block_table) + sum(map(len, sequence.group_block_tables))
-            held[sequence.request_id] = held.get(sequence.request_id, 0) + number
-    head, pool, misses = _head(state), _pool(state.info), ""
+    held, head, pool = holdings.amounts(state, "no_blocks"), _head(state), _pool(state.info)
+    ended = [name for name in held if holdings.has_ended(state, state.requests[name])]
+    blocks = {own for name in ended for own in holdings.blocks(state, state.requests[name])}
+    if ended and (total := len(blocks)) >= pool / 2:
+        return _Culprit(
+            f"{fmt.plural(len(ended), 'ended request')} ({_names(ended)})"
+            f" hold{'s' if len(ended) == 1 else ''} {total:,} of {pool:,}",
+            ended[0],
+        )
+    misses = ""
     if head is not None and (own := held.pop(head.request_id, 0)):
         missing = head.wait_reason.num_missing if head.wait_reason is not None else 0
         needs = f"misses {missing:,} beside the" if missing > 0 else "has"
         misses = f"{head.request_id} {needs} {own:,} that it holds, "
     if not held or not pool:
         return _Culprit()
-    name = max(held, key=lambda other: held[other])
-    most, total = held[name], min(sum(held.values()), pool)
+    name, most = next(iter(held.items()))
     if most >= _LEAST_HELD * pool:
         return _Culprit(f"{misses}{name} holds {most:,} of {pool:,}{_activity(state, name)}", name)
     return _Culprit(
-        f"{misses}{fmt.plural(len(held), 'request')} hold {total:,} of {pool:,} (num_gpu_blocks),"
-        f" {name} {most:,}",
+        f"{misses}{fmt.plural(len(held), 'request')} hold {min(sum(held.values()), pool):,} of"
+        f" {pool:,} (num_gpu_blocks), {name} {most:,}",
         name,
     )
 
@@ -271,7 +246,7 @@ def _reserver(state: EngineData) -> _Culprit:
     """Returns the running request that may still generate most tokens."""
     info = state.info
     most, left = None, 0
-    for request in _running(state):
+    for request in holdings.running(state):
         params = request.sampling_params
         if params is None or params.max_tokens is None:
             continue
@@ -288,11 +263,11 @@ def _reserver(state: EngineData) -> _Culprit:
 
 
 def _slot_holders(state: EngineData) -> _Culprit:
-    info, running = state.info, _running(state)
+    info = state.info
     limit = f"all {info.max_num_seqs:,} sequences run" if info is not None else ""
     head = _head(state)
     if head is not None and info is not None and has_priorities(info):
-        lower = [request for request in running if request.priority > head.priority]
+        lower = [own for own in holdings.running(state) if own.priority > head.priority]
         if lower:
             return _Culprit(
                 f"{head.request_id} (priority {head.priority}) waits for"
@@ -300,37 +275,27 @@ def _slot_holders(state: EngineData) -> _Culprit:
                 f" ({_names([request.request_id for request in lower])})",
                 head.request_id,
             )
-    most, slots = None, 0
-    for request in running:
-        own = sum(
-            state.sequences[seq_id].status is SequenceStatus.RUNNING for seq_id in request.seq_ids
-        )
-        if own > slots:
-            most, slots = request, own
-    if most is not None and info is not None and slots >= max(2, _LEAST_HELD * info.max_num_seqs):
-        return _Culprit(
-            f"{most.request_id} has {slots:,} of {info.max_num_seqs:,}", most.request_id
-        )
+    name, slots = _most(state, "seq_limit")
+    if name and info is not None and slots >= max(2, _LEAST_HELD * info.max_num_seqs):
+        return _Culprit(f"{name} has {slots:,} of {info.max_num_seqs:,}", name)
     return _Culprit(limit)
 
 
 def _largest_chunk(state: EngineData) -> _Culprit:
-    info = state.info
-    most = max(_running(state), key=lambda request: request.token_chunk_size, default=None)
-    budget = info.max_num_batched_tokens if info is not None else None
-    if most is None or budget is None or most.token_chunk_size < _LEAST_HELD * budget:
+    name, most = _most(state, "token_budget")
+    budget = state.info.max_num_batched_tokens if state.info is not None else None
+    if not name or budget is None or most < _LEAST_HELD * budget:
         return _Culprit()
-    return _Culprit(
-        f"{most.request_id} took {most.token_chunk_size:,} of {budget:,} in the last step",
-        most.request_id,
-    )
+    return _Culprit(f"{name} took {most:,} of {budget:,} in the last step", name)
+
+
+def _most(state: EngineData, cause: str) -> tuple[str, int]:
+    """Returns the largest holder and its amount; an empty name without one."""
+    return next(iter(holdings.amounts(state, cause).items()), ("", 0))
 
 
 def _adapters(state: EngineData) -> _Culprit:
-    users: dict[str, list[str]] = {}
-    for request in _running(state):
-        if request.lora:
-            users.setdefault(request.lora, []).append(request.request_id)
+    users = holdings.adapters(state)
     if not users:
         return _Culprit()
     lora = max(users, key=lambda own: len(users[own]))
@@ -360,15 +325,6 @@ def _head(state: EngineData) -> RequestState | None:
         if request is not None and request.finish_reason is None:
             return request
     return None
-
-
-def _running(state: EngineData) -> list[RequestState]:
-    names = {
-        sequence.request_id: None
-        for sequence in state.sequences.values()
-        if sequence.status is SequenceStatus.RUNNING
-    }
-    return [state.requests[name] for name in names]
 
 
 def _pool(info: EngineInfo | None) -> int:

@@ -20,6 +20,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One word for the column *Why* and the filter `why:`; empty for time outside of steps."""
     label: str
     """The limit in a few words, for cells and sums."""
+    noun: str = ""
+    """The limit after the words "limited by"; empty for what no setting or pool limits."""
     sentence: str
     """The rest of a sentence that begins with "Waiting: "; `{limit}` is the setting's value."""
     unit: str = ""
@@ -54,6 +56,7 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="blocks",
                 label="no free blocks",
+                noun="KV blocks",
                 sentence="too few blocks are free",
                 unit="block",
                 setting="num_gpu_blocks",
@@ -62,12 +65,14 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="reserve",
                 label="reserved blocks",
+                noun="reserved KV blocks",
                 sentence="the free blocks are reserved for tokens that requests may still generate",
             )
         case "token_budget":
             return Cause(
                 word="budget",
                 label="token budget",
+                noun="the token budget, max_num_batched_tokens",
                 sentence="the step's token budget{limit} is used up",
                 unit="token",
                 setting="max_num_batched_tokens",
@@ -76,6 +81,7 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="seqs",
                 label="max_num_seqs",
+                noun="max_num_seqs",
                 sentence="max_num_seqs{limit} sequences are running",
                 unit="sequence slot",
                 setting="max_num_seqs",
@@ -84,6 +90,7 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="lora",
                 label="max_loras",
+                noun="LoRA slots, max_loras",
                 sentence="max_loras{limit} other LoRA adapters are in use",
                 setting="max_loras",
                 is_passed_over=True,
@@ -93,6 +100,7 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="paused",
                 label="paused",
+                noun="a paused scheduler",
                 sentence="the scheduler is paused",
                 is_for_turn=False,
             )
@@ -100,6 +108,7 @@ def _declare(cause: WaitCause) -> Cause:
             return Cause(
                 word="unknown",
                 label="no reason given",
+                noun="something that the scheduler does not name",
                 sentence="the scheduler gave no reason",
                 is_passed_over=True,
             )

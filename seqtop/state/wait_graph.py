@@ -248,19 +248,16 @@ def _holders(
     state: EngineData, request: RequestState, head: Head | None, cause: str | None
 ) -> list[Holder]:
     """Returns the other requests that hold what one needs, the largest first."""
-    found: list[Holder] = []
-    freed = {} if cause in ("seq_limit", "lora_slots") else holdings.num_freed_blocks(state)
-    for other in holdings.holders(state):
-        if other is request:
-            continue
-        if cause == "seq_limit" or (
-            cause == "lora_slots" and holdings.uses_adapter(state, other, than=request.lora)
-        ):
-            amount = num_freed = holdings.num_slots(state, other)
-        else:
-            amount, num_freed = freed.get(other.request_id, (0, 0))
-        if amount:
-            found.append(_holder(state, other, head, amount, num_freed))
+    if cause in ("seq_limit", "lora_slots"):
+        slots = holdings.amounts(state, cause, request.lora)
+        held = {name: (amount, amount) for name, amount in slots.items()}
+    else:
+        held = holdings.num_freed_blocks(state)
+    found = [
+        _holder(state, state.requests[name], head, amount, num_freed)
+        for name, (amount, num_freed) in held.items()
+        if name != request.request_id
+    ]
     return sorted(found, key=lambda holder: (-holder.amount, holder.request_id))
 
 

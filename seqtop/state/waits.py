@@ -9,15 +9,23 @@ steps belongs to what a request waits for, and only those that run are delayed b
 the engine's pace. Seconds of steps that gave no cause are unknown. A wait for something other than
 a turn (`SequenceState.engine_status`) counts under the engine's own name for it.
 
+The seconds of all requests together, by cause, are added up at the same moments, in
+`EngineData.limits`: two that wait for three seconds are six. They follow from the numbers of those
+that wait.
+
 An engine that schedules a step before the one before has ended may announce an arrival between the
 two: the causes of such a request are exact up to one step.
 """
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from seqtop.state.model import EngineData, RequestState
+from seqtop.sequence import SequenceStatus
+from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.state.step_costs import elapsed
 from seqtop.state.wait_causes import (
     ARRIVING,
     BETWEEN_STEPS,
@@ -30,7 +38,12 @@ from seqtop.wire.snapshot import BlockedTimes, WaitTimes
 
 MAX_CAUSES = 16
 """The most causes that are told apart for one request; an engine may invent names."""
+MAX_CAUSES_OF_ALL = 32
+"""The same for all requests together."""
+WAITED = "waited:"
+"""The beginning of the keys of seconds of waiting in `Limits.sums`, followed by the cause."""
 _OTHER = "other"
+_QUEUED = (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
 
 
 def join_queue(state: EngineData, request: RequestState, time: float) -> None:
@@ -38,7 +51,7 @@ def join_queue(state: EngineData, request: RequestState, time: float) -> None:
 
     It was too late for a step that had begun before.
     """
-    late = _elapsed(time, state.blocked.until) if state.num_steps_seen else 0.0
+    late = elapsed(time, state.blocked.until) if state.num_steps_seen else 0.0
     if late > 0:
         request.wait = _plus(request.wait, {ARRIVING: late}, late)
         time = state.blocked.until
@@ -47,11 +60,12 @@ def join_queue(state: EngineData, request: RequestState, time: float) -> None:
 
 def begin_wait(state: EngineData, request: RequestState, time: float) -> None:
     """Begins a wait at `time`, epoch seconds, which is not before the end of the last step."""
+    count_until(state, time)
     blocked = state.blocked
     is_first = not state.num_steps_seen and not 0 < blocked.until < time
     if is_first and 0 < time < math.inf:
         blocked = state.blocked = replace(blocked, until=time)
-    between = _elapsed(blocked.until, time)
+    between = elapsed(blocked.until, time)
     request.wait = replace(
         request.wait,
         since=time,
@@ -72,6 +86,7 @@ def update_queue(state: EngineData, request: RequestState) -> None:
 def end_wait(state: EngineData, request: RequestState, time: float) -> None:
     """Ends a wait at `time`, epoch seconds, if the request waits."""
     if request.wait.since is not None:
+        count_until(state, time)
         request.wait = replace(wait_until(state, request, time), since=None, blocked_before={})
         update_queue(state, request)
 
@@ -89,7 +104,7 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
     wait, since = request.wait, request.wait.since
     if since is None:
         return wait
-    length = _elapsed(since, time)
+    length = elapsed(since, time)
     between = min(max(state.blocked.between - wait.between_before, 0.0), length)
     wait = replace(wait, between=wait.between + between)
     name = _own_cause(state, request)
@@ -100,12 +115,13 @@ def wait_until(state: EngineData, request: RequestState, time: float) -> WaitTim
         cause: min(seconds - before.get(cause, 0.0), length)
         for cause, seconds in state.blocked.by_cause.items()
     }
-    more[IN_PROGRESS] = min(_elapsed(state.blocked.until, time), length)
+    more[IN_PROGRESS] = min(elapsed(state.blocked.until, time), length)
     return _plus(wait, more, length)
 
 
 def advance(state: EngineData, step: Step) -> None:
     """Adds the time between the last step and the start of `step` to the cause of the last step."""
+    count_until(state, step.start_time)
     blocked = state.blocked
     if step.start_time > blocked.until and math.isfinite(step.start_time):
         between = step.start_time - blocked.until if blocked.until > 0 else 0.0
@@ -121,14 +137,15 @@ def advance(state: EngineData, step: Step) -> None:
 
 def block(state: EngineData, step: Step) -> None:
     """Adds the time of `step` to the cause for which the head of the queue waits since then."""
-    blocked, head = state.blocked, head_reason(step.wait_reasons)
+    head = head_reason(step.wait_reasons)
     cause = "" if head is None else head.cause
-    elapsed = _elapsed(blocked.until, step.time)
-    if elapsed > 0:
+    blocked = state.blocked = replace(state.blocked, cause=cause)
+    count_until(state, step.time)
+    seconds = elapsed(blocked.until, step.time)
+    if seconds > 0:
         _correct_named(state, cause, step.time)
-        by_cause = _with(blocked.by_cause, {cause: elapsed}) if cause else blocked.by_cause
-        blocked = replace(blocked, by_cause=by_cause, until=step.time)
-    state.blocked = replace(blocked, cause=cause)
+        by_cause = _with(blocked.by_cause, {cause: seconds}) if cause else blocked.by_cause
+        state.blocked = replace(blocked, by_cause=by_cause, until=step.time)
 
 
 def _cause_between(blocked: BlockedTimes) -> str:
@@ -152,7 +169,7 @@ def _correct_named(state: EngineData, cause: str, end: float) -> None:
         request = state.requests.get(request_id)
         reason = None if request is None else request.wait_reason
         if request is not None and reason is not None and request.wait.since is not None:
-            seconds = _elapsed(max(request.wait.since, state.blocked.until), end)
+            seconds = elapsed(max(request.wait.since, state.blocked.until), end)
             wait = replace(request.wait, named=request.wait.named + seconds)
             if _own_cause(state, request) is None:
                 more: dict[str, float] = {cause: -seconds} if cause else {}
@@ -185,7 +202,63 @@ def _with(by_cause: dict[str, float], more: dict[str, float]) -> dict[str, float
     return {**by_cause, **changed} if changed else by_cause
 
 
-def _elapsed(start: float, end: float) -> float:
-    """Returns the seconds between two times; 0 if a clock cannot have measured them."""
-    elapsed = end - start
-    return elapsed if 0 < elapsed < math.inf else 0.0
+# --- All requests together
+
+
+def count_parked(state: EngineData, sequence: SequenceState, number: int) -> None:
+    """Adds a sequence to those that wait for something other than their turn, if it is one.
+
+    Args:
+        state: The state.
+        sequence: The sequence, as it is before or after a change of its status.
+        number: 1 after a change, -1 before it.
+    """
+    status = sequence.engine_status
+    if sequence.status in _QUEUED and status not in OWN_TURN:
+        left = state.num_parked.get(status, 0) + number
+        others = {name: count for name, count in state.num_parked.items() if name != status}
+        state.num_parked = {**others, status: left} if left > 0 else others
+
+
+def waiting_by_cause(state: EngineData) -> Counter[str]:
+    """Returns the number of requests that wait, by what the last step gave as the cause."""
+    by_cause = Counter(state.num_parked)
+    left = len(state.in_queue)
+    if not left:
+        return by_cause
+    reasons = [
+        request.wait_reason
+        for name in state.wait_reason_ids
+        if name in state.in_queue
+        and (request := state.requests.get(name)) is not None
+        and request.wait_reason is not None
+    ]
+    by_cause.update(reason.cause for reason in reasons)
+    if left > len(reasons):
+        by_cause[state.blocked.cause or "unknown"] += left - len(reasons)
+    return by_cause
+
+
+def add_waited(
+    sums: Mapping[str, float], by_cause: Mapping[str, int], seconds: float
+) -> dict[str, float]:
+    """Returns `sums` with the waiting of numbers of requests by cause, each for so many seconds."""
+    more = dict(sums)
+    for cause, number in by_cause.items():
+        key = WAITED + cause
+        if key not in more and sum(own.startswith(WAITED) for own in more) >= MAX_CAUSES_OF_ALL:
+            key = WAITED + _OTHER
+        if 0 < seconds * number < math.inf:
+            more[key] = more.get(key, 0.0) + seconds * number
+    return more
+
+
+def count_until(state: EngineData, time: float) -> None:
+    """Adds the waiting of all up to `time`, epoch seconds, before those that wait change."""
+    limits = state.limits
+    seconds = elapsed(limits.until, time) if limits.until > 0 else 0.0
+    if seconds > 0 and (by_cause := waiting_by_cause(state)):
+        state.limits = replace(limits, sums=add_waited(limits.sums, by_cause, seconds), until=time)
+    elif math.isfinite(time) and time > limits.until:
+        since = limits.since if limits.until > 0 else time
+        state.limits = replace(limits, until=time, since=since)

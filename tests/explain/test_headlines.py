@@ -1,13 +1,23 @@
 """Headlines: drops and spikes of the throughput, with the causes that were observed."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from seqtop.explain.headlines import change_shares, compare, find_changes, headline, observe
+from seqtop.explain.headlines import (
+    Change,
+    Observed,
+    change_shares,
+    compare,
+    find_changes,
+    headline,
+    observe,
+)
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.step_series import StepSeries
+from seqtop.history.step_series import Interval, StepSeries
 from seqtop.sequence import SequenceStatus
+from seqtop.wire.snapshot import StepCosts
 from tests.support.events import wait_reason
 from tests.support.scripted import Script, ScriptedSource
 
@@ -70,6 +80,14 @@ def _preempted(run: Headlined) -> None:
     run.decode(AFTER, run.names[:1], waits=[wait_reason("r3", "no_blocks", 1)])
 
 
+def _blocked(run: Headlined) -> None:
+    for name in run.names[1:]:
+        run.script.finish(name, SequenceStatus.FINISHED_STOPPED)
+    run.names = run.names[:1]
+    run.script.arrive("late", num_prompt=4_000)
+    run.decode(AFTER, waits=[wait_reason("late", "no_blocks", 9)])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -77,6 +95,7 @@ def _preempted(run: Headlined) -> None:
         (_host, "the host between steps took 100 ms a step"),
         (_paced, "waiting on purpose between steps took 100 ms a step"),
         (_prefills, "prefill chunks of long ("),
+        (_blocked, "4 before, and others waited (no free blocks; r0 held "),
         (_preempted, "1.0 tokens a step, 4.0 before; r3 was preempted for r0 (100% of"),
     ],
 )
@@ -86,6 +105,32 @@ def test_a_drop_has_the_cause_that_was_observed(change: Any, words: str) -> None
     (sentence,) = run.sentences()
     assert sentence.startswith("Output fell from 80.0 to 2")
     assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (0.004, "40.0 ms a step, 10.0 ms before, with 6 prefill chunks of long (60 tokens)"),
+        (0.0001, "40.0 ms a step, 10.0 ms before; what made it so was not observed"),
+    ],
+)
+def test_prefills_are_named_only_if_their_tokens_cost_enough(cost: float, words: str) -> None:
+    """Of ten steps each, which took 30 ms longer with 10 prefill tokens instead of none."""
+    intervals = [
+        Interval(
+            steps * seconds,
+            dict.fromkeys(("scheduler", "execute", "rest", "host", "paced", "idle"), 0.0)
+            | {"steps": steps, "generated": 40.0, "prefill": prefill, "forward": steps * seconds},
+            {},
+        )
+        for steps, seconds, prefill in ((10.0, 0.01, 0.0), (10.0, 0.04, 100.0))
+    ]
+    observed = Observed(
+        prefills=Counter(long=60),
+        num_chunks=Counter(long=6),
+        costs=StepCosts(per_step=0.01, per_prefill_token=cost),
+    )
+    assert words in headline(Change(1.0, "fell", *intervals), observed)
 
 
 def test_a_steady_run_has_no_headlines() -> None:

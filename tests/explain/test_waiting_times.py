@@ -1,10 +1,10 @@
 """The seconds of waits by cause: those of the live state are those of an explained latency.
 
-`seqtop.state.waits` adds them up at each step for the table. `seqtop.explain.chain` has them as
-parts with positions.
+`seqtop.state.waits` adds them up at each step, for each request and for all together.
+`seqtop.explain.chain` has them as parts with positions.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import get_args
 
@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from seqtop.explain.chain import Chain
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.waits import wait_until
+from seqtop.state.limits import sums_at
+from seqtop.state.wait_causes import CAUSES, IN_PROGRESS
+from seqtop.state.waits import WAITED, wait_until
 from seqtop.wire import parsing
 from seqtop.wire.messages import Event, RequestFinished, Step, WaitCause
 from tests.support.events import preemption, update, wait_reason
@@ -33,7 +35,10 @@ def assert_equal_waits(events: Sequence[Event]) -> int:
     state = EngineState(max_finished=len(events))
     for event in events:
         state.apply(event)
+    until = max(state.blocked.until, state.limits.until)
+    total: Counter[str] = Counter()
     for request in state.requests.values():
+        total.update(wait_until(state, request, until).by_cause)
         chain = Chain(request)
         for position, event in enumerate(events):
             if isinstance(event, RequestFinished) and event.request_id == request.request_id:
@@ -52,7 +57,19 @@ def assert_equal_waits(events: Sequence[Event]) -> int:
             assert explained.get(cause, 0.0) == pytest.approx(
                 wait.by_cause.get(cause, 0.0), abs=1e-6
             ), cause
+    together, known = sums_at(state, until), 0.0
+    for cause in given_by_engine({*total, *(key.removeprefix(WAITED) for key in together)}):
+        more = together.get(WAITED + cause, 0.0) - total[cause]
+        assert more > -1e-5, cause
+        known += more
+    # All together wait for the same as before since the last step, up to an abort.
+    assert known <= total[IN_PROGRESS] + 1e-5
     return len(state.requests)
+
+
+def given_by_engine(causes: set[str]) -> set[str]:
+    """Returns the causes that a scheduler or an engine's own status gives."""
+    return {cause for cause in causes if cause in CAUSES or cause in STATUSES} - {"unknown", ""}
 
 
 @st.composite

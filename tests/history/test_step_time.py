@@ -6,15 +6,14 @@ import random
 import pytest
 
 from seqtop.history.step_time import (
-    MIN_STEPS,
     MIN_STEPS_OF_A_KIND,
     Size,
     StepTimeError,
     fit,
-    non_negative_least_squares,
     parse,
 )
 from seqtop.history.timed_steps import TimedStep
+from seqtop.state.step_costs import MIN_STEPS
 
 
 def steps(count: int, *, noise: float = 0.0, seed: int = 1) -> list[TimedStep]:
@@ -121,26 +120,3 @@ def test_too_few_steps_are_refused() -> None:
     with pytest.raises(StepTimeError, match="7 steps with prefill tokens do not tell the cost"):
         fit(without_prefill)
     assert fit(without_prefill, {"prefill": 1e-5}).per_prefill_token == 1e-5
-
-
-def test_no_coefficient_is_negative() -> None:
-    rows = [(1.0, float(x), float(-x + x % 3)) for x in range(30)]
-    values = [5.0 - 0.1 * x for x in range(30)]
-    coefficients, _ = non_negative_least_squares(rows, values)
-    assert min(coefficients) >= 0
-
-    # Against a search on a grid, none is better.
-    def error(given: tuple[float, ...]) -> float:
-        return sum(
-            (sum(a * b for a, b in zip(row, given, strict=True)) - value) ** 2
-            for row, value in zip(rows, values, strict=True)
-        )
-
-    grid = [(a / 4, b / 20, c / 20) for a in range(30) for b in range(10) for c in range(10)]
-    assert error(coefficients) <= min(map(error, grid)) + 1e-9
-
-
-def test_columns_that_depend_on_each_other_do_no_harm() -> None:
-    rows = [(1.0, 2.0, 4.0)] * 10
-    coefficients, _ = non_negative_least_squares(rows, [8.0] * 10)
-    assert sum(a * b for a, b in zip(rows[0], coefficients, strict=True)) == pytest.approx(8.0)

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from engine_stub.entrypoints.openai.app import ServedModel, make_app
 from engine_stub.entrypoints.openai.bridge import Bridge
-from engine_stub.entrypoints.reporting import engine_info
+from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.step_time import StepTime
 from seqtop.ledger.account import SHARED_STEP, Charge
 from seqtop.ledger.ledger import find_blame
+from seqtop.sequence import SamplingParams
 from seqtop.whatif.replay import Clock, RecordingSink
 from tests.support.running import DirectPublisher
 from tests.support.simulated_model import engine_without_model
@@ -25,6 +26,8 @@ from tests.support.waiting import SECONDS
 
 CLIENT, OTHER = "cmpl-client-00000001", "cmpl-other-00000002"
 LENGTHS = {CLIENT: 200, OTHER: 300}
+EARLY = {f"early-{number}": 10 + number for number in range(4)}
+"""Requests before them, in whose steps the costs of tokens become known."""
 STEP_TIME = StepTime(per_step=0.01, per_prefill_token=0.001, per_decode_token=0.002)
 
 
@@ -86,7 +89,7 @@ async def serve(path: Path, *clients: Client) -> None:
     clock, gate, ended = Clock(), Gate(), asyncio.Event()
     clock.now, loop = 1_000.0, asyncio.get_running_loop()
 
-    outputs = {name: [7] * number for name, number in LENGTHS.items()}
+    outputs = {name: [7] * number for name, number in (LENGTHS | EARLY).items()}
     engine = engine_without_model(
         clock, outputs, STEP_TIME.step_seconds, max_model_len=None, num_gpu_blocks=400
     )
@@ -95,6 +98,15 @@ async def serve(path: Path, *clients: Client) -> None:
         with FileWriter(path) as writer:
             sink = RecordingSink(writer)
             sink.publish(engine_info(engine, engine_id="served", control=False))
+            steps = StepPublisher(sink)
+            for name, length in EARLY.items():
+                params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
+                for group in engine.add_request(name, [9] * (3 * length), params, clock.now):
+                    steps.arrived(group)
+                for _ in range(length // 2):  # the next one comes while it decodes
+                    steps.stepped(engine.step())
+            while engine.has_unfinished_requests():
+                steps.stepped(engine.step())
             EngineServer(engine, DirectPublisher(sink), sources=[gate]).run(
                 lambda: gate.is_open and not engine.has_unfinished_requests()
             )
@@ -128,8 +140,7 @@ def test_a_client_that_does_not_read_delays_nobody(tmp_path: Path) -> None:
     slow, quick = charged
     by_client = [item for item in slow if item.request_id == CLIENT]
     assert [item.cause for item in by_client] == [SHARED_STEP]
-    # Of its tokens, those of the first steps are not estimated.
-    assert 0.2 < by_client[0].seconds <= 30 * 0.001 + (LENGTHS[CLIENT] - 1) * 0.002
+    assert by_client[0].seconds == pytest.approx(30 * 0.001 + (LENGTHS[CLIENT] - 1) * 0.002)
     assert [replace(item, seconds=0.0) for item in slow] == [
         replace(item, seconds=0.0) for item in quick
     ]

@@ -127,3 +127,13 @@ def test_the_holders_of_a_copy_and_of_a_late_viewer() -> None:
     assert not state.holders
     assert late.holders.keys() == frozen.holders.keys() == {"req-1", "req-2"}
     assert late.in_queue.keys() == frozen.in_queue.keys() == {"req-3", "req-4"}
+
+
+def test_amounts_count_shared_blocks_of_one_request_once_and_name_the_largest_first() -> None:
+    fork = update(9, RUNNING, 3, table=[1, 2, 8], request_id="req-1", parent=1)
+    state = state_of(runs(1, [1, 2, 3]), runs(2, [4, 5, 6, 7, 10]), fork)
+    assert [*holdings.amounts(state, "no_blocks").items()] == [("req-2", 5), ("req-1", 4)]
+    assert [*holdings.amounts(state, "seq_limit").items()] == [("req-1", 2), ("req-2", 1)]
+    state.requests["req-1"].lora, state.requests["req-2"].lora = "x", "y"
+    assert holdings.adapters(state, than="y") == {"x": ["req-1"]}
+    assert holdings.amounts(state, "lora_slots", "x") == {"req-2": 1}

@@ -11,7 +11,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStage,
 )
-from seqtop.state import step_summary
+from seqtop.state import step_costs, step_summary
 from seqtop.wire.messages import (
     EngineInfo,
     Step,
@@ -110,16 +110,16 @@ def test_the_parts_of_a_step_add_up_to_the_time_since_the_step_before() -> None:
 
 def test_parts_that_are_not_reported_are_missing() -> None:
     unknown = stats(model_execute_time=None, model_forward_time=None)
-    assert step_summary.time_parts(unknown, 1.0) == {"scheduler": 0.25}
+    assert step_costs.time_parts(unknown, 1.0) == {"scheduler": 0.25}
     without_forward = stats(model_forward_time=None)
-    parts = step_summary.time_parts(without_forward, 1.0)
+    parts = step_costs.time_parts(without_forward, 1.0)
     assert parts == {"scheduler": 0.25, "execute": 0.5, "rest": 0.25}
-    too_long = step_summary.time_parts(stats(model_execute_time=9.0), 1.0)
+    too_long = step_costs.time_parts(stats(model_execute_time=9.0), 1.0)
     assert sum(too_long.values()) == 1.0
-    backwards = step_summary.time_parts(stats(), -1.0)
+    backwards = step_costs.time_parts(stats(), -1.0)
     assert backwards == {"scheduler": 0.0, "forward": 0.0, "execute": 0.0, "rest": 0.0}
     broken = stats(scheduler_time=math.nan, model_forward_time=-0.5)
-    assert step_summary.time_parts(broken, 2.0) == {
+    assert step_costs.time_parts(broken, 2.0) == {
         "scheduler": 0.0, "forward": 0.0, "execute": 1.0, "rest": 1.0
     }  # fmt: skip
 
@@ -136,9 +136,9 @@ def test_a_step_without_a_known_gap_takes_its_duration() -> None:
 @pytest.mark.parametrize("name", ["num_running", "num_waiting", "num_swapped"])
 def test_an_unfinished_request_is_work(name: str) -> None:
     nothing = {"num_running": 0, "num_waiting": 0, "num_swapped": 0}
-    assert step_summary.has_work(stats(**nothing | {name: 1}))
-    assert not step_summary.has_work(stats(**nothing))
-    assert not step_summary.has_work(stats(**nothing | {"num_swapped": None}))
+    assert step_costs.has_work(stats(**nothing | {name: 1}))
+    assert not step_costs.has_work(stats(**nothing))
+    assert not step_costs.has_work(stats(**nothing | {"num_swapped": None}))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from seqtop.state import EngineState
-from seqtop.state.limits import WAITED, last_minute, sums_at
+from seqtop.state.limits import last_minute, sums_at
 from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
+from seqtop.state.waits import WAITED
 from seqtop.wire.messages import Event
 from tests.support import field_cases
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler

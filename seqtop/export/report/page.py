@@ -68,7 +68,7 @@ _TIME_PARTS = (
     ("paced on purpose", "prefill", ("paced",)),
     ("idle", "between", ("idle",)),
 )
-"""The name, the style and the parts in `seqtop.state.step_summary.TIME_PARTS` of each layer."""
+"""The name, the style and the parts in `seqtop.state.step_costs.TIME_PARTS` of each layer."""
 
 
 class Tile(NamedTuple):

@@ -16,7 +16,7 @@ from textual.message import Message
 
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.state import not_available
-from seqtop.state.step_summary import TIME_PARTS
+from seqtop.state.step_costs import TIME_PARTS
 from seqtop.text import format as fmt
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row

@@ -118,7 +118,7 @@ TIME_SIGNS: dict[str, StyledText] = {
     "paced": (" ", PLAIN),
     "idle": (" ", PLAIN),
 }
-"""The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
+"""The sign of each of `seqtop.state.step_costs.TIME_PARTS`."""
 TIME_WORDS = {
     "scheduler": "choosing the batch of a step",
     "forward": "the forward pass of the model",
@@ -140,7 +140,7 @@ def part_name(part: str, *, has_forward: bool) -> str:
     """Returns the name of a part of the time.
 
     Args:
-        part: One of `seqtop.state.step_summary.TIME_PARTS`.
+        part: One of `seqtop.state.step_costs.TIME_PARTS`.
         has_forward: Whether the engine reports the time of the forward pass apart.
     """
     if part == "execute" and has_forward:

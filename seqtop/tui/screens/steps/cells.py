@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from rich.cells import cell_len
 
-from seqtop.state.step_summary import TIME_PARTS, StepSummary, limited_by
+from seqtop.state.step_costs import TIME_PARTS
+from seqtop.state.step_summary import StepSummary, limited_by
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.bars import bar

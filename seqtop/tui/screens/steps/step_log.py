@@ -4,7 +4,8 @@ from collections import OrderedDict
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.state.step_summary import StepSummary, has_work, summarize
+from seqtop.state.step_costs import has_work
+from seqtop.state.step_summary import StepSummary, summarize
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo, Step

@@ -1,0 +1,91 @@
+"""The costs of steps: the fit that harm, the ledger and predictions share, and CUDA graphs."""
+
+import random
+
+import pytest
+
+from seqtop.history.step_time import fit as fit_times
+from seqtop.history.timed_steps import TimedStep
+from seqtop.state import EngineState
+from seqtop.state.step_costs import COSTS, errors, fit, has_graph, step_sums
+from seqtop.wire.messages import CudaGraph, Step
+from tests.support import events
+from tests.support.random_engine import RandomEngine
+
+Row = tuple[int, int, float]
+
+
+def sums(rows: list[Row]) -> list[float]:
+    return [sum(column) for column in zip(*(step_sums(*row) for row in rows), strict=True)]
+
+
+def squared_error(rows: list[Row], costs: dict[str, float]) -> float:
+    step, prefill, decode = (costs.get(name, 0.0) for name in COSTS)
+    return sum((step + prefill * p + decode * d - seconds) ** 2 for p, d, seconds in rows)
+
+
+def test_no_cost_is_negative_and_no_other_costs_are_closer() -> None:
+    """Steps that take less time, the more tokens they have."""
+    rows = [(x, x % 3, 5.0 - 0.1 * x) for x in range(30)]
+    found = fit(sums(rows))
+    assert min(found.values()) > 0
+    grid = [(a / 4, b / 20, c / 20) for a in range(30) for b in range(10) for c in range(10)]
+    least = min(squared_error(rows, dict(zip(COSTS, own, strict=True))) for own in grid)
+    assert squared_error(rows, found) <= least + 1e-9
+
+
+def test_steps_that_are_all_alike_cost_what_they_took() -> None:
+    rows = [(2, 4, 8.0)] * 10
+    assert squared_error(rows, fit(sums(rows))) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_given_costs_are_not_fitted() -> None:
+    draw = random.Random(1)
+    sizes = [(draw.randrange(100), draw.randrange(20)) for _ in range(50)]
+    rows = [(p, d, 0.5 + 0.01 * p + 0.02 * d) for p, d in sizes]
+    assert fit(sums(rows)) == pytest.approx({"step": 0.5, "prefill": 0.01, "decode": 0.02})
+    found = fit(sums(rows), {"prefill": 0.01, "gap": 9.0})
+    assert found == pytest.approx({"step": 0.5, "prefill": 0.01, "decode": 0.02})
+    assert fit(sums(rows), {"prefill": 0.0})["prefill"] == 0.0
+
+
+def test_the_standard_error_falls_with_the_number_of_steps() -> None:
+    draw = random.Random(2)
+    found: list[float] = []
+    for number in (100, 10_000):
+        rows = [
+            (p, 1, 1.0 + 0.1 * p + draw.gauss(0.0, 0.5))
+            for p in (draw.randrange(100) for _ in range(number))
+        ]
+        costs = fit(sums(rows))
+        found.append(errors(sums(rows), [*costs], squared_error(rows, costs))["prefill"])
+    assert found[0] == pytest.approx(10 * found[1], rel=0.2)
+
+
+def test_a_state_and_a_prediction_find_the_same_costs() -> None:
+    """Of the same steps, of which the state forgets the first ones."""
+    state, timed = EngineState(), list[TimedStep]()
+    before = 0.0
+    for event in RandomEngine(3, 400):
+        state.apply(event)
+        if isinstance(event, Step):
+            stats = event.stats
+            tokens = stats.num_prefill_tokens, stats.num_decode_tokens
+            timed.append(
+                TimedStep([], [], event.start_time, event.time, *tokens, busy_until=before)
+            )
+            before = event.time
+    costs, model = state.step_costs, fit_times(timed)
+    assert costs.per_step == pytest.approx(model.per_step, rel=0.1)
+    assert costs.per_prefill_token == pytest.approx(model.per_prefill_token, rel=0.1, abs=1e-5)
+    assert costs.per_decode_token == pytest.approx(model.per_decode_token, rel=0.1, abs=1e-4)
+
+
+def test_a_step_with_a_graph_is_told_from_one_without() -> None:
+    modes = {None: None, "NONE": False, "none": False, "FULL": True, "piecewise": True}
+    for mode, expected in modes.items():
+        stats = events.stats()
+        stats.cuda_graph = (
+            None if mode is None else CudaGraph(mode=mode, num_tokens=1, num_padded_tokens=1)
+        )
+        assert has_graph(stats) is expected
