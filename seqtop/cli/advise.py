@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from seqtop.cli.messages import fail, print_document
+from seqtop.cli.messages import fail, print_answer
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.cli.questions import add_question, progress, question_of
 
@@ -65,7 +65,11 @@ def run(options: argparse.Namespace) -> int:
     def show(advice: Advice) -> None:
         if not shown and sys.stderr.isatty():
             shown.append(1)
-            lines = ["so far, on the first part of the requests:", *advice_report.table(advice), ""]
+            lines = [
+                "so far, on the first part of the requests:",
+                *advice_report.trial_lines(advice),
+                "",
+            ]
             print("\r\x1b[K" + "\n".join(lines), file=sys.stderr)
 
     try:
@@ -75,8 +79,5 @@ def run(options: argparse.Namespace) -> int:
             )
     except WHATIF_ERRORS as error:
         return fail(str(error), status=2)
-    if options.json:
-        print_document(advice_report.as_json(advice))
-    else:
-        print(advice_report.as_text(advice))
+    print_answer(options, advice_report.as_json, advice_report.as_text, advice)
     return 0 if advice.basis.is_proven else _DIFFERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.cli.messages import fail, print_document
+from seqtop.cli.messages import fail, print_answer
 from seqtop.cli.options import Commands
 from seqtop.cli.progress import shown_progress
 
@@ -50,8 +50,5 @@ def run(options: argparse.Namespace) -> int:
         except RecordingError as error:
             return fail(str(error), status=2)
     comparison = compare(runs[0], runs[1], options.ignore)
-    if options.json:
-        print_document(report.as_json(comparison, options.a, options.b))
-    else:
-        print(report.as_text(comparison, options.a, options.b))
+    print_answer(options, report.as_json, report.as_text, comparison, options.a, options.b)
     return int(comparison.differs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from seqtop.cli.messages import fail, print_document
+from seqtop.cli.messages import fail, print_answer
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.cli.progress import shown_progress
 
@@ -113,10 +113,7 @@ def _request(recording: FileStore, options: argparse.Namespace, progress: ShowPr
     if options.who:
         return _who(recording, match[0], options, progress)
     explanation = explain(recording, *match, progress)
-    if options.json:
-        print_document(as_json(explanation))
-    else:
-        print(as_text(explanation))
+    print_answer(options, as_json, as_text, explanation)
     return 0
 
 
@@ -129,11 +126,7 @@ def _who(
     from seqtop.ledger.ledger import find_blame
     from seqtop.ledger.report import as_json, as_text
 
-    own, harms, costs = find_blame(recording, request, progress)
-    if options.json:
-        print_document(as_json(costs, request, own, harms))
-    else:
-        print(as_text(costs, request, own, harms))
+    print_answer(options, as_json, as_text, find_blame(recording, request, progress))
     return 0
 
 
@@ -143,10 +136,7 @@ def _totals(recording: FileStore, options: argparse.Namespace, progress: ShowPro
 
     reader = harm_totals(recording, progress)
     totals, costs = reader.totals(), reader.state.step_costs
-    if options.json:
-        print_document(totals_as_json(costs, totals))
-    else:
-        print(totals_as_text(costs, totals))
+    print_answer(options, totals_as_json, totals_as_text, costs, totals)
     return 0
 
 
@@ -155,10 +145,7 @@ def _cache(recording: FileStore, options: argparse.Namespace, progress: ShowProg
     from seqtop.misses.report import as_json, as_text
 
     misses = read_misses(recording, progress)
-    if options.json:
-        print_document(as_json(misses, with_text=options.with_text))
-    else:
-        print(as_text(misses, with_text=options.with_text))
+    print_answer(options, as_json, as_text, misses, with_text=options.with_text)
     return 0
 
 
@@ -168,8 +155,5 @@ def _slow(recording: FileStore, options: argparse.Namespace, progress: ShowProgr
     from seqtop.state.slo import Slo
 
     outliers = find_outliers(recording, options.slo or Slo(), options.by, progress)
-    if options.json:
-        print_document(outliers_as_json(outliers))
-    else:
-        print(outliers_as_text(outliers))
+    print_answer(options, outliers_as_json, outliers_as_text, outliers)
     return 0

@@ -178,12 +178,11 @@ def _state_at(recording: FileStore, step: int | None) -> EngineState:
 
 def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
     from seqtop.state.compare import compare, describe
-    from seqtop.text.sanitize import indented_json, safe_line
+    from seqtop.text.sanitize import indented_json
+    from seqtop.text.tables import plain
 
     comparison = compare(one, other)
-    if json:
-        return indented_json(comparison)
-    return "\n".join(map(safe_line, describe(comparison)))
+    return indented_json(comparison) if json else plain(describe(comparison))
 
 
 def _show_live(options: argparse.Namespace) -> int:

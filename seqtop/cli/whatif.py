@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from seqtop.cli.messages import fail, print_document
+from seqtop.cli.messages import fail, print_answer
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.cli.questions import add_question, progress, question_of
 
@@ -81,10 +81,7 @@ def run(options: argparse.Namespace) -> int:
             answer = _answer(question_of(options), options, show_progress)
     except WHATIF_ERRORS as error:
         return fail(str(error), status=2)
-    if options.json:
-        print_document(report.as_json(answer))
-    else:
-        print(report.as_text(answer))
+    print_answer(options, report.as_json, report.as_text, answer)
     return 0 if answer.basis.is_proven else _DIFFERS
 
 
@@ -107,10 +104,7 @@ def _bisect(options: argparse.Namespace) -> int:
     from seqtop.whatif.bisect import as_json, as_text, bisect
 
     bisection = bisect(options.source, options.python, options.bisect)
-    if options.json:
-        print_document(as_json(bisection))
-    else:
-        print(as_text(bisection))
+    print_answer(options, as_json, as_text, bisection)
     return _DIFFERS if bisection.changed is not None else 0
 
 

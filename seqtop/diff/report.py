@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import msgspec
 
 from seqtop.diff.comparison import Figure, RunComparison
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 
 _FRACTIONS = ("s", "request-s", "tokens/s")
 """Units of figures that are no whole numbers."""
@@ -21,13 +20,8 @@ def as_json(comparison: RunComparison, a: str, b: str) -> str:
         a: The path of the first recording.
         b: The path of the second recording.
     """
-    document = {
-        "a": a,
-        "b": b,
-        "differs": comparison.differs,
-        **msgspec.structs.asdict(comparison),
-    }
-    return indented_json(document)
+    fields = msgspec.structs.asdict(comparison)
+    return indented_json({"a": a, "b": b, "differs": comparison.differs, **fields})
 
 
 def as_text(comparison: RunComparison, a: str, b: str) -> str:
@@ -65,21 +59,19 @@ def as_text(comparison: RunComparison, a: str, b: str) -> str:
         lines.append(f"in all, {comparison.num_matching_steps:,} steps have the same decisions")
     for title, is_lifetime in (("in the recording", False), ("since the arrival", True)):
         figures = [figure for figure in comparison.figures if figure.is_lifetime is is_lifetime]
-        lines += ["", *_table(title, figures)]
-    return "\n".join(map(safe_line, lines))
+        rows = [(title, "unit", "A", "B", "B - A"), *map(_row, figures)]
+        lines += ["", *table(rows, left=(0, 1))]
+    return plain(lines)
 
 
 def _step(number: int) -> str:
     return f"{number:,}" if number >= 0 else "none"
 
 
-def _table(title: str, figures: Sequence[Figure]) -> Iterator[str]:
-    width = max(len(title), *(len(figure.name) for figure in figures))
-    yield f"{title:{width}}  {'unit':<9}  {'A':>12}  {'B':>12}  {'B - A':>12}"
-    for figure in figures:
-        change = None if figure.a is None or figure.b is None else figure.b - figure.a
-        cells = "  ".join(f"{_number(value, figure):>12}" for value in (figure.a, figure.b, change))
-        yield f"{figure.name:{width}}  {figure.unit:<9}  {cells}"
+def _row(figure: Figure) -> tuple[str, ...]:
+    change = None if figure.a is None or figure.b is None else figure.b - figure.a
+    numbers = (_number(value, figure) for value in (figure.a, figure.b, change))
+    return (figure.name, figure.unit, *numbers)
 
 
 def _number(value: float | None, figure: Figure) -> str:

@@ -14,7 +14,8 @@ from seqtop.sequence import latency
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.wait_causes import CAUSES, OUTSIDE_STEPS, cause_in_words
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10
@@ -116,22 +117,19 @@ def as_text(explanation: Explanation) -> str:
     """Returns a table of the parts of the time of a request."""
     parts = explanation.parts()
     total = sum(part.seconds for part in parts)
-    lines = [
-        f"{explanation.request_id}: {headline(explanation)}",
-        f"{'after':>9} {'step':>8} {'time':>9} {'share':>6}  part",
-    ]
+    rows: list[tuple[str, ...]] = [("after", "step", "time", "share", "part")]
     has_first_token = not any(part.before_first_token for part in parts)
     for part in parts:
         if not part.before_first_token and not has_first_token:
-            lines.append(f"{fmt.seconds(latency.ttft(explanation.metrics)):>9}  first token")
+            ttft = fmt.seconds(latency.ttft(explanation.metrics))
+            rows.append((ttft, "", "", "", "first token"))
             has_first_token = True
         step = fmt.UNKNOWN if part.step is None else f"{part.step:,}"
-        lines.append(
-            f"{fmt.seconds(part.start):>9} {step:>8} {fmt.seconds(part.seconds):>9}"
-            f" {fmt.percent(part.seconds, total):>6}  {part.kind:<11}"
-            f" {describe(part, explanation.request_id)}".rstrip()
-        )
-    return "\n".join(map(safe_line, lines))
+        share, text = fmt.percent(part.seconds, total), describe(part, explanation.request_id)
+        start, seconds = fmt.seconds(part.start), fmt.seconds(part.seconds)
+        rows.append((start, step, seconds, share, part.kind, text))
+    title = f"{explanation.request_id}: {headline(explanation)}"
+    return plain([title, *table(rows, left=(4, 5))])
 
 
 def as_json(explanation: Explanation) -> str:
@@ -147,7 +145,7 @@ def as_json(explanation: Explanation) -> str:
         "finish_reason": explanation.finish_reason,
         "parts": [_part(part, explanation.request_id) for part in explanation.parts()],
     }
-    return _formatted(document)
+    return indented_json(document)
 
 
 def _part(part: Part, request_id: str) -> dict[str, Any]:
@@ -189,22 +187,16 @@ def outliers_as_text(outliers: Outliers) -> str:
         lines.append(f"The run: {outliers.verdict}.")
     if not outliers.differences:
         lines.append("No field differs by more than chance explains.")
-        return "\n".join(map(safe_line, lines))
     for title, is_cause in (("possible cause", True), ("result", False)):
         fields = [field for field in outliers.differences if field.is_cause is is_cause]
-        if fields:
-            lines.append(f"{'differ':>6}  {'slow':<24} {'others':<24} {title}")
-        lines += [  # names come last, as some are sentences
-            f"{fmt.percent(field.distance):>6}  {field.slow:<24} {field.others:<24} {field.title}"
-            for field in fields
+        rows = [  # names come last, as some are sentences
+            (fmt.percent(field.distance), field.slow, field.others, field.title) for field in fields
         ]
-    return "\n".join(map(safe_line, lines))
+        if rows:
+            lines += table([("differ", "slow", "others", title), *rows], left=(1, 2, 3))
+    return plain(lines)
 
 
 def outliers_as_json(outliers: Outliers) -> str:
     """Returns the slow requests and the fields in which they differ as JSON."""
-    return _formatted(outliers)
-
-
-def _formatted(document: object) -> str:
-    return indented_json(document)
+    return indented_json(outliers)

@@ -7,12 +7,12 @@ import io
 from collections.abc import Sequence
 
 import msgspec
-from rich.cells import cell_len
 
 from seqtop.export.csv_rows import cell
 from seqtop.state.groups import Group
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 
 TITLES = (
     *("Requests", "Running", "Waiting", "Blocks", "KV", "Prompt", "Out", "Pre", "Waited"),
@@ -28,15 +28,8 @@ def as_text(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> s
         key: What they are grouped by.
         num_used_blocks: The blocks in any table, of which *KV* is the share; `None` if unknown.
     """
-    names = [safe_line(group.name) or "(none)" for group in groups]
-    rows = [TITLES, *(cells(group, num_used_blocks) for group in groups)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(TITLES))]
-    width = max(map(cell_len, [key, *names]))
-    return "\n".join(
-        f"{name}{' ' * (width - cell_len(name))}  "
-        + "  ".join(f"{cell:>{size}}" for cell, size in zip(row, widths, strict=True))
-        for name, row in zip([key, *names], rows, strict=True)
-    )
+    rows = [(group.name or "(none)", *cells(group, num_used_blocks)) for group in groups]
+    return plain(table([(key, *TITLES), *rows], left=(0,)))
 
 
 def as_json(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> str:

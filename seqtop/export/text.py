@@ -15,6 +15,7 @@ from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, fit
 from seqtop.text.sanitize import safe_line, safe_text
+from seqtop.text.tables import plain
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
@@ -95,7 +96,7 @@ def table(
 def verdicts(state: EngineState, *, is_recording: bool) -> str:
     """Returns what limits the engine in a line; of a recording, also what limited all of it."""
     whole = [verdict.of_whole(state)] if is_recording else []
-    return "\n".join(safe_line(own.sentence) for own in (*whole, verdict.of_last_minute(state)))
+    return plain(own.sentence for own in (*whole, verdict.of_last_minute(state)))
 
 
 def _cell(field: Field, request: RequestState, sequence: SequenceState, now: float) -> str:

@@ -142,6 +142,8 @@ class Ledger(Reader):
 class Blame(NamedTuple):
     """The time of a request, and what it cost others."""
 
+    request: RequestState
+    """The request, as it is at its end."""
     own: Account
     """Its account."""
     harms: list[Harm]
@@ -182,7 +184,9 @@ def find_blame(
         if charges:
             harms.append(Harm(account.request_id, charges))
     harms.sort(key=lambda harm: -harm.seconds)
-    return Blame(own.accounts[0], harms, own.state.step_costs)
+    if request.finish_reason is None:
+        request = own.state.requests.get(name, request)
+    return Blame(request, own.accounts[0], harms, own.state.step_costs)
 
 
 class HarmTotals(Reader):

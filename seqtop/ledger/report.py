@@ -9,13 +9,13 @@ import msgspec
 
 from seqtop.explain import chain
 from seqtop.ledger import account
-from seqtop.ledger.account import Account, Charge
-from seqtop.ledger.ledger import Harm, HarmTotal
+from seqtop.ledger.account import Charge
+from seqtop.ledger.ledger import Blame, HarmTotal
 from seqtop.sequence import latency
-from seqtop.state import RequestState
 from seqtop.state.wait_causes import cause_in_words
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 from seqtop.wire.snapshot import StepCosts
 
 _MAX_REQUESTS = 12
@@ -76,8 +76,9 @@ def cause_label(cause: str) -> str:
     return _CAUSES.get(cause) or cause_in_words(cause).label
 
 
-def as_text(costs: StepCosts, request: RequestState, own: Account, harms: list[Harm]) -> str:
+def as_text(blame: Blame) -> str:
     """Returns tables of what delayed a request, and of those that it delayed."""
+    request, own, harms, costs = blame
     metrics = request.metrics
     first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
     ttft = "no first token" if first is None else f"TTFT {fmt.seconds(first)}"
@@ -86,23 +87,27 @@ def as_text(costs: StepCosts, request: RequestState, own: Account, harms: list[H
         if end is None
         else f"end to end {fmt.seconds(end)} ({request.finish_reason})"
     )
-    lines = [f"{own.request_id}: {ttft}, {total}"]
-    lines.append(f"{'time':>9} {'share':>6} {'measured':>9} {'estimated':>9}  charged to")
-    lines += _table(rows(own.charges()), own.seconds)
-    lines.append(f"{fmt.seconds(own.seconds):>9} {'100%':>6}")
+    charged = [
+        ("time", "share", "measured", "estimated", "charged to"),
+        *_cells(rows(own.charges()), own.seconds),
+        (fmt.seconds(own.seconds), "100%"),
+    ]
+    lines = [f"{own.request_id}: {ttft}, {total}", *table(charged, left=(4,)), ""]
     if harms:
-        lines += ["", f"{'time':>9} {'':>6} {'measured':>9} {'estimated':>9}  delayed by it"]
-        lines += _table([Row(harm.request_id, harm.charges) for harm in harms], None)
-        total_harm = sum(harm.seconds for harm in harms)
-        lines.append(f"{fmt.seconds(total_harm):>9}  of {fmt.plural(len(harms), 'request')}")
+        delayed = [
+            ("time", "", "measured", "estimated", "delayed by it"),
+            *_cells([Row(harm.request_id, harm.charges) for harm in harms], None),
+        ]
+        seconds = fmt.seconds(sum(harm.seconds for harm in harms))
+        delayed.append((seconds, "", "", "", f"all of {fmt.plural(len(harms), 'request')}"))
+        lines += table(delayed, left=(4,))
     else:
-        lines += ["", "It delayed no other request."]
-    lines += ["", _knowledge(costs)]
-    return "\n".join(map(safe_line, lines))
+        lines.append("It delayed no other request.")
+    return plain([*lines, "", _knowledge(costs)])
 
 
-def _table(listed: list[Row], total: float | None) -> list[str]:
-    lines = [_line(row, total) for row in listed[:_MAX_REQUESTS]]
+def _cells(listed: list[Row], total: float | None) -> list[tuple[str, ...]]:
+    cells = [_row(row, total) for row in listed[:_MAX_REQUESTS]]
     rest = listed[_MAX_REQUESTS:]
     # What is no request is always listed.
     named = set(_TITLES.values())
@@ -110,18 +115,15 @@ def _table(listed: list[Row], total: float | None) -> list[str]:
     if others:
         title = f"{fmt.plural(len(others), 'other request')}"
         merged = Row(title, [charge for row in others for charge in row.charges])
-        lines.append(_line(merged, total))
-    return lines + [_line(row, total) for row in rest if row not in others]
+        cells.append(_row(merged, total))
+    return cells + [_row(row, total) for row in rest if row not in others]
 
 
-def _line(row: Row, total: float | None) -> str:
+def _row(row: Row, total: float | None) -> tuple[str, ...]:
     seconds = row.seconds()
     share = fmt.percent(seconds, total) if total else ""
-    measured, estimated = row.seconds("measured"), row.seconds("estimated")
-    return (
-        f"{signed(seconds):>9} {share:>6} {_or_blank(measured):>9} {_or_blank(estimated):>9}"
-        f"  {row.title}: {causes(row)}"
-    )
+    known = (_or_blank(row.seconds(evidence)) for evidence in ("measured", "estimated"))
+    return (signed(seconds), share, *known, f"{row.title}: {causes(row)}")
 
 
 def causes(row: Row) -> str:
@@ -158,8 +160,9 @@ def _knowledge(costs: StepCosts) -> str:
     )
 
 
-def as_json(costs: StepCosts, request: RequestState, own: Account, harms: list[Harm]) -> str:
+def as_json(blame: Blame) -> str:
     """Returns the same as JSON; times in seconds."""
+    request, own, harms, costs = blame
     metrics = request.metrics
     document: dict[str, Any] = {
         "request": own.request_id,
@@ -180,25 +183,24 @@ def as_json(costs: StepCosts, request: RequestState, own: Account, harms: list[H
 
 def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
     """Returns a table of the requests that delayed others most."""
-    lines = [f"{'harm':>9} {'estimated':>9} {'waited':>9}  request"]
-    lines += [
-        f"{fmt.seconds(total.seconds):>9} {_or_blank(total.estimated):>9}"
-        f" {fmt.seconds(total.waited):>9}  {total.request_id}"
+    rows = [("harm", "estimated", "waited", "request")]
+    rows += [
+        (
+            fmt.seconds(total.seconds),
+            _or_blank(total.estimated),
+            fmt.seconds(total.waited),
+            total.request_id,
+        )
         for total in totals[:_MAX_TOTALS]
     ]
-    if (more := len(totals) - _MAX_TOTALS) > 0:
-        lines.append(f"and {more:,} more")
-    lines += ["", _knowledge(costs)]
-    return "\n".join(map(safe_line, lines))
+    more = len(totals) - _MAX_TOTALS
+    others = [f"and {more:,} more"] if more > 0 else []
+    return plain([*table(rows, left=(3,)), *others, "", _knowledge(costs)])
 
 
 def totals_as_json(costs: StepCosts, totals: list[HarmTotal]) -> str:
     """Returns what all requests cost the others as JSON; times in seconds."""
-    document = {
-        "requests": totals,
-        "step_costs": _costs(costs),
-    }
-    return indented_json(document)
+    return indented_json({"requests": totals, "step_costs": _costs(costs)})
 
 
 def _costs(costs: StepCosts) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
 from seqtop.misses.nearest_prefix import PrefixDifference
 from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 from seqtop.wire.messages import MissCause, PrefixMiss
 
 _CAUSES: dict[MissCause, str] = {
@@ -160,15 +161,15 @@ def as_text(misses: CacheMisses, *, with_text: bool) -> str:
     lines = [*_summary(misses, totals), "", *_causes(totals)]
     curve = misses.curve(totals)
     if curve and totals.num_missed:
-        lines += ["", f"{'more':>6} {'blocks':>10} {'missed':>10} {'removed':>8}"]
+        rows = [("more", "blocks", "missed", "removed")]
         for point in curve:
             if point.percent in (0, *_SHOWN_PERCENT):
                 removed = totals.num_missed_first - point.num_missed_blocks
                 share = fmt.percent(removed, totals.num_missed_first) if point.percent else ""
-                lines.append(
-                    f"{f'+{point.percent}%' if point.percent else 'as is':>6}"
-                    f" {point.num_gpu_blocks:>10,} {point.num_missed_blocks:>10,} {share:>8}"
-                )
+                more = f"+{point.percent}%" if point.percent else "as is"
+                numbers = f"{point.num_gpu_blocks:,}", f"{point.num_missed_blocks:,}"
+                rows.append((more, *numbers, share))
+        lines += ["", *table(rows)]
     lines += ["", *limits(misses, totals)]
     if curve:
         lines.append(
@@ -179,7 +180,7 @@ def as_text(misses: CacheMisses, *, with_text: bool) -> str:
         for lookup in listed:
             sentences = " ".join(describe(lookup, with_text=with_text))
             lines.append(f"  {lookup.request_id}: {sentences}")
-    return "\n".join(map(safe_line, lines))
+    return plain(lines)
 
 
 def _summary(misses: CacheMisses, totals: Totals) -> list[str]:
@@ -198,10 +199,11 @@ def _causes(totals: Totals) -> Iterable[str]:
     all_tokens = sum(totals.tokens.values())
     if not all_tokens:
         return
-    yield f"{'tokens':>10} {'share':>6}  missed since"
+    rows = [("tokens", "share", "missed since")]
     for cause, tokens in ranked_causes(totals.tokens):
-        share = fmt.percent(tokens, all_tokens)
-        yield f"{tokens:>10,} {share:>6}  {MISS_LABELS[cause]}: {_CAUSES[cause]}"
+        words = f"{MISS_LABELS[cause]}: {_CAUSES[cause]}"
+        rows.append((f"{tokens:,}", fmt.percent(tokens, all_tokens), words))
+    yield from table(rows, left=(2,))
 
 
 def as_json(misses: CacheMisses, *, with_text: bool) -> str:

@@ -6,7 +6,8 @@ import msgspec
 
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 from seqtop.whatif.advise import Advice, Trial, sentence, settings_text
 from seqtop.whatif.figures import Distribution
 from seqtop.whatif.report import basis_lines, knowledge_lines, seconds_text
@@ -31,8 +32,8 @@ def as_text(advice: Advice) -> str:
     lines = basis_lines(advice.basis)
     if not advice.trials:
         lines.append("no advice, since the recording cannot be repeated; --anyway gives some")
-        return "\n".join(map(safe_line, lines))
-    lines += ["", sentence(advice), "", *table(advice), ""]
+        return plain(lines)
+    lines += ["", sentence(advice), "", *trial_lines(advice), ""]
     if advice.is_partial:
         lines.append("The search was ended before its end: these are the best so far.")
     lines.append(
@@ -44,24 +45,15 @@ def as_text(advice: Advice) -> str:
     if (more := len(advice.refused) - _MOST_REFUSED) > 0:
         lines.append(f"and {more:,} more refused")
     lines += [f"not searched: {name}: {reason}" for name, reason in advice.not_searched.items()]
-    lines += ["", *knowledge_lines(advice.basis)]
-    return "\n".join(map(safe_line, lines))
+    return plain([*lines, "", *knowledge_lines(advice.basis)])
 
 
-def table(advice: Advice) -> list[str]:
+def trial_lines(advice: Advice) -> list[str]:
     """Returns the lines of a table of the settings that were tried last, the best first."""
     objectives = [*advice.slo]
     header = ["settings", "goodput", *(f"{FIGURES[key]} met" for key in objectives)]
     header += ["TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "preemptions", "load held"]
-    rows = [header, *(_row(advice, trial) for trial in advice.trials)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return table([header, *(_row(advice, trial) for trial in advice.trials)], left=(0,))
 
 
 def _row(advice: Advice, trial: Trial) -> list[str]:

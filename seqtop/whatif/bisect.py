@@ -15,7 +15,8 @@ from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history.file_store import FileStore
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain
 from seqtop.whatif.driver import DriverError, ReplayRequest, driver_of, run_driver
 from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.workload import read_workload
@@ -87,7 +88,7 @@ def as_text(bisection: Bisection) -> str:
         ]
         if bisection.last_equal != first:
             lines.append(f"{bisection.last_equal} still decides as {first} does")
-    return "\n".join(map(safe_line, lines))
+    return plain(lines)
 
 
 def as_json(bisection: Bisection) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from itertools import islice
 
 from seqtop.state import EngineState
 from seqtop.state.fields import status_word
 from seqtop.text import format as fmt
+from seqtop.text.tables import table
 
 _MAX_LISTED = 20
-_NAME_WIDTH = 24
-_WIDTH = 14
 
 
 def side_by_side(
@@ -27,19 +25,17 @@ def side_by_side(
     """
     ended = {name for name, time in (cut or {}).items() if _has_ended(predicted, name, time)}
     figures = _figures(recorded, predicted, len(ended))
-    lines = [
-        f"at {fmt.clock(recorded.time)}, side by side:",
-        _line("", "A: recorded", "B: PREDICTION"),
-        *(_line(name, fmt.count(a), fmt.count(b)) for name, a, b in figures),
-    ]
+    rows = [("", "A: recorded", "B: PREDICTION")]
+    rows += [(name, fmt.count(a), fmt.count(b)) for name, a, b in figures]
     others = [
-        _line(request_id, a, b)
+        (request_id, a, b)
         for request_id in recorded.requests | predicted.requests
         if (a := _status(recorded, request_id)) != (b := _status(predicted, request_id, ended))
     ]
+    lines = [f"at {fmt.clock(recorded.time)}, side by side:"]
+    lines += (f"  {line}" for line in table([*rows, *others[:_MAX_LISTED]], left=(0,)))
     if not others:
-        return [*lines, "  each request has the same status"]
-    lines += islice(others, _MAX_LISTED)
+        lines.append("  each request has the same status")
     if (more := len(others) - _MAX_LISTED) > 0:
         lines.append(f"  and {fmt.plural(more, 'other request')} of another status")
     return lines
@@ -78,7 +74,3 @@ def _status(state: EngineState, request_id: str, cut: Container[str] = ()) -> st
         return "not there"
     sequence = state.sequences.get(request.seq_ids[0])
     return "not there" if sequence is None else status_word(request, sequence)
-
-
-def _line(name: str, a: str, b: str) -> str:
-    return f"  {name:<{_NAME_WIDTH}}{a:>{_WIDTH}}{b:>{_WIDTH}}"

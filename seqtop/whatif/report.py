@@ -11,7 +11,8 @@ import msgspec
 from seqtop.history.step_time import MAX_EXTRAPOLATED, StepTime
 from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
-from seqtop.text.sanitize import indented_json, safe_line
+from seqtop.text.sanitize import indented_json
+from seqtop.text.tables import plain, table
 from seqtop.whatif.changed_requests import describe
 from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.predict import Basis, Prediction
@@ -20,8 +21,6 @@ from seqtop.wire.messages import Setting
 
 Answer: TypeAlias = Prediction | Sweep | Capacity
 
-_WIDTH = 12
-"""The cells of a figure."""
 _BAR_WIDTH = 24
 _DECISIONS = ("steps", "preemptions", "tokens computed twice", "prefix-cache hits, tokens")
 """The figures of decisions, which are exact whatever the times of steps are."""
@@ -63,7 +62,7 @@ def as_text(answer: Answer) -> str:
             lines += ["", "PREDICTION, of no real runs:", *_changes(answer)]
             lines += [*_cut_off(answer), "", *_loads(answer)]
             lines += ["", *knowledge_lines(answer.basis)]
-    return "\n".join(map(safe_line, lines))
+    return plain(lines)
 
 
 def basis_lines(basis: Basis) -> list[str]:
@@ -171,30 +170,21 @@ def seconds_text(value: float | None) -> str:
 def _table(answer: Prediction) -> list[str]:
     assert answer.predicted is not None
     figures = [row for row in _figures() if not answer.basis.times_unknown or row[0] in _DECISIONS]
-    width = max(len(name) for name, _, _ in figures)
     is_guess = answer.predicted.share_extrapolated > MAX_EXTRAPOLATED
     if answer.unchanged is None:
         run = answer.predicted.figures
-        lines = [
-            f"{name:{width}}{form(own(run)):>{_WIDTH}}{_doubt(name, is_guess)}"
-            for name, own, form in figures
-        ]
-        return [*lines, *_guess(answer)]
+        alone = [(name, form(own(run)), _doubt(name, is_guess)) for name, own, form in figures]
+        return [*table(alone, left=(0, 2)), *_guess(answer)]
     runs = answer.basis.recorded, answer.unchanged.figures, answer.predicted.figures
-    titles = ("recorded", "model", "error", "predicted", "change")
-    lines = [f"{'':{width}}{''.join(f'{title:>{_WIDTH}}' for title in titles)}"]
+    rows: list[tuple[str, ...]] = [("", "recorded", "model", "error", "predicted", "change")]
     for name, figure, form in figures:
         recorded, unchanged, predicted = (figure(run) for run in runs)
         cells = (
-            form(recorded),
-            form(unchanged),
-            _ratio(unchanged, recorded),
-            form(predicted),
-            _ratio(predicted, unchanged),
+            *(form(recorded), form(unchanged), _ratio(unchanged, recorded)),
+            *(form(predicted), _ratio(predicted, unchanged)),
         )
-        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
-        lines.append(f"{name:{width}}{row}{_doubt(name, is_guess)}")
-    return [*lines, *_guess(answer)]
+        rows.append((name, *cells, _doubt(name, is_guess)))
+    return [*table(rows, left=(0, -1)), *_guess(answer)]
 
 
 def _ratio(value: float | None, base: float | None) -> str:
@@ -204,7 +194,7 @@ def _ratio(value: float | None, base: float | None) -> str:
 
 def _doubt(name: str, is_guess: bool) -> str:
     """Returns the mark of a figure whose times are a guess."""
-    return "  ?" if is_guess and name not in _DECISIONS else ""
+    return "?" if is_guess and name not in _DECISIONS else ""
 
 
 def _guess(answer: Prediction) -> list[str]:
@@ -252,29 +242,29 @@ def _signed(seconds: float) -> str:
 
 def _chart(answer: Sweep) -> list[str]:
     """Returns a line for each value of a sweep, with a bar for its E2E p90."""
-    width = max(len(answer.name), *(len(setting_text(point.value)) for point in answer.points))
-    titles = ["tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]
+    rows = [[answer.name, "tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]]
     if answer.slo:
-        titles.append("within SLO")
-    header = f"{answer.name:>{width}}" + "".join(f"{title:>{_WIDTH}}" for title in titles)
-    lines = [f"{answer.name}: {answer.recorded_value} recorded", "", header]
+        rows[0].append("within SLO")
+    width = len(rows[0])
     most = max((point.figures.e2e.p90 or 0.0 for point in answer.points), default=0.0)
     for point in answer.points:
         if point.error is not None:
-            lines.append(f"{setting_text(point.value):>{width}}  refused: {point.error}")
+            blank = [""] * (width - 1)
+            rows.append([setting_text(point.value), *blank, f"refused: {point.error}"])
             continue
         run = point.figures
         cells = [
+            setting_text(point.value),
             _rate(run.throughput),
             _count(run.num_preemptions),
             *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
         ]
         if answer.slo:
             cells.append(fmt.percent(run.share_within_slo))
-        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
         bar = _bar((run.e2e.p90 or 0.0) / most if most > 0 else 0.0)
-        lines.append(f"{setting_text(point.value):>{width}}{row}  {bar}{_doubts(point)}".rstrip())
-    return [*lines, *_marks(answer.points)]
+        rows.append([*cells, f"{bar}{_doubts(point)}"])
+    first = f"{answer.name}: {answer.recorded_value} recorded"
+    return [first, "", *table(rows, left=(width,)), *_marks(answer.points)]
 
 
 def _loads(answer: Capacity) -> list[str]:
@@ -294,8 +284,9 @@ def _loads(answer: Capacity) -> list[str]:
         sentence = (
             f"{wanted}: up to {load(answer.highest)}; at {load(answer.lowest_missed)} no longer"
         )
-    titles = ("load", "requests/s", "tokens/s", "TTFT p90", "ITL p90", "E2E p90", "within SLO")
-    lines = [sentence, "", "".join(f"{title:>{_WIDTH}}" for title in titles)]
+    rows: list[tuple[str, ...]] = [
+        ("load", "requests/s", "tokens/s", "TTFT p90", "ITL p90", "E2E p90", "within SLO")
+    ]
     for point in answer.points:
         run, scale = point.figures, float(point.value or 0.0)
         cells = (
@@ -305,9 +296,8 @@ def _loads(answer: Capacity) -> list[str]:
             *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
             fmt.percent(run.share_within_slo),
         )
-        row = "".join(f"{cell:>{_WIDTH}}" for cell in cells)
-        lines.append(f"{row}  {_bar(run.share_within_slo or 0.0)}{_doubts(point)}".rstrip())
-    lines += _marks(answer.points)
+        rows.append((*cells, f"{_bar(run.share_within_slo or 0.0)}{_doubts(point)}"))
+    lines = [sentence, "", *table(rows, left=(7,)), *_marks(answer.points)]
     tried = [point for point in answer.points if point.value == answer.highest]
     if any(point.is_beyond for point in tried):
         lines.append(

@@ -57,9 +57,9 @@ def test_text() -> None:
     ]  # fmt: skip
     assert lines[5].split() == ["102", "ms", "first", "token"]
     assert lines[6].endswith(
-        f"preempted   preempted to make room for long, 40 computed tokens lost; {missing}; {held}"
+        f"preempted    preempted to make room for long, 40 computed tokens lost; {missing}; {held}"
     )
-    assert lines[7].endswith("prefill     again after the preemption; 41 tokens")
+    assert lines[7].endswith("prefill      again after the preemption; 41 tokens")
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
     explanation = explain(history, script.source.state.requests["a"], history.last)
     assert as_text(explanation).splitlines() == [
         "a: no first token, end to end 102 ms (abort)",
-        "    after     step      time  share  part",
-        "      0 s        0   2.00 ms   2.0%  queued      no step was running",
-        "  2.00 ms        0    100 ms    98%  queued      the scheduler gave no reason; 2 steps",
+        "  after  step     time  share  part",
+        "    0 s     0  2.00 ms   2.0%  queued  no step was running",
+        "2.00 ms     0   100 ms    98%  queued  the scheduler gave no reason; 2 steps",
     ]
     document = json.loads(as_json(explanation))
     assert document["arrival_time"] == 1_700_000_000.0

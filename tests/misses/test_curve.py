@@ -40,7 +40,7 @@ def test_real_runs_with_more_blocks_have_the_predicted_misses(name: str) -> None
         real = misses_of(run(requests, **(settings | {"num_gpu_blocks": num_blocks}))).totals()
         removed = totals.num_missed_first - predicted.num_missed_blocks
         share = fmt.percent(removed, totals.num_missed_first)
-        assert f" {predicted.num_missed_blocks:,} {share:>8}\n" in as_text(misses, with_text=False)
+        assert f" {predicted.num_missed_blocks:,}  {share:>7}\n" in as_text(misses, with_text=False)
         error = abs(predicted.num_missed_blocks - real.num_missed_first)
         assert error <= MAX_ERROR * totals.num_missed_first, percent
 
