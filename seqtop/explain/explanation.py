@@ -86,7 +86,12 @@ class Explanation(Reader):
             if times != (chain.first_token_time, chain.finished_time):
                 return False
             self._stop = self._replay.last = position
+            self.metrics = replace(metrics)
         return True
+
+    def has_first_token_of(self, request: RequestState) -> bool:
+        """Returns whether its parts are divided at the first token of a request."""
+        return self._chain.first_token_time == request.metrics.first_token_time
 
     def advance(self, seconds: float) -> bool:
         """Reads for about this many seconds; returns whether there is more to read."""
@@ -172,11 +177,12 @@ class ExplanationsReader(Reader):
 
     def __init__(self, explanations: Sequence[Explanation]) -> None:
         self._explanations = explanations
-        self._state = EngineState()
+        self.state = EngineState()
+        """The state after the last event."""
 
     def start(self, position: int, state: EngineState) -> None:
         """Starts, or continues after a gap."""
-        self._state = state
+        self.state = state
         for explanation in self._explanations:
             if position >= explanation.first:
                 explanation.start(position, state)
@@ -185,10 +191,10 @@ class ExplanationsReader(Reader):
         """Reads an event for each explanation that has begun."""
         for explanation in self._explanations:
             if position == explanation.first:
-                explanation.start(position, self._state)
+                explanation.start(position, self.state)
             elif position > explanation.first and not explanation.is_divided:
                 explanation.apply(position, event, touched)
-                explanation.find_holder(self._state, position)
+                explanation.find_holder(self.state, position)
 
     def end(self) -> None:
         """Completes the explanations: nothing follows."""
@@ -211,31 +217,44 @@ def explain(
     reader = ExplanationsReader([explanation])
     Replay(timeline, [reader], first=explanation.first, last=position).run(progress)
     reader.end()
+    known = reader.state.requests.get(request.request_id)
+    if request.finish_reason is None and known is not None:
+        explanation.metrics = replace(known.metrics)
+        is_new = request.metrics.first_token_time is None
+        if is_new and not explanation.has_first_token_of(known):  # the engine reported it late
+            return explain(timeline, known, position, progress)
     return explanation
 
 
 def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int] | None:
     """Finds the last request of an id, and the position where it finished or the last one.
 
-    Of a request that has finished, only the id, the metrics, the finish reason and the sequences
-    are given.
+    Only the id, the metrics, the finish reason and the sequences are given, of one that has not
+    finished as they were at its arrival, if that is recorded: a pass that reads on to the position
+    finds the others, and no message is decoded twice.
 
     Raises:
         RecordingError: The timeline cannot be read.
     """
     name = request_id.encode()
     found: tuple[RequestState, int] | None = None
+    arrived: RequestArrived | None = None
     for position, payload in timeline.payloads(timeline.first, timeline.last):
-        if payload is None or name not in payload:
+        if payload is None:
+            arrived = None  # it may have ended there
+            continue
+        if name not in payload:
             continue
         if tag(payload) in ("RequestArrived", "RequestFinished"):
             event = timeline.peek(position, payload)
             if isinstance(event, RequestArrived) and event.request_id == request_id:
-                found = None
+                found, arrived = None, event
             elif isinstance(event, RequestFinished) and event.request_id == request_id:
                 found = finished_request(event), position
     if found is not None:
         return found
+    if arrived is not None:
+        return arrived_request(arrived), timeline.last
     # It has not finished, or where messages are missing. The state before a gap may have it, too.
     ends = [timeline.last, *(gap.position - 1 for gap in reversed(timeline.gaps))]
     for end in ends:
@@ -254,17 +273,20 @@ def finished_request(event: RequestFinished) -> RequestState:
     )
 
 
+def arrived_request(event: RequestArrived) -> RequestState:
+    """Returns a request with what is known from the message about its arrival."""
+    state = EngineState()
+    state.apply(event)
+    return state.requests[event.request_id]
+
+
 def _holder(
     timeline: Timeline, state: EngineState, position: int, request_id: str
 ) -> BlockHolder | None:
     """Returns the request other than `request_id` with the most blocks."""
-    held = {
-        request.request_id: holdings.num_blocks(state, request)
-        for request in holdings.holders(state)
-        if request.request_id != request_id
-    }
-    owner = max(held, key=held.__getitem__, default="")
-    if not held.get(owner):
+    held = holdings.amounts(state, "no_blocks")
+    owner = next((name for name in held if name != request_id), None)
+    if owner is None:
         return None
     request = state.requests[owner]
     return BlockHolder(

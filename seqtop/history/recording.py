@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seqtop.history.file_store import FileStore
+from seqtop.history.replay import Reader, Replay
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event, Step
@@ -51,34 +52,31 @@ class Recording:
 
     def __iter__(self) -> Iterator[Step]:
         """Yields the steps in order."""
-        for event in self.events():
-            if isinstance(event, Step):
-                yield event
+        return (event for event in self.events() if isinstance(event, Step))
 
     def events(self) -> Iterator[Event | Gap]:
         """Yields all messages in order, and each gap where it is.
 
         What was before the first message is only in `states`.
         """
-        store = self._store
-        gaps = {gap.position: gap for gap in store.gaps}
-        for position, event in store.events(store.first, store.last):
-            yield gaps[position] if event is None else event
+        return (item for item, _ in self._walk(needs_state=False))
 
     def states(self) -> Iterator[tuple[Step, EngineState]]:
         """Yields each step with the state after it.
 
         The next step changes the state: copy what you need for longer, and do not change it.
         """
-        store = self._store
-        state = store.at(store.first)
-        for position, event in store.events(store.first, store.last):
-            if event is None:
-                state = store.at(position)
-                continue
-            state.apply(event)
-            if isinstance(event, Step):
-                yield event, state
+        return ((item, own) for item, own in self._walk() if isinstance(item, Step))
+
+    def _walk(self, *, needs_state: bool = True) -> Iterator[tuple[Event | Gap, EngineState]]:
+        """Yields each message and gap, with the state after it if that is needed."""
+        latest = _Latest(self.gaps, needs_state=needs_state)
+        replay = Replay(self._store, [latest])
+        while replay.is_behind:
+            replay.read()
+            item, latest.item = latest.item, None
+            if item is not None:
+                yield item, latest.state
 
     def close(self) -> None:
         """Closes the file; nothing can be read afterwards."""
@@ -89,3 +87,21 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Latest(Reader):
+    """The last message or gap that was read, and the state after it."""
+
+    def __init__(self, gaps: Sequence[Gap], *, needs_state: bool) -> None:
+        self.needs_state = needs_state
+        self.item: Event | Gap | None = None
+        self.state = EngineState()
+        self._gaps = {gap.position: gap for gap in gaps}
+
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts, or continues after a gap."""
+        self.item, self.state = self._gaps.get(position), state
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads the next message."""
+        self.item = event

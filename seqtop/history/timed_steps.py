@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from seqtop.wire.messages import ControlCall, Event, RequestArrived, Step
+from seqtop.history.replay import Reader
+from seqtop.state import EngineState
+from seqtop.wire.messages import ControlCall, EngineInfo, Event, RequestArrived, Step
 
 
 class TimedStep(msgspec.Struct):
@@ -65,24 +67,30 @@ def timed_step(
     )
 
 
-class TimedSteps:
-    """The inputs, times and sizes of the steps of a run, which may start in the middle.
+class TimedSteps(Reader):
+    """Reads the inputs, times and sizes of the steps of a run, which may start in the middle."""
 
-    Attributes:
-        steps: The steps read so far.
-    """
+    needs_state = False
 
     def __init__(self) -> None:
         self.steps: list[TimedStep] = []
+        """The steps read so far."""
+        self.info: EngineInfo | None = None
+        """The engine, as last described."""
         self._arrived: list[str] = []
         self._first_joined_at: float | None = None
 
-    def read(self, event: Event | None) -> None:
-        """Reads the next event; `None` stands for missing ones."""
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts, or continues after missing events."""
+        self.info = state.info
+        self._arrived, self._first_joined_at = [], None
+        self.end()
+
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads the next event."""
         match event:
-            case None:
-                self._arrived, self._first_joined_at = [], None
-                self.end()
+            case EngineInfo():
+                self.info = event
             case RequestArrived():
                 self._arrived.append(event.request_id)
                 if self._first_joined_at is None:

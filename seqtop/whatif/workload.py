@@ -6,14 +6,16 @@ output so far, and not by step, because with other settings the steps are others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from seqtop.history.replay import Reader, Replay
 from seqtop.history.timed_steps import TimedStep, TimedSteps, timed_step
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import Logprob, SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.snapshot import request_snapshots
 from seqtop.text import format as fmt
 from seqtop.whatif.figures import FigureCounter, RunFigures
@@ -139,15 +141,11 @@ def read_steps(timeline: Timeline, like: EngineInfo) -> list[TimedStep]:
         RecordingError: A part of the recording cannot be read.
         WorkloadError: It is of another model or device.
     """
-    info = timeline.at(timeline.first).info
     reader = TimedSteps()
-    for _, event in timeline.events(timeline.first, timeline.last):
-        reader.read(event)
-        if isinstance(event, EngineInfo):
-            info = event
+    Replay(timeline, [reader]).run()
     reader.end()
     for name in ("engine", "model", "dtype", "device"):
-        given, wanted = getattr(info, name, None), getattr(like, name)
+        given, wanted = getattr(reader.info, name, None), getattr(like, name)
         if given != wanted:
             raise WorkloadError(f"its times are those of another {name}, {given}, not {wanted}")
     return reader.steps
@@ -210,17 +208,22 @@ def read_workload(timeline: Timeline) -> Workload:
         RecordingError: A part of the recording cannot be read.
         WorkloadError: The recording does not contain a whole run from its start, with its tokens.
     """
-    return _Reader(timeline).workload
+    reader = _WorkloadReader()
+    Replay(timeline, [reader]).run()
+    return reader.end()
 
 
-class _Reader:
+class _WorkloadReader(Reader):
     """Reads the workload of a recorded run."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    needs_state = False
+
+    def __init__(self) -> None:
         self.requests: dict[str, WorkloadRequest] = {}
         self.steps: list[TimedStep] = []
         self._counter = FigureCounter()
-        self._info: EngineInfo | None
+        self._info: EngineInfo | None = None
+        self._has_started = False
         self._arrived: list[str] = []
         self._aborted: list[str] = []
         self._first_step = 0
@@ -229,7 +232,9 @@ class _Reader:
         """The output so far of each beam, by sequence id."""
         self._request_of: dict[int, WorkloadRequest] = {}
         """The request of each unfinished sequence."""
-        self._read_all(timeline)
+
+    def end(self) -> Workload:
+        """Returns the workload."""
         info = self._info
         if info is None:
             raise WorkloadError("the recording does not describe its engine")
@@ -246,17 +251,15 @@ class _Reader:
             last = self.steps[-1]
             end = last.end_time
             self.steps.append(TimedStep(self._arrived, self._aborted, end, end, 0, 0, is_last=True))
-        self.workload = Workload(info, self.requests, self.steps, self._counter.figures())
+        return Workload(info, self.requests, self.steps, self._counter.figures())
 
-    def _read_all(self, timeline: Timeline) -> None:
-        self._read_start(timeline)
-        for _, event in timeline.events(timeline.first, timeline.last):
-            self._read(event)
-            if event is not None:
-                self._counter.count(event)
-
-    def _read_start(self, timeline: Timeline) -> None:
-        state = timeline.at(timeline.first)
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts from a state in which nothing runs."""
+        if self._has_started:
+            raise WorkloadError(
+                f"messages are missing in the recording after {len(self.steps):,} steps"
+            )
+        self._has_started = True
         self._info = state.info
         if state.info is not None:
             _check(state.info)
@@ -275,12 +278,10 @@ class _Reader:
                 f" {fmt.plural(len(unfinished), 'request')} had not ended"
             )
 
-    def _read(self, event: Event | None) -> None:
+    def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
+        """Reads the next event."""
+        self._counter.count(event)
         match event:
-            case None:
-                raise WorkloadError(
-                    f"messages are missing in the recording after {len(self.steps):,} steps"
-                )
             case EngineInfo():
                 _check(event)
                 is_other = self._info is None or event.incarnation != self._info.incarnation

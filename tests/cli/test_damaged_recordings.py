@@ -5,6 +5,7 @@ The work of a command is counted in decoded messages and keyframes: it takes no 
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -110,6 +111,17 @@ def finished(path: Path) -> str:
         ).request_id
 
 
+def unfinished(path: Path) -> str:
+    """A request that had not finished, and has a first token."""
+    with FileStore(path) as store:
+        state = store.at(store.last)
+        return next(
+            request.request_id
+            for request in state.requests.values()
+            if request.finish_reason is None and request.metrics.first_token_time is not None
+        )
+
+
 def run(arguments: list[str], path: Path, request: str, out: Path) -> int:
     places = {"FILE": str(path), "REQUEST": request, "OUT": str(out)}
     if arguments[0] == "whatif":
@@ -134,10 +146,11 @@ def test_each_command_is_in_one_of_the_lists() -> None:
     [arguments for arguments in READERS if arguments[0] in ("check", "explain", "report")],
     ids=" ".join,
 )
+@pytest.mark.parametrize("find", [finished, unfinished])
 def test_each_message_is_decoded_once(
-    arguments: list[str], recording: Path, tmp_path: Path, work: Work
+    find: Callable[[Path], str], arguments: list[str], recording: Path, tmp_path: Path, work: Work
 ) -> None:
-    request = finished(recording)
+    request = find(recording)
     work.decoded.clear()
     assert run(arguments, recording, request, tmp_path / "out") in (0, 1)
     assert work.num_decoded

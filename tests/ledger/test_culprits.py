@@ -9,6 +9,7 @@ import pytest
 from seqtop.explain.explanation import find_request
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.replay import Replay
 from seqtop.history.step_time import fit
 from seqtop.history.timed_steps import TimedSteps
 from seqtop.history.timeline import Timeline
@@ -106,8 +107,7 @@ def test_a_prediction_without_the_culprit_confirms_sign_and_size(
     run.record(path)
     with FileStore(path) as recording:
         steps = TimedSteps()
-        for _, event in recording.events(recording.first, recording.last):
-            steps.read(event)
+        Replay(recording, [steps]).run()
         steps.end()
         step_time = fit(steps.steps)
         charged = _by_culprit(recording)[CULPRIT]
