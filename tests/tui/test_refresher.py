@@ -134,7 +134,7 @@ def test_of_much_that_comes_no_more_is_drawn_than_frames(viewer: Viewer) -> None
     assert min(gaps) >= FRAME - 1e-9
 
 
-def test_what_a_user_waits_for_does_not_wait_for_the_next_news(viewer: Viewer) -> None:
+def test_an_answer_to_a_user_does_not_wait_for_the_next_news(viewer: Viewer) -> None:
     before = len(viewer.drawn)
     viewer.script.source.changed()
     viewer.loop.run(0)
