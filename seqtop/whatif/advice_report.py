@@ -51,22 +51,32 @@ def as_text(advice: Advice) -> str:
 def trial_lines(advice: Advice) -> list[str]:
     """Returns the lines of a table of the settings that were tried last, the best first."""
     objectives = [*advice.slo]
-    header = ["settings", "goodput", *(f"{FIGURES[key]} met" for key in objectives)]
-    header += ["TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "preemptions", "load held"]
-    return table([header, *(_row(advice, trial) for trial in advice.trials)], left=(0,))
+    header = ["goodput", *(f"{FIGURES[key]} met" for key in objectives)]
+    header += [
+        "TTFT p50",
+        "TTFT p99",
+        "TPOT p50",
+        "TPOT p99",
+        "preemptions",
+        "load held",
+        "settings",
+    ]
+    return table([header, *(_row(advice, trial) for trial in advice.trials)], left=(-1,))
 
 
 def _row(advice: Advice, trial: Trial) -> list[str]:
     run = trial.figures
     name = settings_text(trial.settings) + (" ?" if trial.is_beyond else "")
+    if trial.num_refused:
+        name += f" ({fmt.plural(trial.num_refused, 'request')} refused)"
     return [
-        name,
         fmt.percent(trial.goodput),
         *(fmt.percent(run.share_within(key)) for key in advice.slo),
         *_percentiles(run.ttft),
         *_percentiles(run.tpot),
         f"{run.num_preemptions:,}",
         _load(advice, trial),
+        name,
     ]
 
 
