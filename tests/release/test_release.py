@@ -67,7 +67,7 @@ def test_viewers_come_and_go_while_others_are_killed() -> None:
 def test_viewers_that_stay_open_keep_their_limits() -> None:
     outcome = open_viewers.run(2_000, 100.0)
     assert outcome.exit_status == 0
-    assert {*outcome.usage} == {"app", "engine", "show --follow", "record"}
+    assert {*outcome.usage} == {"app", "attach --kv-events", "engine", "show --follow", "record"}
     assert all(usage.most_bytes < 400e6 for usage in outcome.usage.values())
 
 
