@@ -177,7 +177,7 @@ def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
         text = words(app)
         assert "step 60: Output fell from 40.0 to 20.0 tok/s: 1.0 tokens a step, 2.0 before" in text
         pilot.resize_terminal(80, 24)
-        until(pilot, lambda: "(no free blocks)" in words(app))
+        until(pilot, lambda: "(no free blocks; early held 8 blocks)" in words(app))
         pilot.resize_terminal(40, 30)
         until(pilot, lambda: " …" in screen(app))
         pilot.resize_terminal(120, 30)
