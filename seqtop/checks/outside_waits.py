@@ -13,10 +13,8 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
-from seqtop.state.wait_causes import OWN_TURN
+from seqtop.state.wait_causes import OWN_TURN, wait_kind
 from seqtop.wire.messages import Event, RequestArrived, Step, StreamingUpdate
-
-_LOADS = ("KV", "LOAD", "PREALLOC", "BOOTSTRAP", "TRANSFER")
 
 
 class Wait(NamedTuple):
@@ -32,19 +30,21 @@ class Wait(NamedTuple):
 
 def limit_of(status: str, limits: Thresholds) -> float:
     """Returns the seconds for which a request may have an engine's own status."""
-    if "STREAMING" in status:
-        return limits.input_seconds
-    if "GRAMMAR" in status or "FSM" in status:
-        return limits.grammar_seconds
-    if "ENCODER" in status:
-        return limits.encoder_seconds
-    if any(word in status for word in _LOADS):
-        return limits.load_seconds
-    if "INFLIGHT" in status:
-        return limits.transfer_seconds
-    if "LORA" in status or "ADAPTER" in status:
-        return limits.adapter_seconds
-    return limits.other_seconds
+    match wait_kind(status):
+        case "input":
+            return limits.input_seconds
+        case "grammar":
+            return limits.grammar_seconds
+        case "encoder":
+            return limits.encoder_seconds
+        case "load":
+            return limits.load_seconds
+        case "transfer":
+            return limits.transfer_seconds
+        case "adapter":
+            return limits.adapter_seconds
+        case "other":
+            return limits.other_seconds
 
 
 class OutsideWaits:

@@ -36,7 +36,9 @@ class WasteRules(RuleGroup):
         self._outside = outside
         self._is_thrashing = self._is_empty = False
         """True if the present incident has been reported."""
-        self._num_prompts = self._longest_prompt = 0
+        self._prompts: set[str] = set()
+        """The first requests."""
+        self._longest_prompt = 0
         self._restart(state.time)
 
     def _restart(self, time: float) -> None:
@@ -51,7 +53,7 @@ class WasteRules(RuleGroup):
         match event:
             case EngineInfo():
                 self._restart(self.state.time)
-                self._num_prompts = self._longest_prompt = 0
+                self._prompts, self._longest_prompt = set(), 0
             case RequestArrived():
                 yield from self._cache_in_vain(event)
             case Step():
@@ -119,12 +121,14 @@ class WasteRules(RuleGroup):
         info = self.state.info
         if info is None or not info.enable_prefix_caching or info.block_size < 2:
             return
-        self._num_prompts += 1
+        if len(self._prompts) == _LEAST_PROMPTS or arrival.request_id in self._prompts:
+            return
+        self._prompts.add(arrival.request_id)
         self._longest_prompt = max(self._longest_prompt, arrival.num_prompt_tokens)
         # A hit has to leave a token to compute.
-        if self._num_prompts == _LEAST_PROMPTS and self._longest_prompt <= info.block_size:
+        if len(self._prompts) == _LEAST_PROMPTS and self._longest_prompt <= info.block_size:
             yield self.of_engine(
-                f"the longest of {self._num_prompts} prompts has {self._longest_prompt:,} tokens,"
+                f"the longest of {_LEAST_PROMPTS} prompts has {self._longest_prompt:,} tokens,"
                 f" and the prefix cache finds only whole blocks of {info.block_size:,} tokens"
             )
 

@@ -153,7 +153,9 @@ class Account:
 
     def _charge_wait(self, piece: Piece) -> None:
         cause, seconds, step = piece.cause, piece.seconds, self._step
-        if piece.between == PACED:
+        if piece.between and step is not None and step.stalled and cause in HELD:
+            self._charge_holders(piece, step)
+        elif piece.between == PACED:
             self._add("settings", None, PACED, seconds)
         elif piece.between or cause == ARRIVING:
             # Nobody used what it waits for then: it waited longer as the next step came late.

@@ -6,11 +6,12 @@ request by them.
 
 The seconds that requests wait in a step are divided among those that hold what they wait for:
 blocks, sequence slots, tokens of the step's budget or adapters, in proportion to the amounts
-(`seqtop.state.holdings`). What is free is held by the head of the queue for those behind it. This
-is measured. The tokens of a request make a step longer for the others in its batch, by as much as a
-token costs: this is estimated, by a fit to the last thousand steps or so, and all of them together
-never take longer than the step. A prefill after a preemption is charged to the request that the
-preemption made room for.
+(`seqtop.state.holdings`). What is free is held by the head of the queue for those behind it. Before
+a step without a batch, the time since the last step is part of such a wait: nothing could run, so
+no host delayed it. This is measured. The tokens of a request make a step longer for the others in
+its batch, by as much as a token costs: this is estimated, by a fit to the last thousand steps or
+so, and a step and all of its tokens together never take longer than was measured. A prefill after a
+preemption is charged to the request that the preemption made room for.
 
 A step costs O(1) for each request in its batch and, if requests wait, for each holder.
 """
@@ -21,7 +22,7 @@ import copy
 from collections import Counter
 from typing import NamedTuple
 
-from seqtop.state.holdings import HELD, Holding, Holdings
+from seqtop.state.holdings import HELD, Holding, Holdings, has_ended
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.step_costs import elapsed
 from seqtop.state.wait_causes import head_reason
@@ -52,15 +53,22 @@ class StepHarm:
         """The duration, without the time in which the step before had not ended."""
         self.tokens = request_tokens(step)
         """The part of each request in its batch."""
+        head = head_reason(step.wait_reasons)
+        is_stalled = not self.tokens and head is not None and head.cause == state.blocked.cause
+        self.last_end = state.blocked.until
+        """The end of the last step, epoch seconds."""
+        self.stalled = elapsed(self.last_end, step.start_time) if is_stalled else 0.0
+        """The seconds since then, if nothing could run for the same reason as before."""
         self.holdings = Holdings(state, step, self.tokens)
         self.has_estimates = state.step_costs.per_step is not None
         """True if the costs of tokens are known."""
         costs = state.step_costs
-        self._per_step = costs.per_step or 0.0
         prefill = sum(own.prefill for own in self.tokens.values())
         decode = sum(own.decode for own in self.tokens.values())
-        total = costs.per_prefill_token * prefill + costs.per_decode_token * decode
+        per_step = costs.per_step or 0.0
+        total = per_step + costs.per_prefill_token * prefill + costs.per_decode_token * decode
         scale = min(self.seconds / total, 1.0) if total > 0 else 0.0
+        self._per_step = scale * per_step
         self.per_prefill_token = scale * costs.per_prefill_token
         """Seconds by which a prefill token made it longer, as estimated."""
         self.per_decode_token = scale * costs.per_decode_token
@@ -113,7 +121,9 @@ def charge(state: EngineData, step: Step, own: StepHarm) -> list[int]:
     touched: list[int] = []
     _charge_tokens(state, own, touched)
     if step.wait_reasons or spent_budget(state, step):
-        _charge_waits(state, step, own, touched)
+        _charge_waits(state, step, own, own.seconds, step.start_time, touched)
+        if own.stalled:
+            _charge_waits(state, step, own, own.stalled, own.last_end, touched)
     return touched
 
 
@@ -144,40 +154,56 @@ def recomputes_for(request: RequestState) -> str | None:
     return other if is_for_other else None
 
 
-def _charge_waits(state: EngineData, step: Step, own: StepHarm, touched: list[int]) -> None:
-    """Charges those that hold what others wait for in a step."""
+def _charge_waits(
+    state: EngineData,
+    step: Step,
+    own: StepHarm,
+    seconds: float,
+    since: float,
+    touched: list[int],
+) -> None:
+    """Charges those that hold what others wait for in a step.
+
+    Args:
+        state: The state after the step.
+        step: The step.
+        own: Its delays.
+        seconds: The length of the wait.
+        since: Its beginning, epoch seconds: later requests did not wait.
+        touched: The ids of sequences, to which those of requests that are charged are added.
+    """
     head = head_reason(step.wait_reasons)
     named: dict[str, tuple[str, str]] = {}
     """The cause and the adapter of each request that waits for its turn, and has a reason."""
     for reason in step.wait_reasons:
         request = state.requests.get(reason.request_id)
-        if request is not None and _waits(state, request, step):
+        if request is not None and _waits(state, request, since):
             lora = request.lora if reason.cause == "lora_slots" else ""
             named[reason.request_id] = reason.cause, lora
     for key, number in Counter(named.values()).items():
         if key[0] in HELD:
             waiting = {name for name, other in named.items() if other == key}
-            _divide(state, own.shares(*key), own.seconds, number, waiting, touched)
+            _divide(state, own.shares(*key), seconds, number, waiting, touched)
     if head is not None and head.cause in HELD:
-        number, behind = _num_behind(state, step)
+        number, behind = _num_behind(state, step, since)
         shares = own.shares(head.cause, is_behind=True)
-        _divide(state, shares, own.seconds, number, behind, touched)
+        _divide(state, shares, seconds, number, behind, touched)
         if number and shares.withheld:
             leader = _charged(state, head.request_id, touched)
             if leader is not None and leader.harm is not None:
-                leader.harm += own.seconds * number * shares.withheld
+                leader.harm += seconds * number * shares.withheld
     unscheduled = _unscheduled(state, step, own)
     if unscheduled:
         shares = own.shares("token_budget")
-        _divide(state, shares, own.seconds, len(unscheduled), unscheduled, touched)
+        _divide(state, shares, seconds, len(unscheduled), unscheduled, touched)
 
 
-def _waits(state: EngineData, request: RequestState, step: Step) -> bool:
-    """Returns whether a request waited for its turn in all of a step."""
-    return request.request_id in state.in_queue and request.metrics.arrival_time <= step.start_time
+def _waits(state: EngineData, request: RequestState, since: float) -> bool:
+    """Returns whether a request waits for its turn, and arrived by then."""
+    return request.request_id in state.in_queue and request.metrics.arrival_time <= since
 
 
-def _num_behind(state: EngineData, step: Step) -> tuple[int, set[str]]:
+def _num_behind(state: EngineData, step: Step, since: float) -> tuple[int, set[str]]:
     """Returns the number of requests behind the head of the queue, and those that hold something.
 
     The requests in the queue are not looked at one by one, except for those that came too late.
@@ -185,11 +211,11 @@ def _num_behind(state: EngineData, step: Step) -> tuple[int, set[str]]:
     reasons = {reason.request_id for reason in step.wait_reasons}
     number = len(state.in_queue) - sum(name in state.in_queue for name in reasons)
     for request in reversed(state.requests.values()):
-        if request.metrics.arrival_time <= step.start_time:
+        if request.metrics.arrival_time <= since:
             break
         number -= request.request_id in state.in_queue and request.request_id not in reasons
     holders = state.holders.keys() & state.in_queue.keys() - reasons
-    return max(number, 0), {name for name in holders if _waits(state, state.requests[name], step)}
+    return max(number, 0), {name for name in holders if _waits(state, state.requests[name], since)}
 
 
 def _unscheduled(state: EngineData, step: Step, own: StepHarm) -> set[str]:
@@ -197,7 +223,11 @@ def _unscheduled(state: EngineData, step: Step, own: StepHarm) -> set[str]:
     if not spent_budget(state, step):
         return set()
     others = state.holders.keys() - own.tokens.keys()
-    return {name for name in others if (request := state.requests.get(name)) and runs(request)}
+    return {
+        name
+        for name in others
+        if (request := state.requests.get(name)) and runs(request) and not has_ended(state, request)
+    }
 
 
 def spent_budget(state: EngineData, step: Step) -> bool:

@@ -10,6 +10,8 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData
 from seqtop.text import format as fmt
 
+_MAX_NAMED = 3
+
 
 def full_resources(state: EngineData) -> list[str]:
     """Returns the resources other than blocks that are used up after the last step, in words."""
@@ -39,15 +41,23 @@ def is_encoder_cache_full(state: EngineData) -> bool:
 
 
 def _encoder_inputs(state: EngineData) -> str:
-    """Says how many requests have inputs of an encoder; empty if that is unknown."""
-    waiting = running = 0
+    """Says which requests have inputs of an encoder; empty if that is unknown."""
+    waiting, running = list[str](), list[str]()
     for request in state.requests.values():
         if request.finish_reason is None and request.num_encoder_inputs:
             runs = any(
                 state.sequences[seq_id].status is SequenceStatus.RUNNING
                 for seq_id in request.seq_ids
             )
-            running, waiting = running + runs, waiting + (not runs)
+            (running if runs else waiting).append(request.request_id)
     if not waiting + running:
         return ""
-    return f"; {fmt.plural(waiting, 'waiting request')} and {running:,} that run have inputs"
+    return (
+        f"; {fmt.plural(len(waiting), 'waiting request')}{_names(waiting)} and {len(running):,}"
+        f" that run{_names(running)} have inputs"
+    )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return f" ({', '.join(names[:_MAX_NAMED])}{more})" if names else ""

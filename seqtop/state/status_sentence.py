@@ -3,7 +3,7 @@
 import itertools
 
 from seqtop.sequence import SequenceStage, SequenceStatus
-from seqtop.state.fields import stage
+from seqtop.state.fields import is_prompt_unknown, stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.sort_key import has_priorities
@@ -128,6 +128,9 @@ def _miss(miss: PrefixMiss, number: str) -> str:
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
+    if is_prompt_unknown(request, sequence):
+        known = _plural(sequence.num_computed_tokens)
+        return f"Computing its prompt, whose length is not known: {known} so far."
     if stage(sequence) == SequenceStage.PREFILL:
         done, total = sequence.num_computed_tokens, sequence.num_tokens
         again = " again, as it was preempted" if sequence.output_token_ids else ""

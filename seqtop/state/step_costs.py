@@ -27,7 +27,8 @@ TIME_PARTS = (*STEP_PARTS, "host", "paced", "idle")
 """The parts of an engine's time.
 
 `host` is the time between two steps while requests are unfinished, `paced` the part of it in which
-the engine waited on purpose, `idle` the time without any request."""
+the engine waited on purpose, `idle` the time without any request, or before a step in which none
+could run."""
 MIN_STEPS = 20
 """Steps that a fit needs."""
 COSTS = ("step", "prefill", "decode")
@@ -135,7 +136,8 @@ def gap_parts(gap: float, stats: StepStats, *, was_idle: bool) -> dict[str, floa
         stats: The figures of the later step.
         was_idle: Whether no request was unfinished in between.
     """
-    if was_idle:
+    is_stalled = has_work(stats) and not stats.num_prefill_tokens + stats.num_decode_tokens
+    if was_idle or is_stalled:
         return {"idle": gap}
     paced = paced_seconds(stats, gap)
     return {"host": gap - paced, "paced": paced}

@@ -315,7 +315,9 @@ def _longest_parked(state: EngineData, status: str) -> _Culprit:
         ):
             since = request.wait.since
             seconds = fmt.seconds(state.time - since) if since is not None else "some time"
-            return _Culprit(f"{request.request_id} has waited {seconds}", request.request_id)
+            number = holdings.num_blocks(state, request)
+            holds = f", and holds {fmt.plural(number, 'block')}" if number else ""
+            return _Culprit(f"{request.request_id} has waited {seconds}{holds}", request.request_id)
     return _Culprit()
 
 

@@ -5,7 +5,7 @@ compare the documents with it.
 """
 
 from collections.abc import Sequence
-from typing import assert_never, get_args
+from typing import Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
@@ -169,6 +169,11 @@ _STATUSES = {
         ("WAITING_FOR_STREAMING_REQ", "session input", "its streaming session has no more input"),
         ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "grammar", _GRAMMAR),
         ("WAITING_FOR_FSM", "grammar", _GRAMMAR),
+        (
+            "DECODE_RETRACTED_QUEUE",
+            "retracted",
+            "it was retracted, and its KV cache is to be loaded again",
+        ),
         ("STARVED", "no pages", "the pool has no pages for its next tokens"),
         ("READ_BUDGET", "read budget", "the step can read no more tokens of the KV cache"),
         ("SAFETY_MARGIN", "safety margin", "too little of the pool is free to compute prompts"),
@@ -176,9 +181,35 @@ _STATUSES = {
 }
 
 
+WaitKind: TypeAlias = Literal["input", "grammar", "encoder", "load", "transfer", "adapter", "other"]
+"""Kinds of what a request waits for instead of its turn; each has a limit in `seqtop.checks`."""
+_KINDS: tuple[tuple[WaitKind, tuple[str, ...], str, str], ...] = (
+    ("input", ("STREAMING",), "session input", "its streaming session has no more input"),
+    ("grammar", ("GRAMMAR", "FSM"), "grammar", _GRAMMAR),
+    ("encoder", ("ENCODER",), "encoder", "the output of an encoder is missing"),
+    ("adapter", ("LORA", "ADAPTER"), "adapter", "its LoRA adapter is not loaded"),
+    (
+        "load",
+        ("KV", "LOAD", "PREALLOC", "BOOTSTRAP", "TRANSFER"),
+        "KV transfer",
+        "its KV cache comes from another engine or a store, or goes there",
+    ),
+    ("transfer", ("INFLIGHT",), "KV transfer", "its KV cache is being sent"),
+)
+"""The kinds, parts of the statuses of engines that have them, and labels and sentences."""
+
+
+def wait_kind(status: str) -> WaitKind:
+    """Returns the kind of wait that an engine's own status stands for."""
+    for kind, words, _, _ in _KINDS:
+        if any(word in status for word in words):
+            return kind
+    return "other"
+
+
 def is_known_status(cause: str) -> bool:
-    """Returns whether a cause is a status of vLLM: something that the request itself waits for."""
-    return cause in _STATUSES
+    """Returns whether a cause is a status of an engine: what the request itself waits for."""
+    return cause in _STATUSES or wait_kind(cause) != "other"
 
 
 def cause_in_words(cause: str) -> Cause:
@@ -186,6 +217,10 @@ def cause_in_words(cause: str) -> Cause:
     known = CAUSES.get(cause) or OUTSIDE_STEPS.get(cause) or _STATUSES.get(cause)
     if known is not None:
         return known
+    kind = wait_kind(cause)
+    for own, _, label, sentence in _KINDS:
+        if own == kind:
+            return _declare_status(cause, label, sentence)
     return _declare_status(cause, cause, "the engine gave a reason of its own")
 
 

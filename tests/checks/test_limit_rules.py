@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seqtop.checks.thresholds import Thresholds
+from seqtop.state.wait_causes import cause_in_words
 from tests.support import field_cases
 from tests.support.mutants import FIGURE_MUTANTS, LIMIT_MUTANTS, assert_found, check
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
@@ -41,6 +42,27 @@ def test_each_kind_of_wait_has_a_limit_of_its_own(status: str, limit: str, words
     assert (finding.rule, finding.request_id) == ("wait-limit", "waits")
     assert words in finding.message
     assert finding.message.startswith("for 7.0 s, ")
+
+
+def test_each_kind_of_wait_has_a_sentence_of_its_own() -> None:
+    statuses: tuple[str, ...] = (
+        REMOTE,
+        "WAITING_FOR_STREAMING_REQ",
+        "GRAMMAR_QUEUE",
+        "PREFILL_BOOTSTRAP_QUEUE",
+    )
+    statuses += ("PREFILL_INFLIGHT_QUEUE", "DECODE_PREALLOC_QUEUE", "DECODE_TRANSFER_QUEUE")
+    statuses += ("DECODE_RETRACTED_QUEUE", "WAITING_FOR_ENCODER", "LORA_LOADING")
+    unnamed = cause_in_words("OF_ITS_OWN").sentence
+    assert unnamed not in {cause_in_words(status).sentence for status in statuses}
+
+
+def test_prompts_are_counted_once() -> None:
+    """A publisher that announces an id again has not more prompts."""
+    run = SimulatedScheduler(block_size=256, enable_prefix_caching=True)
+    for _ in range(30):
+        run.add("again", 100, 2)
+    assert not [own for own in check(run.events) if own.rule == "cache-in-vain"]
 
 
 def test_a_wait_that_changes_its_kind_begins_again() -> None:

@@ -14,6 +14,7 @@ from seqtop.ledger.ledger import charge_all, find_blame, harm_totals
 from seqtop.sequence import latency
 from seqtop.state.fields import harm
 from tests.explain.test_explanation import MILLISECOND, Recorded
+from tests.support import field_cases
 from tests.support.culprits import CulpritRun, Kind
 from tests.support.latency_run import latency_run
 from tests.support.random_engine import RandomEngine
@@ -126,3 +127,29 @@ def test_a_wait_is_charged_to_the_holder_and_time_without_estimates_to_nobody() 
     # The other steps were shared, and after six steps nothing is estimated.
     assert seconds["unexplained", None, NO_ESTIMATE] == pytest.approx(0.1)
     assert seconds["itself", None, "decode"] == pytest.approx(0.05)
+
+
+def test_a_stall_is_charged_to_the_ended_requests_that_hold_the_blocks() -> None:
+    """The host is not: nothing could run in the time between its steps either."""
+    viewer = Recorded()
+    for event in field_cases.ended_requests_keep_blocks(60):
+        viewer.publish(event)
+    history = viewer.history
+    assert_harm_is_the_sum_of_the_accounts(history, charge_all(history))
+    own = find_blame(history, viewer.state.requests["n3"]).own
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for item in own.charges():
+        seconds[item.request_id or item.charged_to] += item.seconds
+    assert seconds["host"] < 0.05 * own.seconds
+    assert sum(seconds[f"p{number}"] for number in range(6)) > 0.9 * own.seconds
+
+
+def test_shared_steps_are_never_charged_with_more_than_they_took() -> None:
+    viewer = Recorded()
+    for event in field_cases.cuda_graph_is_missing():
+        viewer.publish(event)
+    request = viewer.state.requests["r40"]
+    own = find_blame(viewer.history, request).own
+    assert sum(item.seconds for item in own.charges() if item.charged_to != "unexplained") <= (
+        own.seconds + MILLISECOND
+    )

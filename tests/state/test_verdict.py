@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
 from seqtop.state.waits import WAITED
 from seqtop.wire.messages import Event
 from tests.support import field_cases
-from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
+from tests.support.simulated_scheduler import REMOTE, SimulatedRequest, SimulatedScheduler
 
 
 def applied(events: list[Event]) -> EngineState:
@@ -117,3 +118,48 @@ def test_the_last_minute_forgets_what_was_before() -> None:
 def test_a_stall_is_not_charged_to_the_host() -> None:
     state = applied(field_cases.loaded_requests_wait_for_each_other())
     assert last_minute(state)[1].get("host", 0.0) == 0.0
+
+
+class _Reserving(SimulatedScheduler):
+    """A request is admitted only if the pool has room for all that the others may generate."""
+
+    def admits(self, request: SimulatedRequest, budget: int, left: int) -> Any:
+        blocked = super().admits(request, budget, left)
+        return ("reserved_blocks", 0, False) if blocked is None and self.running else blocked
+
+
+def test_the_largest_max_tokens_reserves_the_pool() -> None:
+    run = _Reserving()
+    run.add("greedy", 100, 3_000)
+    run.step()
+    run.add("small", 40, 10)
+    run.steps(100)
+    verdict = of_last_minute(applied(run.events))
+    assert (verdict.cause, verdict.request_id) == ("reserved_blocks", "greedy")
+    assert "greedy may still generate 2,899 tokens (max_tokens)" in verdict.sentence
+
+
+def test_a_burst_of_aborts_wasted_its_tokens() -> None:
+    run = SimulatedScheduler()
+    requests = [run.add(f"r{number}", 50, 100) for number in range(4)]
+    run.steps(30)
+    for request in requests[1:]:
+        run.abort(request)
+    run.run_out()
+    verdict = of_last_minute(applied(run.events))
+    assert verdict.cause == "aborted"
+    assert "3 aborted requests had 237 of" in verdict.sentence
+
+
+def test_a_load_that_takes_longer_than_computing_is_named() -> None:
+    run = SimulatedScheduler()
+    for number in range(12):
+        run.add(f"r{number}", 30 + 10 * number, 10)
+        run.steps(3)
+    loaded = run.add("loaded", 161, 5, status=REMOTE)
+    run.load(loaded, 10)
+    run.steps(20, gap=0.2)
+    run.park(loaded, "")
+    run.run_out()
+    verdict = of_whole(applied(run.events))
+    assert any("KV loads took" in note for note in verdict.notes)

@@ -25,6 +25,7 @@ from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.step_series import Interval, SeriesReader, StepSeries
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState
+from seqtop.state.fields import waited
 from seqtop.state.groups import PREFIX, Group, group_by
 from seqtop.state.model import EngineData
 from seqtop.state.slo import Slo, missed
@@ -38,6 +39,10 @@ NUM_INTERVALS = 300
 """The intervals into which the charts divide the recorded time."""
 MAX_SLOW = 10
 """The slowest requests that are explained."""
+MAX_UNFINISHED = 5
+"""The unfinished requests that are explained: those that have waited longest."""
+_LEAST_WAIT = 1.0
+"""The seconds that they have waited, at least."""
 MAX_PREEMPTIONS = 20
 MAX_FINDINGS = 20
 MAX_GROUPS = 30
@@ -56,7 +61,7 @@ class ExplainedRequest(msgspec.Struct):
 
     lifecycle: RequestLifecycle
     seconds: float
-    """Its end-to-end latency."""
+    """Its end-to-end latency, or the time since its arrival if it has not ended."""
     headline: str
     parts: list[str]
     """The longest parts of its time, the longest first."""
@@ -125,6 +130,8 @@ class Contents(msgspec.Struct):
     gaps: list[tuple[float, str]]
     """The time of each gap, and a sentence on it."""
     damage: str | None
+    unfinished: list[ExplainedRequest]
+    """The requests without an end that have waited longest, the longest wait first."""
     slowest: list[ExplainedRequest]
     preemptions: list[RecordedPreemption]
     """All recorded preemptions, those that lost most tokens first."""
@@ -238,11 +245,11 @@ def read(
     series = SeriesReader(recording, max_rows=_MAX_ROWS)
     checker = _FirstEvents(recording)
     fullest = _FullestStep(recording)
-    slowest = [
-        (seconds, Explanation(recording, request, recording.last))
-        for seconds, request in _slowest(recording)
-    ]
-    explanations = ExplanationsReader([explanation for _, explanation in slowest])
+    slowest, unfinished = (
+        [(seconds, Explanation(recording, request, recording.last)) for seconds, request in found]
+        for found in (_slowest(recording), _longest_waiting(recording))
+    )
+    explanations = ExplanationsReader([own for _, own in (*slowest, *unfinished)])
     readers = [reader, series, checker, fullest, explanations]
     Replay(recording, readers, max_finished=sys.maxsize).run(progress)
     reader.end()
@@ -258,6 +265,7 @@ def read(
         intervals=list(_intervals(series.series)),
         gaps=[(recording.index[gap.position].time, str(gap)) for gap in recording.gaps],
         damage=recording.damage,
+        unfinished=list(_explained(unfinished, lifecycles)),
         slowest=list(_explained(slowest, lifecycles)),
         preemptions=sorted(
             _preemptions(lifecycles),
@@ -314,10 +322,27 @@ def _slowest(recording: FileStore) -> list[tuple[float, RequestState]]:
     return heapq.nlargest(MAX_SLOW, times, key=itemgetter(0))
 
 
+def _longest_waiting(recording: FileStore) -> list[tuple[float, RequestState]]:
+    """Returns the requests without an end that have waited longest, with the times since arrival.
+
+    The longest wait is first.
+    """
+    state = recording.at(recording.last)
+    waits = [
+        (wait, request)
+        for request in state.requests.values()
+        if request.finish_reason is None
+        for wait in _known(waited(request, state.time))
+        if wait >= _LEAST_WAIT
+    ]
+    longest = heapq.nlargest(MAX_UNFINISHED, waits, key=itemgetter(0))
+    return [(state.time - request.metrics.arrival_time, request) for _, request in longest]
+
+
 def _explained(
     slowest: Iterable[tuple[float, Explanation]], lifecycles: Iterable[RequestLifecycle]
 ) -> Iterator[ExplainedRequest]:
-    """Yields the slowest requests with sentences on their time."""
+    """Yields requests with sentences on their time."""
     by_arrival = {
         (lifecycle.request.request_id, lifecycle.request.metrics.arrival_time): lifecycle
         for lifecycle in lifecycles
@@ -325,7 +350,7 @@ def _explained(
     for seconds, explanation in slowest:
         name = explanation.request_id
         lifecycle = by_arrival.get((name, explanation.metrics.arrival_time))
-        if lifecycle is None or not is_served(lifecycle):
+        if lifecycle is None:
             continue
         parts = sorted(explanation.parts(), key=lambda part: -part.seconds)[:_MAX_PARTS]
         sentences = [

@@ -526,12 +526,19 @@ def _gantt_row(lifecycle: RequestLifecycle, start: float, end: float) -> GanttRo
 
 
 def _slowest(contents: Contents, *, with_text: bool) -> str:
-    if not contents.slowest:
-        return "<p>No request finished.</p>"
-    rows = "".join(_slow_row(slow, contents, with_text=with_text) for slow in contents.slowest)
+    listed = [*contents.unfinished, *contents.slowest]
+    none = "" if contents.slowest else "<p>No request finished.</p>"
+    if not listed:
+        return none
+    rows = "".join(_slow_row(slow, contents, with_text=with_text) for slow in listed)
+    finished = "finished requests with the longest end-to-end latency"
+    which = f"The {finished}"
+    if contents.unfinished:
+        then = f", and then the {finished}" if contents.slowest else ""
+        which = f"The requests without an end that have waited longest{then}"
     return (
-        "<p>The finished requests with the longest end-to-end latency, and the longest parts of"
-        ' it.</p><table class="slow"><tr><th>request</th>'
+        f"{none}<p>{which}, and the longest parts of their time.</p>"
+        '<table class="slow"><tr><th>request</th>'
         '<th class="number">arrived</th><th class="number">prompt</th><th class="number">output'
         f"</th><th>latency</th></tr>{rows}</table>"
     )

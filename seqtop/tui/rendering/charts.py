@@ -126,7 +126,7 @@ TIME_WORDS = {
     "rest": "processing the outputs, and what else is in a step",
     "host": "between two steps, while requests are unfinished",
     "paced": "between two steps, waiting on purpose (--pace)",
-    "idle": "between two steps, without a request",
+    "idle": "between two steps, without a request that could run",
 }
 """The meanings of the short names of these parts."""
 _PART_NAMES = {

@@ -16,6 +16,7 @@ from seqtop.export.report.contents import Contents
 from seqtop.history import FileStore
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state.slo import Slo
+from tests.support import field_cases
 from tests.support.broken_recordings import BROKEN, NO_STEP, record
 from tests.support.browsing import a_page
 from tests.support.events import arrival, engine_info, stats, step, update
@@ -258,3 +259,15 @@ def test_groups_have_the_sums_of_the_run_and_the_blocks_of_its_fullest_moment(
     assert main([*command, "re:/[0-9]$/"]) == 0
     assert "Groups by re:/[0-9]$/" in shown(output.read_text())
     assert main([*command, "status"]) == 1
+
+
+def test_the_longest_wait_without_an_end_is_listed_first(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    record(path, tuple(field_cases.ended_requests_keep_blocks(60)))
+    read_ = read(path)
+    first = read_.unfinished[0]
+    assert first.lifecycle.request.request_id == "n0"
+    assert first.seconds > 1
+    assert "blocks" in first.parts[0]
+    text = shown(written(read_))
+    assert "The requests without an end that have waited longest" in text

@@ -12,6 +12,7 @@ from seqtop.state.fields import (
     FIELDS,
     Field,
     harm,
+    is_prompt_unknown,
     is_stalled,
     queue_time,
     sequence_name,
@@ -247,10 +248,12 @@ def _sign(sign: str, style: str, word: str, width: int) -> Line:
     return fitted(((f"{sign} {word}", style),), width)
 
 
-def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
+def _computed(r: RequestState, s: SequenceState, __: float, width: int) -> Line:
     done, total = s.num_computed_tokens, s.num_tokens
-    numbers = f"{_short(done)}/{_short(total)}"
     size = max(width - 10, 0)
+    if is_prompt_unknown(r, s):
+        return *bar(size, 0, ()), *_right(f"{_short(done)}/?", width - size, _style(s))
+    numbers = f"{_short(done)}/{_short(total)}"
     finished = SequenceStatus.is_finished(s.status)
     parts = (
         (min(s.num_cached_tokens, done), "finished" if finished else "cached", "═"),

@@ -8,6 +8,7 @@ from seqtop.sequence import RequestMetrics
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS, arrange
 from seqtop.state.tree import TreePosition
+from seqtop.text import format as fmt
 from seqtop.tui.rendering.sequence_label import GLYPHS
 from seqtop.tui.rendering.style import STYLES, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
@@ -158,3 +159,13 @@ def test_a_part_shows_whose_and_which_it_is(name: str, shown: str) -> None:
     line = plain(cells.row(columns, request, sequence, 0.0, TreePosition(0, (False,))))
     assert line.rstrip() == shown
     assert text_width(line) == 10
+
+
+def test_a_part_of_a_prompt_is_not_shown_as_all_of_it() -> None:
+    request = RequestState("a", RequestMetrics(0.0, 0.0, None, None, None), [1])
+    request.is_prompt_partial = True
+    sequence = SequenceState(1, "a", num_prompt_tokens=66, num_computed_tokens=66)
+    line = plain(cells.row((FIELDS["computed"], FIELDS["total"]), request, sequence, 1.0))
+    assert line.split()[1:] == ["66/?", fmt.UNKNOWN]
+    sequence.output_token_ids.append(5)
+    assert "66/67" in plain(cells.row((FIELDS["computed"],), request, sequence, 1.0))
