@@ -29,7 +29,7 @@ from tests.support.fake_vllm import (
     step,
 )
 
-RECORDING = Path(__file__).parents[1] / "golden" / "data" / "run.seqtop"
+RECORDING = Path(__file__).parents[1] / "golden" / "data" / "recordings" / "0.1.0.seqtop"
 
 
 class Clock:
