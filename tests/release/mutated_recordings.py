@@ -1,9 +1,9 @@
 """Runs every command that reads a recording on mutated ones, with limits of time and memory.
 
-Each command runs in a child of this process, which has imported what they need: a start of Python
-for each would take most of the time. The app draws without a terminal, goes through its screens,
-and quits. A command that is killed, ends with a traceback, or takes more than the limits, is an
-error that names the seed, the number of the recording and the command.
+The commands on one recording run in one child of this process, which has imported what they need: a
+start of Python for each would take most of the time. The app draws without a terminal, goes to one
+of its screens, and quits. A command that is killed, ends with a traceback, or takes more than the
+limits, is an error that names the recording, whose number is its seed, and the command.
 
     python -m tests.release mutated_recordings --count 1000 --seed 1
 """
@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import gc
 import importlib
+import json
+import math
 import os
 import random
 import resource
@@ -20,15 +24,20 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, NoReturn
+from unittest.mock import patch
+
+from textual.pilot import Pilot
 
 from seqtop.cli import main as cli
 from seqtop.history import FileStore
+from seqtop.tui.app import SeqtopApp
 from tests.support.fuzz_recordings import MutatedRecordings
 from tests.support.greedy_runs import record_run
-from tests.support.recordings import record_script
 
 MAX_SECONDS = 20
 """CPU time of one command, after which the kernel ends it."""
@@ -36,8 +45,9 @@ MAX_MEGABYTES = 500
 _MAX_WAIT = 300
 """Seconds after which a command that computes nothing is ended, too."""
 _NUM_SCREENS = 6
+_NUM_REQUESTS = 4
 _MODULES = (
-    *("seqtop.checks.report", "seqtop.diff.report", "seqtop.explain.report", "seqtop.tui.app"),
+    *("seqtop.checks.report", "seqtop.diff.report", "seqtop.explain.report"),
     *("seqtop.export.report.page", "seqtop.export.perfetto", "seqtop.export.json_document"),
     *("seqtop.ledger.report", "seqtop.misses.report", "seqtop.whatif.report"),
 )
@@ -91,7 +101,7 @@ class Outcome:
     """CPU time of the slowest run."""
     slowest: str = ""
     megabytes: float = 0.0
-    """Memory of the largest run."""
+    """Memory of the largest process."""
     largest: str = ""
 
 
@@ -112,11 +122,12 @@ def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="sq") as folder:
         replayable, other = Path(folder, "replayable.seqtop"), Path(folder, "other.seqtop")
         # With few blocks, so that requests wait for them and are preempted.
-        record_run(replayable, num_gpu_blocks=24)
+        record_run(replayable, num_requests=_NUM_REQUESTS, num_gpu_blocks=16)
         with FileStore(replayable) as recording:
             payloads = [payload for _, payload in recording.payloads(1, recording.last)]
         whole = [payload for payload in payloads if payload is not None]
-        record_script(other)
+        record_run(other, num_requests=_NUM_REQUESTS)
+        gc.freeze()  # the children share what is imported
         for number in range(seed, seed + count):
             choose = random.Random(number)
             recordings = MutatedRecordings(
@@ -124,80 +135,91 @@ def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
             )
             recordings.write()
             outcome.num_recordings += 1
-            for command in _commands(
+            commands = _commands(
                 f"{folder}/run.seqtop",
                 str(other),
                 f"{folder}/output",
-                f"req-{choose.randrange(20)}",
-            ):
-                if only in (None, command[0]):
-                    _run_one(command, outcome, number)
+                f"req-{choose.randrange(_NUM_REQUESTS)}",
+            )
+            _run_all([own for own in commands if only in (None, own[0])], outcome, number)
     return outcome
 
 
-def _run_one(command: Sequence[str], outcome: Outcome, number: int) -> None:
-    name = f"recording {number}: {' '.join(map(os.path.basename, command))}"
-    with tempfile.TemporaryFile() as errors:
+def _run_all(commands: Sequence[Sequence[str]], outcome: Outcome, number: int) -> None:
+    """Runs commands on one recording in a child of this process."""
+    with tempfile.TemporaryFile() as results, tempfile.TemporaryFile() as errors:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            _become(command, errors.fileno(), number)
+            _become(commands, results, errors.fileno(), number)
         _, status, usage = os.wait4(child, 0)
+        results.seek(0)
         errors.seek(max(errors.seek(0, os.SEEK_END) - _LINES, 0))
         said = errors.read().decode(errors="replace")
-    seconds, megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-    code = os.waitstatus_to_exitcode(status)
-    assert code >= 0, f"{name}: ended by signal {-code} after {seconds:.1f} s of CPU\n{said}"
-    assert code in (0, 1, 2, 3), f"{name}: exit status {code}\n{said}"
-    assert "Traceback" not in said, f"{name}: {said}"
-    assert "Error: " not in said, f"{name}: {said}"
-    assert megabytes <= MAX_MEGABYTES, f"{name}: {megabytes:.0f} MB"
-    outcome.num_runs += 1
-    outcome.statuses[code] = outcome.statuses.get(code, 0) + 1
-    if seconds > outcome.seconds:
-        outcome.seconds, outcome.slowest = seconds, name
+        names = [f"recording {number}: {' '.join(map(os.path.basename, own))}" for own in commands]
+        ended = [json.loads(line) for line in results]
+    for name, (code, seconds) in zip(names, ended, strict=False):
+        assert code in (0, 1, 2, 3), f"{name}: exit status {code}\n{said}"
+        outcome.num_runs += 1
+        outcome.statuses[code] = outcome.statuses.get(code, 0) + 1
+        if seconds > outcome.seconds:
+            outcome.seconds, outcome.slowest = seconds, name
+    if len(ended) < len(names):
+        raise AssertionError(
+            f"{names[len(ended)]}: the process ended ({os.waitstatus_to_exitcode(status)}) after"
+            f" {usage.ru_utime + usage.ru_stime:.1f} s of CPU\n{said}"
+        )
+    assert "Traceback" not in said, f"recording {number}: {said}"
+    assert "Error: " not in said, f"recording {number}: {said}"
+    megabytes = usage.ru_maxrss / 1024
+    assert megabytes <= MAX_MEGABYTES, f"recording {number}: {megabytes:.0f} MB"
     if megabytes > outcome.megabytes:
-        outcome.megabytes, outcome.largest = megabytes, name
+        outcome.megabytes, outcome.largest = megabytes, f"recording {number}"
 
 
-def _become(command: Sequence[str], errors: int, number: int) -> None:
-    """Runs a command in this process, a child, and ends it."""
-    code = 70
+def _become(
+    commands: Sequence[Sequence[str]], results: IO[bytes], errors: int, number: int
+) -> NoReturn:
+    """Runs commands in this process, a child, and ends it; writes status and CPU time of each."""
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS + 1))
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         os.dup2(errors, 2)
         # Those of a test write elsewhere.
         sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
-        signal.alarm(_MAX_WAIT)
-        code = _replay(command[1], number) if command[0] == "replay" else cli.main([*command])
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 - whatever it is, it is shown
-        import traceback
+        for command in commands:
+            before = time.process_time()
+            most = math.ceil(before) + MAX_SECONDS
+            resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+            signal.alarm(_MAX_WAIT)
+            code = _status(command, number)
+            results.write(json.dumps([code, time.process_time() - before]).encode() + b"\n")
+            results.flush()
+    finally:
+        os._exit(0)
 
+
+def _status(command: Sequence[str], number: int) -> int:
+    """Runs a command, and returns its exit status; 70 if it raises an exception."""
+    try:
+        return _replay(command[1], number) if command[0] == "replay" else cli.main([*command])
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 - whatever it is, it is shown
         traceback.print_exc()
+        return 70
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
 
 
 def _replay(path: str, number: int) -> int:
-    """Runs the app without a terminal: two of its screens at the end, a step and the start."""
-    import functools
-    from unittest.mock import patch
-
-    from textual.pilot import Pilot
-
-    from seqtop.tui.app import SeqtopApp
+    """Runs the app without a terminal: a screen at the end, a step before it, and the start."""
 
     async def drive(pilot: Pilot[object]) -> None:
-        screens = [str((number + more) % _NUM_SCREENS + 1) for more in (0, 1 + number % 5)]
-        for key in (screens[0], "end", "left", screens[1], "home"):
+        for key in (str(number % _NUM_SCREENS + 1), "end", "left", "home"):
             await pilot.press(key)
         pilot.app.exit(0)
 

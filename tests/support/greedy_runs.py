@@ -39,12 +39,17 @@ class ChangingSink:
 
 
 def record_run(
-    path: Path, change: Callable[[Event], Event | None] = lambda event: event, **settings: Any
+    path: Path,
+    change: Callable[[Event], Event | None] = lambda event: event,
+    *,
+    num_requests: int = NUM_REQUESTS,
+    **settings: Any,
 ) -> None:
     """Records a run whose requests arrive before fixed steps.
 
     Args:
         change: Changes each message before it is recorded, or drops it.
+        num_requests: The requests that arrive.
         settings: Settings of the engine other than `SETTINGS`.
     """
     clock = Clock()
@@ -57,7 +62,7 @@ def record_run(
         clock.now += _GAP
         steps.stepped(engine.step())
 
-    lengths = [20 + number * 7 % 50 for number in range(NUM_REQUESTS)]
+    lengths = [20 + number * 7 % 50 for number in range(num_requests)]
     outputs = {f"req-{number}": [1 + number] * length for number, length in enumerate(lengths)}
     engine = engine_without_model(
         clock, outputs, step_seconds, dtype="float32", **(SETTINGS | settings)
