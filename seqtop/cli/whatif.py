@@ -37,9 +37,10 @@ def add_command(commands: Commands) -> None:
     forms = several.add_mutually_exclusive_group()
     forms.add_argument(
         "--sweep",
+        action="append",
         metavar="NAME=FIRST..LAST:COUNT",
         help="predict with several values of a setting, such as num_gpu_blocks=500..2000:8 or"
-        " max_num_seqs=8,16,32",
+        " max_num_seqs=8,16,32; if repeated, with all combinations",
     )
     forms.add_argument(
         "--capacity",

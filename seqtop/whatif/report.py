@@ -241,20 +241,21 @@ def _signed(seconds: float) -> str:
 
 
 def _chart(answer: Sweep) -> list[str]:
-    """Returns a line for each value of a sweep, with a bar for its E2E p90."""
-    rows = [[answer.name, "tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]]
+    """Returns a line for each combination of a sweep, with a bar for its E2E p90."""
+    rows = [[*answer.recorded, "tokens/s", "preemptions", "TTFT p90", "ITL p90", "E2E p90"]]
     if answer.slo:
         rows[0].append("within SLO")
     width = len(rows[0])
     most = max((point.figures.e2e.p90 or 0.0 for point in answer.points), default=0.0)
     for point in answer.points:
+        values = [*map(setting_text, point.settings.values())]
         if point.error is not None:
-            blank = [""] * (width - 1)
-            rows.append([setting_text(point.value), *blank, f"refused: {point.error}"])
+            blank = [""] * (width - len(values))
+            rows.append([*values, *blank, f"refused: {point.error}"])
             continue
         run = point.figures
         cells = [
-            setting_text(point.value),
+            *values,
             _rate(run.throughput),
             _count(run.num_preemptions),
             *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
@@ -263,8 +264,8 @@ def _chart(answer: Sweep) -> list[str]:
             cells.append(fmt.percent(run.share_within_slo))
         bar = _bar((run.e2e.p90 or 0.0) / most if most > 0 else 0.0)
         rows.append([*cells, f"{bar}{_doubts(point)}"])
-    first = f"{answer.name}: {answer.recorded_value} recorded"
-    return [first, "", *table(rows, left=(width,)), *_marks(answer.points)]
+    first = (f"{name}: {value} recorded" for name, value in answer.recorded.items())
+    return [*first, "", *table(rows, left=(width,)), *_marks(answer.points)]
 
 
 def _loads(answer: Capacity) -> list[str]:
@@ -288,7 +289,7 @@ def _loads(answer: Capacity) -> list[str]:
         ("load", "requests/s", "tokens/s", "TTFT p90", "ITL p90", "E2E p90", "within SLO")
     ]
     for point in answer.points:
-        run, scale = point.figures, float(point.value or 0.0)
+        run, scale = point.figures, point.load
         cells = (
             f"{scale:.2f}",
             _rate(scale * recorded),
@@ -298,7 +299,7 @@ def _loads(answer: Capacity) -> list[str]:
         )
         rows.append((*cells, f"{_bar(run.share_within_slo or 0.0)}{_doubts(point)}"))
     lines = [sentence, "", *table(rows, left=(7,)), *_marks(answer.points)]
-    tried = [point for point in answer.points if point.value == answer.highest]
+    tried = [point for point in answer.points if point.load == answer.highest]
     if any(point.is_beyond for point in tried):
         lines.append(
             "The highest load needs steps larger than the recorded ones: --calibrate takes those of"

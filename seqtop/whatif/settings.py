@@ -35,7 +35,8 @@ _REFUSED: Final = {
 
 _PERCENT: Final = re.compile(r"([+-]\d+(?:\.\d+)?)%")
 _RANGE: Final = re.compile(r"(.+?)\.\.(.+):(\d{1,4})")
-_MAX_SWEEP: Final = 100
+MAX_SWEEP: Final = 100
+"""The most values of a range, and combinations of values."""
 _BOOLEANS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -97,8 +98,8 @@ def parse_sweep(text: str, info: EngineInfo) -> tuple[str, list[Setting]]:
     count = int(match[3])
     if not _is_number(first) or not _is_number(last):
         raise SettingError(f"{name} has no range of values; separate them by commas")
-    if not 2 <= count <= _MAX_SWEEP:
-        raise SettingError(f"a range has 2 to {_MAX_SWEEP} values, not {count:,}")
+    if not 2 <= count <= MAX_SWEEP:
+        raise SettingError(f"a range has 2 to {MAX_SWEEP} values, not {count:,}")
     numbers = [first + (last - first) * index / (count - 1) for index in range(count)]
     if isinstance(first, int):
         return name, list(dict.fromkeys(map(round, numbers)))

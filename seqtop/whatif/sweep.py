@@ -1,4 +1,4 @@
-"""Predictions of a recorded run for several values of a setting, or for several loads."""
+"""Predictions of a recorded run for several values of settings, or for several loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seqtop.whatif.predict import (
     scratch_folder,
 )
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
-from seqtop.whatif.settings import SettingError, parse_sweep
+from seqtop.whatif.settings import MAX_SWEEP, SettingError, parse_sweep, recorded_settings
 from seqtop.whatif.workload import Workload
 from seqtop.wire.messages import Setting
 
@@ -33,30 +33,33 @@ SHARE_WITHIN_SLO = 0.99
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """The prediction for one value."""
+    """The prediction for one combination of values, or for one load."""
 
-    value: Setting
-    """The value of the setting, or the load as a multiple of the recorded one."""
+    settings: dict[str, Setting] = {}
+    """The values of the settings that are swept."""
+    load: float = 1.0
+    """The load as a multiple of the recorded one."""
     figures: RunFigures
     is_beyond: bool = False
     """True if most steps are larger than the recorded ones, so that the times say little."""
     num_refused: int = 0
     """Requests that the engine refused or ignored with these settings."""
     error: str | None = None
-    """The reason why the engine refuses the value; the figures are then empty."""
+    """The reason why the engine refuses the values; the figures are then empty."""
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """The proof, and the predictions for several values of a setting."""
+    """The proof, and the predictions for all combinations of several values of settings."""
 
     question: Question
     basis: Basis
     slo: dict[str, float]
     """The limits of latencies in seconds."""
-    name: str
-    recorded_value: Setting
+    recorded: dict[str, Setting]
+    """The settings that are swept, with their recorded values."""
     points: list[Point] = []
-    """In the order of the values; empty if the recording could not be repeated."""
+    """In the order of the values, those of the last setting first; empty if the recording could not
+    be repeated."""
 
 
 class Capacity(msgspec.Struct, kw_only=True):
@@ -78,12 +81,14 @@ class Capacity(msgspec.Struct, kw_only=True):
     """The next higher load tried, with which they are not met; `None` if there is none."""
 
 
-def sweep(question: Question, text: str, slo: Slo, progress: ShowProgress = no_progress) -> Sweep:
-    """Predicts a run for several values of a setting.
+def sweep(
+    question: Question, texts: Sequence[str], slo: Slo, progress: ShowProgress = no_progress
+) -> Sweep:
+    """Predicts a run for all combinations of several values of settings.
 
     Args:
         question: The recording, and what else is to be different.
-        text: The setting and its values, as `parse_sweep` takes them.
+        texts: Each a setting and its values, as `parse_sweep` takes them.
         slo: Objectives whose share of requests is counted.
         progress: Shows the progress.
 
@@ -92,16 +97,13 @@ def sweep(question: Question, text: str, slo: Slo, progress: ShowProgress = no_p
     """
     with scratch_folder() as folder, Replays(question, progress) as replays:
         info = replays.workload.info
-        name, values = parse_sweep(text, info)
-        if name in replays.settings:
-            raise SettingError(f"{name} is given twice, by --set and by --sweep")
-        recorded = info.scheduler_settings.get(name, getattr(info, name, None))
+        grid = _grid(texts, replays)
+        known = recorded_settings(info)
         answer = Sweep(
             question=question,
             basis=replays.basis,
             slo={**slo.limits},
-            name=name,
-            recorded_value=recorded,
+            recorded={name: known[name] for name in grid[0]},
         )
         replays.fit()
         proof = str(folder / "proof.seqtop")
@@ -109,18 +111,34 @@ def sweep(question: Question, text: str, slo: Slo, progress: ShowProgress = no_p
         futures = [
             replays.submit(
                 replace(
-                    replays.options({**replays.settings, name: value}), objectives={**slo.limits}
+                    replays.options({**replays.settings, **settings}), objectives={**slo.limits}
                 )
             )
-            for value in values
+            for settings in grid
         ]
         if replays.prove(repeated, proof):
             answer.points = [
-                _point(value, future) for value, future in zip(values, futures, strict=True)
+                replace(_point(future), settings=settings)
+                for settings, future in zip(grid, futures, strict=True)
             ]
             if all(point.error for point in answer.points):
                 raise DriverError(answer.points[0].error or "")
     return answer
+
+
+def _grid(texts: Sequence[str], replays: Replays) -> list[dict[str, Setting]]:
+    """Returns all combinations of the values of some settings. Raises `SettingError`."""
+    grid: list[dict[str, Setting]] = [{}]
+    for text in texts:
+        name, values = parse_sweep(text, replays.workload.info)
+        if name in replays.settings:
+            raise SettingError(f"{name} is given twice, by --set and by --sweep")
+        if name in grid[0]:
+            raise SettingError(f"{name} is given twice, by --sweep")
+        grid = [{**settings, name: value} for settings in grid for value in values]
+        if len(grid) > MAX_SWEEP:
+            raise SettingError(f"a sweep has {MAX_SWEEP} combinations of values at most")
+    return grid
 
 
 def find_capacity(question: Question, slo: Slo, progress: ShowProgress = no_progress) -> Capacity:
@@ -180,7 +198,9 @@ class _Loads:
 
     def results(self) -> list[Point]:
         """Returns the points so far, by load. Raises `DriverError`."""
-        points = [_point(load, future) for load, future in sorted(self._futures.items())]
+        points = [
+            replace(_point(future), load=load) for load, future in sorted(self._futures.items())
+        ]
         for point in points:
             if point.error is not None:
                 raise DriverError(point.error)
@@ -216,16 +236,15 @@ def bracket(shares: Mapping[float, float]) -> tuple[float | None, float | None]:
 
 
 def _shares(points: Sequence[Point]) -> dict[float, float]:
-    return {float(point.value or 0.0): point.figures.share_within_slo or 0.0 for point in points}
+    return {point.load: point.figures.share_within_slo or 0.0 for point in points}
 
 
-def _point(value: Setting, replay: Future[ReplayResult]) -> Point:
+def _point(replay: Future[ReplayResult]) -> Point:
     try:
         result = result_of(replay)
     except DriverError as error:
-        return Point(value=value, figures=RunFigures(), error=str(error))
+        return Point(figures=RunFigures(), error=str(error))
     return Point(
-        value=value,
         figures=result.figures,
         is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
         num_refused=len(result.refused) + result.figures.num_ignored,

@@ -153,7 +153,9 @@ def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) 
     options = ["--sweep", "num_gpu_blocks=0..64:3", "--set", "max_num_seqs=8", "--slo", "e2e=1h"]
     assert main(["whatif", recording, *options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [point["value"] for point in answer["points"]] == [0, 32, 64]
+    assert [point["settings"] for point in answer["points"]] == [
+        {"num_gpu_blocks": number} for number in (0, 32, 64)
+    ]
     refused, few, many = answer["points"]
     assert refused["error"] == "num_gpu_blocks must be at least 1, got 0"
     assert few["figures"]["num_preemptions"] > many["figures"]["num_preemptions"]
@@ -165,7 +167,25 @@ def test_a_setting_is_swept(recording: str, capsys: pytest.CaptureFixture[str]) 
     assert any(line.lstrip().startswith("32 ") and line.endswith("█") for line in lines)
     assert main(["whatif", recording, "--sweep", "preemption_victim=last,largest", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["recorded_value"], len(answer["points"])) == ("last", 2)
+    assert (answer["recorded"], len(answer["points"])) == ({"preemption_victim": "last"}, 2)
+
+
+def test_several_settings_are_swept_in_all_combinations(
+    recording: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--sweep", "num_gpu_blocks=32,64", "--sweep", "max_num_seqs=4,8"]
+    assert main(["whatif", recording, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"num_gpu_blocks: 40 recorded", "max_num_seqs: 10 recorded"} <= {*lines}
+    start = next(place for place, line in enumerate(lines) if "tokens/s" in line)
+    rows = [line.split()[:2] for line in lines[start + 1 : start + 5]]
+    assert rows == [["32", "4"], ["32", "8"], ["64", "4"], ["64", "8"]]
+    for more, said in (
+        ("max_num_seqs=2", "max_num_seqs is given twice, by --sweep"),
+        ("block_size=1..60:60", "a sweep has 100 combinations of values at most"),
+    ):
+        assert main(["whatif", recording, *options, "--sweep", more]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_the_highest_load_that_keeps_the_objectives_has_a_range(

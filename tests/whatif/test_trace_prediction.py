@@ -75,7 +75,7 @@ def test_twice_the_load_and_the_first_rows_only(trace: str) -> None:
 def test_a_sweep_and_a_capacity_of_a_trace(trace: str) -> None:
     question = Question(source=trace, step_time=TIMES, changes=POOL)
     slo = Slo(ttft=1.0)
-    points = sweep(question, "max_num_seqs=1,2", slo).points
+    points = sweep(question, ["max_num_seqs=1,2"], slo).points
     assert [point.figures.num_within_slo for point in points] == [4, 4]
     capacity = find_capacity(question, slo)
     assert capacity.highest is not None
