@@ -101,14 +101,17 @@ class LifecycleRules(RuleGroup):
             sequence = self.state.sequences.get(seq_id)
             if sequence is None:
                 continue
-            yield from self._computed_beyond(sequence)
+            # Making a generator costs more than testing its condition.
+            if sequence.num_computed_tokens > sequence.num_tokens:
+                yield from self._computed_beyond(sequence)
             yield from self._table_short(sequence, is_preempted=sequence.request_id in preempted)
             if before := self._before.get(seq_id):
                 is_preempted = sequence.request_id in preempted
-                if update is not None:
+                if update is not None and SequenceStatus.is_finished(before.status):
                     yield from self._late_tokens(sequence, update, before)
-                yield from self._transition(sequence, before, is_preempted=is_preempted)
-                if not is_preempted:
+                if sequence.status is not before.status:
+                    yield from self._transition(sequence, before, is_preempted=is_preempted)
+                if not is_preempted and sequence.num_computed_tokens < before.num_computed_tokens:
                     yield from self._computed_back(sequence, before)
             if update is not None and update.new_token_ids:
                 yield from self._max_tokens_of(sequence, len(update.new_token_ids))
@@ -135,8 +138,7 @@ class LifecycleRules(RuleGroup):
     def _late_tokens(
         self, sequence: SequenceState, update: SequenceUpdate, before: _Before
     ) -> Iterator[Finding]:
-        is_late = SequenceStatus.is_finished(before.status)
-        if is_late and (update.new_token_ids or update.text_delta):
+        if update.new_token_ids or update.text_delta:
             yield self.of_sequence(
                 sequence,
                 f"{len(update.new_token_ids)} tokens after {before.status.name}; none may follow",
@@ -145,10 +147,7 @@ class LifecycleRules(RuleGroup):
     @rule("computed-beyond", "more tokens are computed than the sequence has")
     def _computed_beyond(self, sequence: SequenceState) -> Iterator[Finding]:
         computed = sequence.num_computed_tokens
-        if computed > sequence.num_tokens:
-            yield self.of_sequence(
-                sequence, f"{computed} tokens are computed of {sequence.num_tokens}"
-            )
+        yield self.of_sequence(sequence, f"{computed} tokens are computed of {sequence.num_tokens}")
 
     @rule("output-differs", "the metadata of a sequence has other output tokens than its updates")
     def _output_differs(
@@ -197,7 +196,7 @@ class LifecycleRules(RuleGroup):
     def _computed_back(self, sequence: SequenceState, before: _Before) -> Iterator[Finding]:
         # A KV connector takes back the tokens of a load that has failed.
         has_loaded = before.engine_status == LOADING or sequence.engine_status == _FAILED
-        if sequence.num_computed_tokens < before.num_computed_tokens and not has_loaded:
+        if not has_loaded:
             yield self.of_sequence(
                 sequence,
                 f"computed tokens went from {before.num_computed_tokens} back to"

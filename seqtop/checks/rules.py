@@ -58,10 +58,11 @@ class rule:  # noqa: N801 (a decorator)
 
     def __call__(self, check: _Check[_Group, _Args]) -> _Check[_Group, _Args]:
         """Makes `check` yield findings of this rule."""
+        name_finding = self._name_finding
 
         @functools.wraps(check)
         def named(group: _Group, /, *args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[Finding]:
-            return map(self._name_finding, check(group, *args, **kwargs))
+            return map(name_finding, check(group, *args, **kwargs))
 
         return named
 
