@@ -304,6 +304,7 @@ class Chain:
                 self._until(event.time, "unknown", "", self._last_place)
                 self._start_wait("queued", None)
                 self._join(event.time)
+                self._own_status = ""
 
     def end(self) -> None:
         """Divides the time after the last step, if the request has finished."""

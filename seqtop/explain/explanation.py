@@ -230,36 +230,36 @@ def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int
     """Finds the last request of an id, and the position where it finished or the last one.
 
     Only the id, the metrics, the finish reason and the sequences are given, of one that has not
-    finished as they were at its arrival, if that is recorded: a pass that reads on to the position
-    finds the others, and no message is decoded twice.
+    finished as they were at its arrival, or in the keyframe after a gap: a pass that reads on to
+    the position finds the others, and no message is decoded twice.
 
     Raises:
         RecordingError: The timeline cannot be read.
     """
     name = request_id.encode()
     found: tuple[RequestState, int] | None = None
-    arrived: RequestArrived | None = None
+    starts = [timeline.first]  # of the parts between gaps
+    arrivals: list[RequestArrived | None] = [None]
     for position, payload in timeline.payloads(timeline.first, timeline.last):
         if payload is None:
-            arrived = None  # it may have ended there
-            continue
-        if name not in payload:
-            continue
-        if tag(payload) in ("RequestArrived", "RequestFinished"):
+            starts.append(position)
+            arrivals.append(None)
+        elif name in payload and tag(payload) in ("RequestArrived", "RequestFinished"):
             event = timeline.peek(position, payload)
             if isinstance(event, RequestArrived) and event.request_id == request_id:
-                found, arrived = None, event
+                found, arrivals[-1] = None, event
             elif isinstance(event, RequestFinished) and event.request_id == request_id:
                 found = finished_request(event), position
     if found is not None:
         return found
-    if arrived is not None:
-        return arrived_request(arrived), timeline.last
-    # It has not finished, or where messages are missing. The state before a gap may have it, too.
-    ends = [timeline.last, *(gap.position - 1 for gap in reversed(timeline.gaps))]
-    for end in ends:
-        if (request := timeline.at(end).requests.get(request_id)) is not None:
+    # It has not finished, or where messages are missing.
+    end = timeline.last
+    for start, arrived in zip(reversed(starts), reversed(arrivals), strict=True):
+        if arrived is not None:
+            return arrived_request(arrived), end
+        if (request := timeline.at(start).requests.get(request_id)) is not None:
             return request, end
+        end = start - 1
     return None
 
 

@@ -66,7 +66,6 @@ class Ledger(Reader):
         self._is_wanted = is_wanted
         self._only = only
         self._open: dict[str, Account] = {}
-        self._has_started = False
         self._step: tuple[StepHarm, IndexedStep] | None = None
         """The step that is read."""
 
@@ -82,11 +81,9 @@ class Ledger(Reader):
             account.enter(None)
             account.chain.follow(state)
             account.chain.resume(state.requests.get(name), state.time)
-        if self._has_started:
-            return
-        self._has_started = True
-        for request in state.requests.values():
-            if request.finish_reason is None and (begun := self._start(request)) is not None:
+        for name, request in state.requests.items():
+            is_new = name not in self._open and request.finish_reason is None
+            if is_new and (begun := self._start(request)) is not None:
                 begun.chain.resume(request, state.time)
 
     def before(self, event: Event) -> None:
@@ -186,7 +183,8 @@ def find_blame(
     harms.sort(key=lambda harm: -harm.seconds)
     if request.finish_reason is None:
         request = own.state.requests.get(name, request)
-    return Blame(request, own.accounts[0], harms, own.state.step_costs)
+    account = own.accounts[0] if own.accounts else Account(request)  # it ran where nothing is read
+    return Blame(request, account, harms, own.state.step_costs)
 
 
 class HarmTotals(Reader):

@@ -59,6 +59,12 @@ class StepHarm:
         """The end of the last step, epoch seconds."""
         self.stalled = elapsed(self.last_end, step.start_time) if is_stalled else 0.0
         """The seconds since then, if nothing could run for the same reason as before."""
+        self.late: set[str] = set()
+        """The requests that wait for their turn from this step on, and did not before it."""
+        if self.stalled:
+            known = (state.sequences.get(update.seq_id) for update in step.sequences)
+            names = {sequence.request_id for sequence in known if sequence is not None}
+            self.late = names - state.in_queue.keys()
         self.holdings = Holdings(state, step, self.tokens)
         self.has_estimates = state.step_costs.per_step is not None
         """True if the costs of tokens are known."""
@@ -121,9 +127,9 @@ def charge(state: EngineData, step: Step, own: StepHarm) -> list[int]:
     touched: list[int] = []
     _charge_tokens(state, own, touched)
     if step.wait_reasons or spent_budget(state, step):
-        _charge_waits(state, step, own, own.seconds, step.start_time, touched)
+        _charge_waits(state, step, own, own.seconds, step.start_time, set(), touched)
         if own.stalled:
-            _charge_waits(state, step, own, own.stalled, own.last_end, touched)
+            _charge_waits(state, step, own, own.stalled, own.last_end, own.late, touched)
     return touched
 
 
@@ -160,6 +166,7 @@ def _charge_waits(
     own: StepHarm,
     seconds: float,
     since: float,
+    late: set[str],
     touched: list[int],
 ) -> None:
     """Charges those that hold what others wait for in a step.
@@ -170,6 +177,7 @@ def _charge_waits(
         own: Its delays.
         seconds: The length of the wait.
         since: Its beginning, epoch seconds: later requests did not wait.
+        late: Other requests that did not wait then.
         touched: The ids of sequences, to which those of requests that are charged are added.
     """
     head = head_reason(step.wait_reasons)
@@ -177,7 +185,7 @@ def _charge_waits(
     """The cause and the adapter of each request that waits for its turn, and has a reason."""
     for reason in step.wait_reasons:
         request = state.requests.get(reason.request_id)
-        if request is not None and _waits(state, request, since):
+        if request is not None and _waits(state, request, since, late):
             lora = request.lora if reason.cause == "lora_slots" else ""
             named[reason.request_id] = reason.cause, lora
     for key, number in Counter(named.values()).items():
@@ -185,7 +193,7 @@ def _charge_waits(
             waiting = {name for name, other in named.items() if other == key}
             _divide(state, own.shares(*key), seconds, number, waiting, touched)
     if head is not None and head.cause in HELD:
-        number, behind = _num_behind(state, step, since)
+        number, behind = _num_behind(state, step, since, late)
         shares = own.shares(head.cause, is_behind=True)
         _divide(state, shares, seconds, number, behind, touched)
         if number and shares.withheld:
@@ -198,24 +206,29 @@ def _charge_waits(
         _divide(state, shares, seconds, len(unscheduled), unscheduled, touched)
 
 
-def _waits(state: EngineData, request: RequestState, since: float) -> bool:
-    """Returns whether a request waits for its turn, and arrived by then."""
-    return request.request_id in state.in_queue and request.metrics.arrival_time <= since
+def _waits(state: EngineData, request: RequestState, since: float, late: set[str]) -> bool:
+    """Returns whether a request waits for its turn, and did so by then."""
+    name = request.request_id
+    return name in state.in_queue and name not in late and request.metrics.arrival_time <= since
 
 
-def _num_behind(state: EngineData, step: Step, since: float) -> tuple[int, set[str]]:
+def _num_behind(
+    state: EngineData, step: Step, since: float, late: set[str]
+) -> tuple[int, set[str]]:
     """Returns the number of requests behind the head of the queue, and those that hold something.
 
     The requests in the queue are not looked at one by one, except for those that came too late.
     """
-    reasons = {reason.request_id for reason in step.wait_reasons}
+    reasons = {reason.request_id for reason in step.wait_reasons} | late
     number = len(state.in_queue) - sum(name in state.in_queue for name in reasons)
     for request in reversed(state.requests.values()):
         if request.metrics.arrival_time <= since:
             break
         number -= request.request_id in state.in_queue and request.request_id not in reasons
     holders = state.holders.keys() & state.in_queue.keys() - reasons
-    return max(number, 0), {name for name in holders if _waits(state, state.requests[name], since)}
+    return max(number, 0), {
+        name for name in holders if _waits(state, state.requests[name], since, late)
+    }
 
 
 def _unscheduled(state: EngineData, step: Step, own: StepHarm) -> set[str]:

@@ -430,6 +430,28 @@ def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:
     assert parts[-1].holder is None
 
 
+def test_a_session_with_new_input_waits_for_its_turn_again(script: Script) -> None:
+    """It no longer waits for its client, as it did after the last output."""
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    (seq_id,) = script.source.state.requests["a"].seq_ids
+    chain = Chain(script.source.state.requests["a"])
+    status = "WAITING_FOR_STREAMING_REQ"
+    idle = update(seq_id, SequenceStatus.WAITING, 40, engine_status=status, request_id="a")
+    start = script.time
+    later = StreamingUpdate(
+        request_id="a", time=start + 0.5, num_computed_tokens=40, num_prompt_tokens=60
+    )
+    for event in (
+        step(1, start_time=start, time=start + 0.1, sequences=[idle]),
+        later,
+        step(2, start_time=start + 0.6, time=start + 0.8, wait_reasons=no_blocks("a")),
+    ):
+        chain.apply(1, event)
+    last = chain.parts[-1]
+    assert (last.kind, last.cause, last.seconds) == ("queued", "no_blocks", pytest.approx(0.2))
+
+
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0])
 def test_times_that_no_clock_measures(time: float) -> None:
     """They add nothing, and nothing is less than nothing."""

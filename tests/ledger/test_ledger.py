@@ -19,6 +19,7 @@ from tests.support.culprits import CulpritRun, Kind
 from tests.support.latency_run import latency_run
 from tests.support.random_engine import RandomEngine
 from tests.support.random_runs import RandomRun
+from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
 
 def assert_harm_is_the_sum_of_the_accounts(timeline: Timeline, accounts: Iterable[Account]) -> int:
@@ -142,6 +143,27 @@ def test_a_stall_is_charged_to_the_ended_requests_that_hold_the_blocks() -> None
         seconds[item.request_id or item.charged_to] += item.seconds
     assert seconds["host"] < 0.05 * own.seconds
     assert sum(seconds[f"p{number}"] for number in range(6)) > 0.9 * own.seconds
+
+
+def test_a_request_that_joins_the_queue_after_a_stall_did_not_wait_in_it() -> None:
+    """Its KV cache was loaded until then; nothing runs, as the head of the queue lacks blocks."""
+    run = SimulatedScheduler(num_gpu_blocks=40)
+    run.add("head", 500, 4)
+    first, second = (run.add(name, 200, 4, status=REMOTE) for name in ("first", "second"))
+    for request in (first, second):
+        run.load(request, 13)
+    run.steps(3, gap=0.05)
+    run.park(first, "")
+    run.steps(3, gap=0.05)
+    run.park(second, "")
+    run.steps(3, gap=0.05)
+    run.abort(run.waiting[0])
+    run.steps(10)
+    viewer = Recorded()
+    for event in run.events:
+        viewer.publish(event)
+    accounts = charge_all(viewer.history)
+    assert assert_harm_is_the_sum_of_the_accounts(viewer.history, accounts) > 1
 
 
 def test_shared_steps_are_never_charged_with_more_than_they_took() -> None:
