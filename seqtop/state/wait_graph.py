@@ -55,6 +55,8 @@ class Holder(msgspec.Struct, frozen=True):
     source: Source
     detail: str
     """Its activity in a few words."""
+    has_ended: bool = False
+    """True if it waits for nothing: its blocks are kept after its end."""
 
 
 class WaitGraph(msgspec.Struct, frozen=True):
@@ -268,7 +270,8 @@ def _holder(
         num_freed = 0  # a KV connector decides when its blocks are free
     source = source_of_progress(state, request, head)
     detail = _detail(state, request, source)
-    return Holder(request.request_id, amount, num_freed, source, detail)
+    has_ended = holdings.has_ended(state, request)
+    return Holder(request.request_id, amount, num_freed, source, detail, has_ended)
 
 
 def _detail(state: EngineData, request: RequestState, source: Source) -> str:
@@ -287,7 +290,8 @@ def _detail(state: EngineData, request: RequestState, source: Source) -> str:
         most = f" of at most {params.max_tokens:,}" if params and params.max_tokens else ""
         return f"runs: {num_output:,}{most} output tokens"
     if not sequences:
-        return "has ended, and its blocks are held"
+        held = holdings.num_blocks(state, request)
+        return "has ended, and its blocks are held" if held else "has ended"
     if source == "outside":
         status = next(own.engine_status for own in sequences if own.engine_status not in OWN_TURN)
         return f"waits: {cause_in_words(status).sentence}"
@@ -335,6 +339,9 @@ def proof(graph: WaitGraph) -> str:
     need = f"misses {fmt.plural(missing, 'block')}" if missing > 0 else "lacks a block"
     lacks_too = any(holder.source == "cycle" for holder in graph.holders)
     waiting = "that run and lack one, too," if lacks_too else "that wait behind it"
+    if any(holder.has_ended for holder in graph.holders):
+        is_all = all(holder.has_ended for holder in graph.holders)
+        waiting = "that have ended" if is_all else "that have ended or wait behind it"
     return (
         f"{graph.request_id} {need}: {graph.num_available} are available, and requests {waiting}"
         f" hold {num_held} ({fmt.plural(len(graph.holders), 'request')})"

@@ -62,6 +62,8 @@ def test_the_blocks_of_an_ended_request_wait_for_their_receiver() -> None:
     graph = wait_graph(state, request)
     assert (graph.source, graph.detail) == ("outside", "has ended, and its blocks are held")
     assert not graph.is_stuck
+    state.sequences[request.seq_ids[0]].block_table = []
+    assert wait_graph(state, request).detail == "has ended"
 
 
 def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:
