@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from seqtop.history.step_time import MAX_EXTRAPOLATED
 from seqtop.state.slo import Slo
 from seqtop.state.wait_causes import CAUSES
 from seqtop.text import format as fmt
@@ -62,7 +61,7 @@ class Trial(msgspec.Struct, kw_only=True):
     """Those that differ from the recorded ones; none for the recorded ones."""
     figures: RunFigures
     is_beyond: bool = False
-    """True if most of the time is in steps larger than the recorded ones, and so a guess."""
+    """True if over a fifth of the time is in steps larger than recorded ones: a guess."""
     num_refused: int = 0
     """Requests that the engine refused or ignored with these settings."""
     highest_load: float | None = None
@@ -443,8 +442,8 @@ def _trial(settings: Settings, result: ReplayResult) -> Trial:
     return Trial(
         settings=settings,
         figures=result.figures,
-        is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
-        num_refused=len(result.refused) + result.figures.num_ignored,
+        is_beyond=result.is_beyond,
+        num_refused=result.num_refused,
     )
 
 

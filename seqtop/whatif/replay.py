@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from seqtop.history.file_writer import FileWriter
-from seqtop.history.step_time import Size, StepTime
+from seqtop.history.step_time import MAX_EXTRAPOLATED, Size, StepTime
 from seqtop.history.timed_steps import TimedStep
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
@@ -62,6 +62,16 @@ class ReplayResult(msgspec.Struct, kw_only=True):
     """Requests that the engine refused with these settings, with the reasons."""
     error: str | None = None
     """The reason why there is no result, in one sentence."""
+
+    @property
+    def num_refused(self) -> int:
+        """The number of requests that the engine refused or ignored with these settings."""
+        return len(self.refused) + self.figures.num_ignored
+
+    @property
+    def is_beyond(self) -> bool:
+        """True if over a fifth of the time is in steps larger than recorded ones: a guess."""
+        return self.share_extrapolated > MAX_EXTRAPOLATED
 
 
 class Clock:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from seqtop.history.step_time import MAX_EXTRAPOLATED, StepTime
+from seqtop.history.step_time import StepTime
 from seqtop.state.slo import Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import indented_json
@@ -170,7 +170,7 @@ def seconds_text(value: float | None) -> str:
 def _table(answer: Prediction) -> list[str]:
     assert answer.predicted is not None
     figures = [row for row in _figures() if not answer.basis.times_unknown or row[0] in _DECISIONS]
-    is_guess = answer.predicted.share_extrapolated > MAX_EXTRAPOLATED
+    is_guess = answer.predicted.is_beyond
     if answer.unchanged is None:
         run = answer.predicted.figures
         alone = [(name, form(own(run)), _doubt(name, is_guess)) for name, own, form in figures]
@@ -207,7 +207,7 @@ def _guess(answer: Prediction) -> list[str]:
             f"No times are predicted: {basis.times_unknown}.",
             "Requests arrive before the same steps as in the recording.",
         ]
-    if result.share_extrapolated <= MAX_EXTRAPOLATED or basis.step_time is None:
+    if not result.is_beyond or basis.step_time is None:
         return []
     largest = basis.step_time.largest
     share = fmt.percent(result.share_extrapolated)
@@ -322,7 +322,7 @@ def _doubts(point: Point) -> str:
 def _marks(points: Sequence[Point]) -> list[str]:
     if not any(point.is_beyond for point in points):
         return []
-    return ["", "?: most of the time is in steps larger than any recorded one, so it is a guess"]
+    return ["", "?: over a fifth of the time is in steps larger than any recorded one: a guess"]
 
 
 def setting_text(value: Setting) -> str:

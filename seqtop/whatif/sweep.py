@@ -8,7 +8,6 @@ from concurrent.futures import Future
 import msgspec
 from msgspec.structs import replace
 
-from seqtop.history.step_time import MAX_EXTRAPOLATED
 from seqtop.state.slo import Slo
 from seqtop.whatif.driver import DriverError, ShowProgress, no_progress
 from seqtop.whatif.figures import RunFigures
@@ -41,7 +40,7 @@ class Point(msgspec.Struct, kw_only=True):
     """The load as a multiple of the recorded one."""
     figures: RunFigures
     is_beyond: bool = False
-    """True if most steps are larger than the recorded ones, so that the times say little."""
+    """True if over a fifth of the time is in steps larger than recorded ones: a guess."""
     num_refused: int = 0
     """Requests that the engine refused or ignored with these settings."""
     error: str | None = None
@@ -246,6 +245,6 @@ def _point(replay: Future[ReplayResult]) -> Point:
         return Point(figures=RunFigures(), error=str(error))
     return Point(
         figures=result.figures,
-        is_beyond=result.share_extrapolated > MAX_EXTRAPOLATED,
-        num_refused=len(result.refused) + result.figures.num_ignored,
+        is_beyond=result.is_beyond,
+        num_refused=result.num_refused,
     )
