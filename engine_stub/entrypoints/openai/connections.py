@@ -10,6 +10,7 @@ import asyncio
 from typing import Any, Final
 
 import h11
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine_stub.entrypoints.openai.app import MAX_BODY_BYTES
@@ -82,6 +83,10 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conn = LimitedConnection()
+        # uvicorn counts tasks as well, also those of connections that made room, which end a little
+        # later. It would refuse requests for which there is room.
+        self._max_connections, self.limit_concurrency = self.limit_concurrency, None
+        self._served_app = self.app
         self._waits_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -89,7 +94,7 @@ class LimitedProtocol(H11Protocol):
         """Begins to wait for the first request."""
         super().connection_made(transport)
         self._await_request()
-        if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
+        if not self._is_full:
             return
         waiting = [
             connection
@@ -108,6 +113,11 @@ class LimitedProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
+    def handle_events(self) -> None:
+        """Serves requests that have arrived, or refuses them if there are too many connections."""
+        self.app = service_unavailable if self._is_full else self._served_app
+        super().handle_events()
+
     def on_response_complete(self) -> None:
         """Begins to wait for the next request, unless it has arrived."""
         self._await_request()
@@ -119,6 +129,11 @@ class LimitedProtocol(H11Protocol):
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.close()
+
+    @property
+    def _is_full(self) -> bool:
+        most = self._max_connections
+        return most is not None and len(self.connections) >= most
 
     @property
     def is_waiting(self) -> bool:
