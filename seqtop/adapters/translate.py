@@ -115,6 +115,9 @@ class Translator:
         self._ended_in_flight: list[tuple[str, PublishedRequest]] = []
         """Ended requests that may be in the batches of steps in flight, with the engine's internal
         ids, in the order of their ends."""
+        self._wait_reasons: list[tuple[str, PublishedRequest, WaitCause]] = []
+        """The requests that the last call of `schedule` left waiting, with the engine's internal
+        ids, and the reasons. They hold until the next call, though several steps may end before."""
         self._until = 0.0
         """The end of the last step, or the time of the state that was sent after it."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
@@ -326,7 +329,7 @@ class Translator:
             stats=self._stats(observation, built),
             metrics=built.metrics,
             preemptions=built.preemptions,
-            wait_reasons=self._wait_reasons(observation),
+            wait_reasons=self._current_wait_reasons(observation),
             newly_cached_blocks=newly_cached,
             uncached_blocks=uncached,
             num_schedule_calls=observation.num_schedule_calls,
@@ -455,13 +458,16 @@ class Translator:
         running = (self._requests.get(request_id) for request_id in self._running)
         return len({request.lora for request in running if request is not None and request.lora})
 
-    def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
-        """Returns the reasons that the last call of `schedule` gave."""
-        if not observation.scheduled:
-            return []
+    def _current_wait_reasons(self, observation: Stepped) -> list[WaitReason]:
+        """Returns the reasons that the last call of `schedule` gave, of those that still wait."""
+        if observation.scheduled:
+            self._wait_reasons = [
+                (request_id, request, cast(WaitCause, cause))
+                for request_id, cause in observation.scheduled[-1].wait_reasons
+                if (request := self._requests.get(request_id)) is not None
+            ]
         return [
-            WaitReason(request_id=request.name, cause=cast(WaitCause, cause))
-            for request_id, cause in observation.scheduled[-1].wait_reasons
-            if (request := self._requests.get(request_id)) is not None
-            and request.status in _STILL_WAITS
+            WaitReason(request_id=request.name, cause=cause)
+            for request_id, request, cause in self._wait_reasons
+            if self._requests.get(request_id) is request and request.status in _STILL_WAITS
         ]

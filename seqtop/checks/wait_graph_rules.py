@@ -10,6 +10,7 @@ from typing import NamedTuple
 from seqtop.checks.finding import Finding
 from seqtop.checks.outside_waits import OutsideWaits, is_unfinished
 from seqtop.checks.rules import RuleGroup, rule
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.holdings import num_blocks
 from seqtop.state.model import RequestState
@@ -95,6 +96,8 @@ class WaitGraphRules(RuleGroup):
             is_proven = is_long and self._num_empty_steps >= DEADLOCKED_STEPS
             if is_proven and not self._is_deadlocked and not self._outside.lasts():
                 yield from self._deadlock()
+        if self._suspicions and not self._is_reported:
+            self._clear_those_with_a_source()
         is_due = event.step - self._swept_step >= _SWEEP_STEPS or event.step < self._swept_step
         if is_due and event.time - self._swept_time >= _SWEEP_SECONDS:
             self._swept_step, self._swept_time = event.step, event.time
@@ -129,6 +132,15 @@ class WaitGraphRules(RuleGroup):
             request_id=request.request_id,
         )
 
+    def _clear_those_with_a_source(self) -> None:
+        """Forgets the suspected requests that have a source of progress, if for one step only."""
+        head, requests = queue_head(self.state), self.state.requests
+        self._suspicions = {
+            name: first
+            for name, first in self._suspicions.items()
+            if (request := requests.get(name)) is not None and self._source(request, head) == "none"
+        }
+
     @rule("orphan", "nothing lets an unfinished request advance", "warning")
     def _orphans(self) -> Iterator[Finding]:
         """Looks for requests without a source of progress, and reports one of each incident."""
@@ -157,7 +169,8 @@ class WaitGraphRules(RuleGroup):
     def _is_proven(self, request: RequestState, first: _Suspicion) -> bool:
         num_steps, seconds = self.state.step - first.step, self.state.time - first.time
         # Of one that runs, each of some steps has already shown it.
-        runs = bool(request.spans) and request.spans[-1].kind in ("prefill", "decode")
+        sequences = map(self.state.sequences.get, request.seq_ids)
+        runs = any(own is not None and own.status is SequenceStatus.RUNNING for own in sequences)
         least = _SWEEP_STEPS if runs else _PROVEN_STEPS
         return num_steps >= least and seconds >= _PROVEN_SECONDS
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import seqtop.checks.wait_graph_rules
 from seqtop.adapters.vllm.hook import follow
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
@@ -33,6 +34,13 @@ from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
 PLAIN = ("WAITING", "RUNNING")
+
+
+@pytest.fixture(autouse=True)
+def _seconds_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that wait for some seconds before they speak find what they find on a slow machine."""
+    for name in ("_SWEEP_SECONDS", "_PROVEN_SECONDS"):
+        monkeypatch.setattr(seqtop.checks.wait_graph_rules, name, 0.0)
 
 
 class Watch:
@@ -189,6 +197,19 @@ def test_kinds_of_waiting_are_told(endpoint: str) -> None:
         request.status = RequestStatus.WAITING
         step_and_assert_shows(session, scheduler)
         assert request.status is RequestStatus.RUNNING
+
+
+def test_reasons_hold_until_the_scheduler_is_called_again(endpoint: str) -> None:
+    """The outputs of several steps in flight are processed before the next call of `schedule`."""
+    scheduler = PipelinedScheduler(max_num_seqs=1)
+    with viewer(scheduler, endpoint) as (session, _):
+        for number in range(2):
+            scheduler.add_request(Request(f"r{number}-00000000", SHARED, 9))
+        step_and_assert_shows(session, scheduler, 4)
+        assert len(scheduler.in_flight) > 1
+        drain(scheduler)
+        catch_up(session, scheduler)
+        assert reason(session) == ("r1", "seq_limit")
 
 
 def reason(session: Session) -> tuple[str, str]:
