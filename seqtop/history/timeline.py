@@ -138,7 +138,9 @@ class Timeline(ABC):
         Raises:
             RecordingError: The event cannot be read.
         """
-        event = self._peeked[position] = self._event(position, payload)
+        event = self._peeked.get(position)
+        if event is None:
+            event = self._peeked[position] = self._event(position, payload)
         return event
 
     def payloads(self, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:

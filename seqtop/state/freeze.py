@@ -36,7 +36,6 @@ def _sequence(sequence: SequenceState) -> SequenceState:
     frozen.text_lengths = sequence.text_lengths.copy()
     if sequence.top_logprobs is not None:
         frozen.top_logprobs = sequence.top_logprobs.copy()
-    frozen.block_table = list(sequence.block_table)
     return frozen
 
 

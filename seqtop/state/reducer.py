@@ -1,11 +1,13 @@
 """Applies events to an engine's state. This is the only code that writes one.
 
 Events come from the network, so nothing here relies on their consistency: an update for an unknown
-sequence is counted as an anomaly and otherwise ignored.
+sequence is counted as an anomaly and otherwise ignored. No event is changed: it may be applied to
+several states.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from copy import copy
 
 from seqtop.sequence import (
     SequenceData,
@@ -73,7 +75,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     state.num_queued += 1
     request.queue_turn = state.num_queued
     if event.metrics is not None:
-        request.metrics = event.metrics
+        request.metrics = copy(event.metrics)
     for seq_id in event.seq_ids:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
@@ -139,7 +141,7 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
     for request_id, metrics in step.metrics.items():
         if request := state.requests.get(request_id):
-            request.metrics = metrics
+            request.metrics = copy(metrics)
     state.step = step.step
     state.time = max(state.time, step.time)
     limits.add_step(state, step, end_before)
@@ -458,9 +460,9 @@ def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
         # A connector may have kept the blocks of a sequence that had ended before.
         sequence.block_table, sequence.group_block_tables = [], []
         sequence.host_table = []
-    request.metrics = event.metrics
-    if event.metrics.finished_time is None:  # not every engine reports it
-        event.metrics.finished_time = event.time
+    request.metrics = copy(event.metrics)
+    if request.metrics.finished_time is None:  # not every engine reports it
+        request.metrics.finished_time = event.time
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     close_span(state, request, event.time)
     limits.add_end(state, request)

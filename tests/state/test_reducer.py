@@ -14,6 +14,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
 from seqtop.state.waits import wait_until
+from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -26,6 +27,8 @@ from seqtop.wire.messages import (
 )
 from tests.support import events
 from tests.support.events import update, wait_reason
+from tests.support.random_engine import RandomEngine
+from tests.support.recordings import assert_same
 from tests.support.reducer_events import (
     STATS,
     arrived,
@@ -569,3 +572,16 @@ def test_clock_never_goes_back() -> None:
     state.apply(arrived("a", 1, time=10.0))
     state.apply(step(0))
     assert state.time == 52.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_event_is_changed_so_that_several_states_may_share_it(seed: int) -> None:
+    run = list(RandomEngine(seed, 60, num_blocks=24))
+    told = [codec.encode(event) for event in run]
+    one, two = EngineState(), EngineState()
+    for event in run:
+        one.apply(event)
+    for event in run:
+        two.apply(event)
+    assert [codec.encode(event) for event in run] == told
+    assert_same(two, one)

@@ -325,9 +325,14 @@ def _slowest(recording: FileStore) -> list[tuple[float, RequestState]]:
 def _longest_waiting(recording: FileStore) -> list[tuple[float, RequestState]]:
     """Returns the requests without an end that have waited longest, with the times since arrival.
 
-    The longest wait is first.
+    The longest wait is first. The events after the last keyframe are read ahead of the pass that
+    explains these.
     """
-    state = recording.at(recording.last)
+    keyframe = recording.keyframe_before(recording.last)
+    state = recording.at(keyframe)
+    for position, payload in recording.payloads(keyframe, recording.last):
+        if payload is not None:
+            state.apply(recording.peek(position, payload))
     waits = [
         (wait, request)
         for request in state.requests.values()
@@ -408,11 +413,7 @@ class _FullestStep(Reader):
             copied.requests[name] = request
             for seq_id in request.seq_ids:
                 sequence = state.sequences[seq_id]
-                copied.sequences[seq_id] = replace(
-                    sequence,
-                    block_table=[*sequence.block_table],
-                    group_block_tables=[[*table] for table in sequence.group_block_tables],
-                )
+                copied.sequences[seq_id] = replace(sequence)
         return copied
 
 
