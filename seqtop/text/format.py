@@ -89,8 +89,8 @@ def clock(value: float | None, decimals: int = 3) -> str:
     if number is None:
         return UNKNOWN
     scale = 10**decimals
-    whole, part = divmod(round(number * scale), scale)
     try:
+        whole, part = divmod(round(number * scale), scale)
         moment = time.strftime("%H:%M:%S", time.localtime(whole))
     except (OverflowError, ValueError, OSError):  # beyond the range of the calendar
         return UNKNOWN

@@ -33,6 +33,7 @@ def test_commands_end_on_mutated_recordings() -> None:
     program = (
         "from tests.release import mutated_recordings;"
         "outcome = mutated_recordings.measure(1, seed=1);"
+        "assert not outcome.problems, outcome.problems;"
         "print(outcome.num_runs, outcome.statuses[0])"
     )
     done = run(sys.executable, "-c", program)

@@ -53,6 +53,8 @@ _MODULES = (
 )
 _LINES = 2_000
 """Characters of standard error that are looked at from its end."""
+_RECORDINGS_BETWEEN = 50
+"""The recordings after which the number of those done is printed."""
 
 
 def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple[str, ...]]:
@@ -103,6 +105,8 @@ class Outcome:
     megabytes: float = 0.0
     """Memory of the largest process."""
     largest: str = ""
+    problems: list[str] = field(default_factory=list)
+    """The broken promises."""
 
 
 def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
@@ -112,9 +116,6 @@ def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
         count: Mutated recordings.
         seed: The seed of the first one.
         only: A command's name, if the others are not to run.
-
-    Raises:
-        AssertionError: A command broke a promise.
     """
     for module in _MODULES:
         importlib.import_module(module)
@@ -141,7 +142,13 @@ def measure(count: int, seed: int, *, only: str | None = None) -> Outcome:
                 f"{folder}/output",
                 f"req-{choose.randrange(_NUM_REQUESTS)}",
             )
-            _run_all([own for own in commands if only in (None, own[0])], outcome, number)
+            try:
+                _run_all([own for own in commands if only in (None, own[0])], outcome, number)
+            except AssertionError as error:
+                outcome.problems.append(str(error))
+                print(error, file=sys.stderr)
+            if outcome.num_recordings % _RECORDINGS_BETWEEN == 0:
+                print(f"{outcome.num_recordings:,} of {count:,} recordings", file=sys.stderr)
     return outcome
 
 
@@ -245,3 +252,5 @@ def main(arguments: Sequence[str]) -> None:
         f"most CPU time: {outcome.seconds:.2f} s, {outcome.slowest}\n"
         f"most memory: {outcome.megabytes:.0f} MB, {outcome.largest}"
     )
+    if outcome.problems:
+        raise SystemExit(f"{len(outcome.problems)} recordings with broken promises")

@@ -43,7 +43,9 @@ def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
 
 
 def test_commands_end_on_mutated_recordings() -> None:
-    assert mutated_recordings.measure(100, seed=1).num_runs == 100 * mutated_recordings.NUM_COMMANDS
+    outcome = mutated_recordings.measure(100, seed=1)
+    assert outcome.problems == []
+    assert outcome.num_runs == 100 * mutated_recordings.NUM_COMMANDS
 
 
 def test_viewers_join_an_engine_with_a_large_state() -> None:

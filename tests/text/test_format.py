@@ -92,3 +92,8 @@ def test_rate_and_percent() -> None:
 def test_growing(value: float | None, text: str) -> None:
     assert fmt.growing(value) == text
     assert fmt.growing(float("inf")) == fmt.seconds(float("inf"))
+
+
+@given(ANY_NUMBER)
+def test_every_time_is_short_text(value: float | None) -> None:
+    assert fmt.clock(value) == fmt.UNKNOWN or len(fmt.clock(value)) == len("14:03:22.450")

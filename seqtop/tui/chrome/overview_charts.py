@@ -32,7 +32,7 @@ from seqtop.tui.rendering.charts import (
 )
 from seqtop.tui.rendering.line_view import DraggableView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width
-from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
+from seqtop.tui.rendering.time_axis import TimeWindow, countable, labels, ticks
 from seqtop.tui.rendering.timeline_bars import marked, merged
 from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.rendering.wrapped_text import centred
@@ -330,9 +330,10 @@ def recorded_time(ui: UiState) -> Extent:
     """Returns the recorded time and the moment on display. Called under the lock of `ui`."""
     timeline = ui.source.history
     with timeline.lock:
-        begin, end = seek.bounds(timeline)
+        begin, end = map(countable, seek.bounds(timeline))
     # There is no time before the first event.
-    return Extent(begin, end, max(ui.state.time, begin), ends=ui.engine is None)
+    now = max(countable(ui.state.time, end), begin)
+    return Extent(begin, end, now, ends=ui.engine is None)
 
 
 def time_legend(here: Interval, width: int) -> Line:

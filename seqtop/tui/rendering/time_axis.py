@@ -10,6 +10,8 @@ SCALES = tuple(round(10 ** (index / 40), 2) for index in range(40))
 its cells blank at most."""
 LEVELS_PER_DOUBLE = 12
 """The zoom levels that make a factor of two."""
+_MAX_TIME = 1e15
+"""A time from which on cells cannot be counted, as of a damaged recording."""
 _MIN_LEVEL, _MAX_LEVEL = -160, 240
 """The zoom levels of 100 microseconds and of 1,000,000 seconds per cell."""
 
@@ -45,6 +47,11 @@ class Tick(NamedTuple):
     label: str
 
 
+def countable(time: float, otherwise: float = 0.0) -> float:
+    """Returns `time` if cells can be counted up to it, which is no infinity and no NaN."""
+    return time if abs(time) < _MAX_TIME else otherwise
+
+
 def scale(zoom_level: int) -> float:
     """Returns the seconds per cell of a zoom level."""
     power, index = divmod(max(min(zoom_level, _MAX_LEVEL), _MIN_LEVEL), len(SCALES))
@@ -71,15 +78,13 @@ def zoom_level_for(length: float, width: int) -> int:
 def window_from(start: float, zoom_level: int, width: int) -> TimeWindow:
     """Returns a window that begins in the cell of `start` (epoch seconds)."""
     cell = scale(zoom_level)
-    start = start if math.isfinite(start) else 0.0
-    return TimeWindow(math.floor(start / cell) * cell, cell, width)
+    return TimeWindow(math.floor(countable(start) / cell) * cell, cell, width)
 
 
 def window_until(end: float, zoom_level: int, width: int) -> TimeWindow:
     """Returns a window whose last cell holds `end` (epoch seconds)."""
     cell = scale(zoom_level)
-    end = end if math.isfinite(end) else 0.0
-    return TimeWindow((math.floor(end / cell) + 1 - width) * cell, cell, width)
+    return TimeWindow((math.floor(countable(end) / cell) + 1 - width) * cell, cell, width)
 
 
 def ticks(window: TimeWindow) -> list[Tick]:

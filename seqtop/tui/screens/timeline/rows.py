@@ -17,7 +17,7 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.sequence_label import GLYPHS, glyph, shortened
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
-from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
+from seqtop.tui.rendering.time_axis import TimeWindow, countable, labels, ticks
 from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.screens.sequence_rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
@@ -97,7 +97,8 @@ class TimelineRows(SequenceRows):
         # A position before the first arrival has no sequence: the newest state has the first one.
         heads = (next(iter(state.requests.values()), None) for state in (ui.state, ui.newest))
         arrivals = [head.metrics.arrival_time for head in heads if head is not None]
-        return extent._replace(first=min(arrivals, default=extent.now))
+        first = countable(min(arrivals, default=extent.now), extent.first)
+        return extent._replace(first=first)
 
     def update(self, changes: Changes) -> None:
         """Draws the rows in the present window. Called under the lock of `ui`."""
