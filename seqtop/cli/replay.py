@@ -16,20 +16,22 @@ def add_command(commands: Commands) -> None:
     replay = commands.add_parser(
         "replay",
         help="show a recording",
-        description="Play a recording at the speed at which it was recorded, or another.",
-        epilog="example: seqtop replay run.seqtop --speed 4 --at 1200",
+        description="Show a recording, paused at its end: all requests are in the table, and the"
+        " keys of time travel lead to any moment.",
+        epilog="example: seqtop replay run.seqtop --play --speed 4",
     )
     replay.add_argument("file", metavar="FILE", help="a recording made by seqtop record")
+    replay.add_argument("--play", action="store_true", help="play it from its beginning")
     replay.add_argument(
         "--speed",
         type=positive,
         default=1.0,
         metavar="X",
-        help="multiple of the recorded speed (default: 1)",
+        help="multiple of the recorded speed at which it plays (default: 1)",
     )
     replay.add_argument("--loop", action="store_true", help="start again at the end")
     replay.add_argument(
-        "--at", type=int, metavar="STEP", help="start at the end of this step, paused"
+        "--at", type=int, metavar="STEP", help="start at the end of this step, paused unless --play"
     )
     replay.add_argument("--select", metavar="REQUEST", help="select this request, by its id")
     add_view_options(replay)
@@ -56,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with FileStore(options.file) as recording:
             recording.require()
-            position = 0
+            position = 0 if options.play else recording.last
             # Said once, as a notice that leaves: it does not change while the recording plays.
             notices = [f"{recording.damage}."] if recording.damage else []
             if options.at is not None:
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
                 speed=options.speed,
                 loop=options.loop,
                 position=position,
-                paused=options.at is not None,
+                paused=not options.play,
             )
             return run_app([playback], options, notices)
     except RecordingError as error:

@@ -298,7 +298,7 @@ _ALL = (
         descending=True,
         width=15,
         max_width=24,
-        priority=0,
+        priority=3,
         right=False,
     ),
     Field(
@@ -374,7 +374,7 @@ _ALL = (
         descending=True,
         grows=_waits,
         width=7,
-        priority=3,
+        priority=1,
     ),
     Field(
         key="why",
@@ -382,7 +382,7 @@ _ALL = (
         help="why it waits or waited: blocks, budget, seqs, queue",
         value=lambda r, s, _: wait_word(r, s),
         width=6,
-        priority=3,
+        priority=1,
         right=False,
         is_text=True,
     ),

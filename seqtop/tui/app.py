@@ -22,7 +22,9 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState
+from seqtop.state.fields import FIELDS
 from seqtop.state.freeze import freeze
+from seqtop.state.ordering import Sort
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -294,9 +296,21 @@ class SeqtopApp(BaseApp):
                     f"{group_of(binding)} · {self.get_key_display(binding)}",
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )
+        if self.current_mode != FLEET.name:
+            for field in FIELDS.values():
+                title = f"Sort by {field.title}"
+                yield SystemCommand(title, field.help, partial(self._show_by, field.key), False)
         for command in super().get_system_commands(screen):
             if command.title != "Keys":  # `?` is the help
                 yield command
+
+    def _show_by(self, key: str) -> None:
+        """Shows the table of sequences, sorted by a column."""
+        from seqtop.tui.screens.sequences.screen import SequencesScreen
+
+        self.action_go_to(sequences.TAB.name)
+        if isinstance(self.screen, SequencesScreen):
+            self.screen.sort_by(Sort(key, FIELDS[key].descending))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""

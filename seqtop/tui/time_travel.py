@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from seqtop.history.event_index import EventKind
@@ -199,16 +200,33 @@ class TimeTravel:
         return touched is not None
 
     def _first_cursor(self, position: int) -> Cursor:
-        """Returns a cursor at the first position from `position` on that can be read."""
+        """Returns a cursor at `position`, or where reading is possible: later, or else before."""
+        timeline, following = self._timeline, position
         while True:
             try:
-                return Cursor(self._timeline, position)
+                return Cursor(timeline, following)
             except RecordingError as error:
                 self.seek_message = f"The history cannot be read: {error}."
-                following = self._timeline.keyframe_after(position)
-                if following is None:
+            keyframe = timeline.keyframe_after(following)
+            if keyframe is None:
+                return self._last_cursor(position)
+            following = keyframe
+
+    def _last_cursor(self, position: int) -> Cursor:
+        """Returns a cursor at the last position before `position` that can be read."""
+        timeline = self._timeline
+        while True:
+            keyframe = timeline.keyframe_before(position)
+            try:
+                cursor = Cursor(timeline, keyframe)
+            except RecordingError:
+                if keyframe <= timeline.first:
                     raise
-                position = following
+                position = keyframe - 1
+                continue
+            with contextlib.suppress(RecordingError):
+                cursor.move(position)
+            return cursor
 
     def _source_changed(self) -> None:
         if self.paused:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.cli.main import main
+from seqtop.live.playback import Playback
 from tests.support.broken_recordings import damage
 
 
@@ -34,6 +35,25 @@ def test_show_says_which_step_it_shows_instead(
 ) -> None:
     assert main(["show", str(pieces), "--at", wanted]) == 0
     assert capsys.readouterr().err == sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "is_at_the_end", "is_paused"),
+    [([], True, True), (["--play"], False, False), (["--at", "2"], False, True)],
+)
+def test_a_recording_opens_paused_at_its_end_unless_it_shall_play(
+    options: list[str],
+    is_at_the_end: bool,
+    is_paused: bool,
+    pieces: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Playback] = []
+    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: shown.extend(those[0]) or 0)
+    assert main([str(pieces), *options]) == 0
+    (playback,) = shown
+    assert (playback.first_position == playback.history.last) == is_at_the_end
+    assert playback.starts_paused == is_paused
 
 
 def test_replay_says_which_step_it_begins_at_instead(

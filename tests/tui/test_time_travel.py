@@ -472,6 +472,27 @@ def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> N
     assert noticed[-1].touched is None, "a failed move is one, too"
 
 
+@pytest.mark.parametrize("is_keyframe_readable", [True, False])
+def test_a_damaged_end_is_shown_as_far_as_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_keyframe_readable: bool
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10_000)
+    path = tmp_path / "run.seqtop"
+    with FileWriter(path) as writer:
+        append(writer, encoded(31, 150, num_blocks=24), EngineState())
+    data, frames = bytearray(path.read_bytes()), frames_of(path)
+    keyframe = [n for n, frame in enumerate(frames) if isinstance(frame.header, KeyframeHeader)][-1]
+    for number in [keyframe + 1, *([] if is_keyframe_readable else [keyframe])]:
+        data[frames[number].offset + 15] ^= 0x10
+    path.write_bytes(data)
+    with FileStore(path) as recording:
+        last = recording.keyframe_before(recording.last)
+        travel = TimeTravel(Playback(recording, "run", paused=True, position=recording.last))
+        assert travel.position == (last if is_keyframe_readable else last - 1)
+        assert travel.state == recording.at(travel.position)
+        assert "damaged at byte" in travel.seek_message
+
+
 def test_recording_without_any_readable_state(damaged: FileStore) -> None:
     damaged.close()
     with pytest.raises(RecordingError):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from seqtop.history.event_index import EventKind
+from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -113,7 +113,22 @@ def _replay_text(ui: UiState, speed: float, step_keys: str) -> str:
     moment = f"{_step_text(index[position].step)} of {last:,}"
     times = f"{_clock(at)} of {_clock(length)} at {speed:g}x"
     keys = f"{step_keys} step, space {'resumes' if ui.paused else 'pauses'}."
+    if ui.paused and position >= ui.source.history.last:
+        keys = _keys_at_the_end(index, position)
     return " ".join(filter(None, (f"{moment}, {times}.", ui.time_travel.status_message, keys)))
+
+
+def _keys_at_the_end(index: EventIndex, position: int) -> str:
+    """Names the keys that lead from the end of a recording to moments of interest."""
+    jumps = [
+        text
+        for kind, text in (
+            (EventKind.PREEMPTION, "p to the last preemption"),
+            (EventKind.FINISH, "e to the last end of a request"),
+        )
+        if index.previous(kind, position) is not None
+    ]
+    return f"The end: {', '.join([*jumps, '0 to the beginning, space plays from there'])}."
 
 
 def _position_text(ui: UiState) -> str:

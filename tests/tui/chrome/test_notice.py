@@ -3,6 +3,7 @@
 import pytest
 
 from seqtop.live.playback import Playback
+from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.notice import notice_text
 from seqtop.tui.ui_state import UiState
@@ -37,6 +38,10 @@ def test_a_recording_has_a_length_and_a_speed() -> None:
     assert " at 2.5x. ←/→ step, space resumes." in sentence
     ui.time_travel.resume()
     assert notice_text(ui, "←/→").endswith("space pauses.")
+    ui.time_travel.go(seek.to_end(1), "")
+    end = "p to the last preemption, e to the last end of a request"
+    sentence = notice_text(ui, "←/→")
+    assert sentence.endswith(f"The end: {end}, 0 to the beginning, space plays from there.")
 
 
 @pytest.mark.parametrize("name", [tabbed.TAB.name for tabbed in SCREENS])

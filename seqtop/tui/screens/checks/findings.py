@@ -103,6 +103,59 @@ class Findings(ListView):
         self.post_message(self.Moved())
 
 
+class Rules(ListView):
+    """The rules and what each of them finds, shown while nothing is found."""
+
+    class Moved(Message):
+        """The cursor is on another rule."""
+
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui)
+        self._names = list(RULES)
+        self._row = 0
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._names)
+
+    @property
+    def cursor_row(self) -> int:
+        return self._row
+
+    @property
+    def selected(self) -> str:
+        """The name of the rule that the cursor is on."""
+        return self._names[self._row]
+
+    def show(self) -> None:
+        """Shows the rules. Called under the lock of `ui`."""
+        self.set_height(self.num_rows)
+        self.refresh_changed()
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        return range(max(start, 0), min(stop, self.num_rows))
+
+    def line(self, key: int) -> Line:
+        name = self._names[key]
+        text = RULES[name].violation
+        return fitted(((f"{name:<{_RULE_WIDTH}}  ", PLAIN), (text, "dim")), self.text_width - 1)
+
+    @property
+    def titles(self) -> Line:
+        """The titles of the columns."""
+        return ((f" {'rule':<{_RULE_WIDTH}}  what it finds", "dim"),)
+
+    def is_selected(self, key: int) -> bool:
+        return key == self._row
+
+    def select(self, key: int) -> None:
+        with self._ui.lock:
+            self._row = key
+            self.reveal(key)
+            self.refresh_changed()
+        self.post_message(self.Moved())
+
+
 def finding_line(finding: Finding, widths: Widths, width: int, *, is_later: bool) -> Line:
     """Returns step, rule, request or block, and sentence in one line."""
     step = fmt.count(finding.step) if finding.step >= 0 else fmt.UNKNOWN
@@ -125,7 +178,7 @@ def _where(finding: Finding) -> str:
     return "" if finding.block is None else f"block {finding.block}"
 
 
-def summary(checker: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:
+def summary(checker: BackgroundChecker, *, is_live: bool, is_redacted: bool, width: int) -> Line:
     """Returns the number of checked steps, of findings and of gaps in one line."""
     number = checker.num_findings
     result = fmt.plural(number, "finding") if number else "nothing found"
@@ -137,6 +190,7 @@ def summary(checker: BackgroundChecker, *, is_redacted: bool, width: int) -> Lin
             (2, ((fmt.plural(checker.num_gaps, "gap"), "waiting"),) if checker.num_gaps else ()),
             (1, (("checking …", "waiting"),) if checker.replay.is_behind else ()),
             (0, ((safe_text(checker.replay.problem), "alert"),) if checker.replay.problem else ()),
+            (4, (("later steps are checked, too", "dim"),) if is_live and not number else ()),
             (3, (("without token ids, which the engine does not publish", "dim"),))
             if is_redacted
             else (9, ()),
@@ -159,17 +213,12 @@ def rule_lines(checker: BackgroundChecker, width: int) -> list[Line]:
     return rows([*items, ((f"the other {others} hold", "dim"),)], width)
 
 
-def table_of_rules() -> list[Line]:
-    """Returns a line per rule: its name, and what a violation of it is."""
-    return [
-        ((f"{name:<{_RULE_WIDTH}}  ", PLAIN), (rule.violation, "dim"))
-        for name, rule in RULES.items()
-    ]
-
-
-def names_of_rules(width: int) -> list[Line]:
-    """Returns the names of the rules, as many in a line as fit into `width` cells."""
-    return rows([((name, "dim"),) for name in RULES], width)
+def about_rule(name: str, width: int) -> list[Line]:
+    """Returns a rule in full."""
+    rule = RULES[name]
+    of = {"error": "a contradiction in what the engine says", "warning": "a sign of trouble"}
+    head: Line = ((name, _STYLES[rule.severity]), (f"  {of[rule.severity]}", "dim"))
+    return [fitted(head, width), *wrapped(f"It finds that {rule.violation}.", PLAIN, width)]
 
 
 def about(located: LocatedFinding | None, width: int) -> list[Line]:

@@ -226,7 +226,7 @@ class SequencesScreen(EngineScreen):
         sort = self.ui.view.sort
         column = FIELDS[message.key]
         is_same = sort.key == message.key
-        self._sort(Sort(message.key, not sort.descending if is_same else column.descending))
+        self.sort_by(Sort(message.key, not sort.descending if is_same else column.descending))
 
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
@@ -283,7 +283,7 @@ class SequencesScreen(EngineScreen):
 
         def chosen(sort: Sort | None) -> None:
             if sort is not None:
-                self._sort(sort)
+                self.sort_by(sort)
 
         self.app.push_screen(SortChooser(self.ui.view.sort), chosen)
 
@@ -308,11 +308,11 @@ class SequencesScreen(EngineScreen):
         here = self.ui.view.sort.key
         at = keys.index(here) if here in keys else 0  # sorted by a hidden column
         key = keys[(at + by) % len(keys)]
-        self._sort(Sort(key, FIELDS[key].descending if key else False))
+        self.sort_by(Sort(key, FIELDS[key].descending if key else False))
 
     def action_reverse(self) -> None:
         sort = self.ui.view.sort
-        self._sort(Sort(sort.key, not sort.descending))
+        self.sort_by(Sort(sort.key, not sort.descending))
 
     def action_tree(self) -> None:
         with self.ui.lock:
@@ -471,7 +471,8 @@ class SequencesScreen(EngineScreen):
     def _save_settings(self, **changes: object) -> None:
         self.post_message(SettingsChanged(changes))
 
-    def _sort(self, sort: Sort) -> None:
+    def sort_by(self, sort: Sort) -> None:
+        """Sorts the table, and remembers the order for the next run."""
         with self.ui.lock:
             self.ui.sort_by(sort)
         self._save_settings(sort=sort_text(sort))

@@ -41,7 +41,7 @@ def test_columns_fill_the_width_and_keep_what_matters() -> None:
     for width in range(30, 260):
         columns = arrange(width)
         keys = [column.key for column in columns]
-        assert {"request", "status", "computed", "out", "text"} <= set(keys), width
+        assert {"request", "status", "out", "text"} <= set(keys), width
         assert keys == [key for key in DEFAULT_COLUMNS if key in keys], width
         if width >= 60:
             assert sum(column.width for column in columns) + len(columns) - 1 == width
@@ -53,7 +53,7 @@ def test_columns_fill_the_width_and_keep_what_matters() -> None:
 def test_at_80_columns_the_essential_is_there() -> None:
     keys = [column.key for column in arrange(78)]
     assert keys == [
-        "request", "status", "computed", "out", "blocks", "ttft", "preempt", "text"
+        "request", "status", "out", "blocks", "ttft", "waited", "why", "preempt", "text"
     ]  # fmt: skip
     assert len(arrange(198)) == len(DEFAULT_COLUMNS)
 
