@@ -50,6 +50,8 @@ def add_command(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     from seqtop.cli.recordings import open_recording
+    from seqtop.diff.comparison import compare
+    from seqtop.diff.run import RunDecisions
     from seqtop.export.report import contents, page
     from seqtop.history import RecordingError
     from seqtop.process import files
@@ -61,14 +63,17 @@ def run(options: argparse.Namespace) -> int:
         return fail(
             f"--by {options.by} changes while a request runs; a report has {lasting} and re:/…/"
         )
-    recordings = []
+    recordings, decisions = [], []
     try:
         for path in filter(None, (options.source, options.other)):
             with open_recording(path) as recording, shown_progress(f"reading {path}") as progress:
                 slo = options.slo or Slo()
                 recordings.append(contents.read(recording, slo, options.by, progress))
+                if options.other is not None:
+                    decisions.append(RunDecisions(recording, progress))
+        comparison = compare(decisions[0], decisions[1]) if decisions else None
         with files.writing(options.output, overwrite=options.force) as file:
-            for text in page.write(recordings, with_text=options.with_text):
+            for text in page.write(recordings, with_text=options.with_text, comparison=comparison):
                 file.write(text.encode(errors="replace"))
     except (RecordingError, GroupKeyError) as error:
         return fail(str(error))

@@ -182,7 +182,7 @@ def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
     from seqtop.text.tables import plain
 
     comparison = compare(one, other)
-    return indented_json(comparison) if json else plain(describe(comparison))
+    return indented_json(comparison) if json else plain(line.text for line in describe(comparison))
 
 
 def _show_live(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from seqtop.diff.run import RunDecisions, StepDecisions
+from seqtop.diff.same_requests import pair
 
 Ignored: TypeAlias = Literal["arrivals", "tokens"]
 """A kind of differences that is not compared."""
@@ -27,14 +28,14 @@ class Alignment:
         # The fields of a step from `arrived` to `tokens`.
         self._first = 3 if "arrivals" in self.ignored else 2
         self._last = 8 if "tokens" in self.ignored else 9
-        numbers = [a.number(request.request_id) for request in b.requests]
-        self.by_id = any(number is not None for number in numbers)
-        """True if the runs have ids in common."""
+        self.pairs = pair(a.requests, b.requests)
+        """The requests that both runs have."""
         unknown = len(a.requests)
         self._of_b = {
-            number: (unknown + number if of_a is None else of_a) if self.by_id else number
-            for number, of_a in enumerate(numbers)
+            number: self.pairs.of_a.get(number, unknown + number)
+            for number in range(len(b.requests))
         }
+        self._in_b = {of_a: number for number, of_a in self.pairs.of_a.items()}
         self._is_identity = all(number == of_a for number, of_a in self._of_b.items())
 
     def num_equal(self, at_a: int, at_b: int) -> int:
@@ -98,11 +99,10 @@ class Alignment:
 
     def find_changed(self, number: int) -> tuple[str, int, int] | None:
         """Returns a property of a request in which the runs differ, with its values."""
-        one = self.a.requests[number]
-        of_b = self.b.number(one.request_id) if self.by_id else number
+        of_b = self._in_b.get(number)
         if of_b is None:
             return None
-        other = self.b.requests[of_b]
+        one, other = self.a.requests[number], self.b.requests[of_b]
         for name in ("num_prompt_tokens", "priority"):
             values = getattr(one, name), getattr(other, name)
             if values[0] != values[1]:
@@ -129,18 +129,14 @@ class Alignment:
 
     def is_in_both(self, number: int) -> bool:
         """Returns whether both runs have a request, given by its number in the first."""
-        if number >= len(self.a.requests):
-            return False
-        if not self.by_id:
-            return number < len(self.b.requests)
-        return self.b.number(self.a.requests[number].request_id) is not None
+        return number in self._in_b
 
     def name(self, number: int) -> str:
         """Returns the id of a request in the first run, or in the second if only that has it."""
         requests = self.a.requests
         if number < len(requests):
             return requests[number].request_id
-        return self.b.requests[number - len(requests) if self.by_id else number].request_id
+        return self.b.requests[number - len(requests)].request_id
 
     def names(self, numbers: Sequence[int]) -> str:
         """Returns the ids of some requests, and the number of further ones."""

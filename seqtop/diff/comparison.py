@@ -1,24 +1,25 @@
 """The differences between two runs, their explanations, and the figures of both.
 
-The steps of both runs are compared in order, and the requests by their ids, or by their order of
-arrival if the runs have no id in common. At a step that differs, the parts of a step are compared
-in the order in which a scheduler decides them: what it was given (arrivals, ends), who was
+The steps of both runs are compared in order, and the requests by their ids, or by their prompts in
+order of arrival if the runs have no id in common. At a step that differs, the parts of a step are
+compared in the order in which a scheduler decides them: what it was given (arrivals, ends), who was
 preempted, who was admitted, who ran, with how many tokens; and then the sampled tokens. The
 comparison goes on behind it; of each kind of difference, the first one is described.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from seqtop.diff import same_requests
 from seqtop.diff.alignment import MAX_NAMED, Alignment, Ignored
 from seqtop.diff.run import RunDecisions, StepDecisions
-from seqtop.state.wait_causes import CAUSES, cause_in_words
+from seqtop.diff.same_requests import Figure, PairedBy
+from seqtop.state.wait_causes import CAUSES
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo
 
@@ -74,17 +75,6 @@ class Difference(msgspec.Struct):
     again_b: int = -1
 
 
-class Figure(msgspec.Struct):
-    """A figure of both runs."""
-
-    name: str
-    unit: str
-    a: float | None
-    b: float | None
-    is_lifetime: bool = False
-    """True if it counts from the arrivals of requests, also those before the recording."""
-
-
 class RunComparison(msgspec.Struct):
     """The result of comparing two runs."""
 
@@ -96,7 +86,14 @@ class RunComparison(msgspec.Struct):
     """Steps before the first difference."""
     num_matching_steps: int
     """Steps whose decisions are equal, also behind differences."""
-    aligned_by: Literal["request id", "order of arrival"]
+    aligned_by: PairedBy
+    num_requests: int = 0
+    """Requests that both runs have, with the same prompts."""
+    num_only_a: int = 0
+    """Requests of the first run alone."""
+    num_only_b: int = 0
+    num_other_prompts: int = 0
+    """Requests with equal ids and other prompts, which are not the same."""
     num_gaps: int = 0
     """Gaps in both recordings together."""
 
@@ -110,6 +107,11 @@ class RunComparison(msgspec.Struct):
         """True if the runs differ in a decision or in a setting."""
         return bool(self.differences or self.settings)
 
+    def figure(self, name: str) -> Figure | None:
+        """Returns the figure of this name of the requests that both runs have."""
+        named = (own for own in self.figures if own.of_requests and own.name == name)
+        return next(named, None)
+
 
 def compare(a: RunDecisions, b: RunDecisions, ignored: Iterable[Ignored] = ()) -> RunComparison:
     """Compares two runs, apart from what is to be ignored."""
@@ -120,14 +122,20 @@ def compare(a: RunDecisions, b: RunDecisions, ignored: Iterable[Ignored] = ()) -
     if settings and differences:
         changed = ", ".join(f"{setting.name} {setting.a} → {setting.b}" for setting in settings)
         differences[0].cause = f"the settings differ: {changed}; {differences[0].cause}"
+    pairs = aligned.pairs
+    same = pairs._replace(of_a=pairs.same_prompts(a.requests, b.requests))
     return RunComparison(
         settings,
         differences,
-        _figures(a, b),
+        [*_figures(a, b), *same_requests.figures(a, b, same)],
         num_equal,
         num_equal + num_matching,
-        "request id" if aligned.by_id else "order of arrival",
-        a.num_gaps + b.num_gaps,
+        pairs.by,
+        num_requests=len(same.of_a),
+        num_only_a=len(a.requests) - len(pairs.of_a),
+        num_only_b=len(b.requests) - len(pairs.of_a),
+        num_other_prompts=len(pairs.of_a) - len(same.of_a),
+        num_gaps=a.num_gaps + b.num_gaps,
     )
 
 
@@ -415,58 +423,22 @@ def _tokens(aligned: Alignment, sides: _Sides) -> Difference:
 
 
 def _figures(a: RunDecisions, b: RunDecisions) -> list[Figure]:
-    recorded: list[tuple[str, str, Callable[[RunDecisions], float | None]]] = [
-        ("steps", "steps", lambda run: len(run.steps)),
-        ("duration", "s", lambda run: run.duration),
-        ("requests finished", "requests", lambda run: run.num_finished),
-        ("output", "tokens", lambda run: run.num_output_tokens),
-        ("throughput", "tokens/s", _throughput),
-        ("preemptions", "times", lambda run: run.num_preemptions),
-        ("lost to preemption", "tokens", lambda run: run.num_lost_tokens),
-        ("found in the prefix cache", "tokens", lambda run: run.num_cached_tokens),
+    recorded: list[tuple[str, str, int, Callable[[RunDecisions], float | None]]] = [
+        ("steps", "steps", 0, lambda run: len(run.steps)),
+        ("duration", "s", 0, lambda run: run.duration),
+        ("requests", "requests", 0, lambda run: len(run.requests)),
+        ("requests served", "requests", 1, lambda run: run.num_served),
+        ("output", "tokens", 0, lambda run: run.num_output_tokens),
+        ("throughput", "tokens/s", 1, _throughput),
+        ("preemptions", "times", -1, lambda run: run.num_preemptions),
+        ("lost to preemption", "tokens", -1, lambda run: run.num_lost_tokens),
+        ("found in the prefix cache", "tokens", 1, lambda run: run.num_cached_tokens),
     ]
-    lifetime: list[tuple[str, Callable[[RunDecisions], float | None]]] = [
-        ("TTFT, mean", lambda run: _mean([request.ttft for request in run.requests])),
-        ("TTFT, largest", lambda run: _largest([request.ttft for request in run.requests])),
-        ("end to end, mean", lambda run: _mean([request.e2e for request in run.requests])),
-        (
-            "time in queue, mean",
-            lambda run: _mean([request.metrics.time_in_queue for request in run.requests]),
-        ),
+    return [
+        Figure(name=name, unit=unit, a=figure(a), b=figure(b), better=better)
+        for name, unit, better, figure in recorded
     ]
-    figures = [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in recorded]
-    figures += [
-        Figure(name, "s", figure(a), figure(b), is_lifetime=True) for name, figure in lifetime
-    ]
-    waits = a.seconds_waiting(), b.seconds_waiting()
-    given = waits[0].keys() | waits[1].keys()
-    causes = [cause for cause in CAUSES if cause in given]
-    causes += sorted(given.difference(causes))
-    figures += [
-        Figure(
-            f"waiting: {cause_in_words(cause).label}",
-            "request-s",
-            waits[0].get(cause, 0.0),
-            waits[1].get(cause, 0.0),
-            is_lifetime=True,
-        )
-        for cause in causes
-    ]
-    return figures
 
 
 def _throughput(run: RunDecisions) -> float | None:
     return run.num_output_tokens / run.duration if run.duration > 0 else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return math.fsum(known) / len(known) if known else None
-
-
-def _largest(values: Sequence[float | None]) -> float | None:
-    return max(_known(values), default=None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from seqtop.diff.comparison import Figure, RunComparison
+from seqtop.diff.comparison import RunComparison
+from seqtop.diff.same_requests import Figure
+from seqtop.diff.verdict import change_text, remarks, sentence
+from seqtop.text import format as fmt
 from seqtop.text.sanitize import indented_json
 from seqtop.text.tables import plain, table
 
@@ -21,12 +24,15 @@ def as_json(comparison: RunComparison, a: str, b: str) -> str:
         b: The path of the second recording.
     """
     fields = msgspec.structs.asdict(comparison)
-    return indented_json({"a": a, "b": b, "differs": comparison.differs, **fields})
+    verdict = sentence(comparison)
+    return indented_json(
+        {"a": a, "b": b, "differs": comparison.differs, "verdict": verdict, **fields}
+    )
 
 
 def as_text(comparison: RunComparison, a: str, b: str) -> str:
     """Returns the comparison in sentences and a table of figures; arguments as in `as_json`."""
-    lines = [f"A: {a}", f"B: {b}"]
+    lines = [f"{sentence(comparison)}.", "", f"A: {a}", f"B: {b}"]
     lines += [
         f"setting {setting.name}: A {setting.a}, B {setting.b}" for setting in comparison.settings
     ]
@@ -57,11 +63,12 @@ def as_text(comparison: RunComparison, a: str, b: str) -> str:
             )
     if comparison.differences:
         lines.append(f"in all, {comparison.num_matching_steps:,} steps have the same decisions")
-    for title, is_lifetime in (("in the recording", False), ("since the arrival", True)):
-        figures = [figure for figure in comparison.figures if figure.is_lifetime is is_lifetime]
-        rows = [(title, "unit", "A", "B", "B - A"), *map(_row, figures)]
+    same = fmt.plural(comparison.num_requests, "request")
+    for title, of_requests in (("in the recording", False), (f"the {same} of both", True)):
+        figures = [figure for figure in comparison.figures if figure.of_requests is of_requests]
+        rows = [(title, "unit", "A", "B", "B - A", "change"), *map(_row, figures)]
         lines += ["", *table(rows, left=(0, 1))]
-    return plain(lines)
+    return plain([*lines, *remarks(comparison)])
 
 
 def _step(number: int) -> str:
@@ -69,12 +76,19 @@ def _step(number: int) -> str:
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    change = None if figure.a is None or figure.b is None else figure.b - figure.a
-    numbers = (_number(value, figure) for value in (figure.a, figure.b, change))
-    return (figure.name, figure.unit, *numbers)
+    is_known = figure.a is not None and figure.b is not None
+    is_limit = figure.a_is_least or figure.b_is_least
+    difference = (figure.b or 0.0) - (figure.a or 0.0) if is_known and not is_limit else None
+    numbers = (
+        _number(figure.a, figure.unit, is_least=figure.a_is_least),
+        _number(figure.b, figure.unit, is_least=figure.b_is_least),
+        "" if is_limit else _number(difference, figure.unit),
+    )
+    return (figure.name, figure.unit, *numbers, change_text(figure))
 
 
-def _number(value: float | None, figure: Figure) -> str:
+def _number(value: float | None, unit: str, *, is_least: bool = False) -> str:
     if value is None:
         return "unknown"
-    return f"{value:,.3f}" if figure.unit in _FRACTIONS else f"{value:,.0f}"
+    number = f"{value:,.3f}" if unit in _FRACTIONS else f"{value:,.0f}"
+    return f"≥ {number}" if is_least else number

@@ -6,7 +6,7 @@ their ids differ. Only decisions are stored, no text and no block tables.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ from seqtop.wire.messages import (
     WaitCause,
 )
 
+SERVED = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
+"""The statuses of requests that ended with a complete output."""
 _SHORTEST_WAIT = 1e-6
 """Seconds below which a difference of sums is an error of rounding."""
 
@@ -71,6 +73,9 @@ class RunRequest(msgspec.Struct):
     """Tokens found in the prefix cache at the first admission."""
     num_preemptions: int = 0
     num_lost_tokens: int = 0
+    num_sequences: int = 1
+    prompt_hash: int | None = None
+    """A hash of the prompt, which is the same in one process; `None` if it is not recorded."""
     end: str | None = None
     """The name of the final status; `None` while unfinished."""
     seconds_waiting: dict[str, float] = {}
@@ -107,8 +112,8 @@ class RunDecisions(Reader):
         self.steps: list[StepDecisions] = []
         self.num_gaps = 0
         """Gaps, after which requests may be missing."""
-        self.num_finished = self.num_output_tokens = 0
-        """Requests that finished in the recording, and tokens that it has."""
+        self.num_output_tokens = 0
+        """Tokens that the recording has."""
         self.num_preemptions = self.num_lost_tokens = self.num_cached_tokens = 0
         """Preemptions in the recording, the tokens lost to them, and the tokens that the first
         admissions of its requests found in the prefix cache."""
@@ -118,7 +123,9 @@ class RunDecisions(Reader):
         self._arrived: list[int] = []
         self._ended: list[tuple[int, str]] = []
         self._last_decodes: tuple[int, ...] = ()
-        self._start_time = self._end_time = 0.0
+        self._start_time = 0.0
+        self.end_time = 0.0
+        """The end of the last step, epoch seconds."""
         self._timeline = timeline
         self._num_ended = 0
         self._most_ended = 1
@@ -129,15 +136,12 @@ class RunDecisions(Reader):
     @property
     def duration(self) -> float:
         """Seconds from the start of the first step to the end of the last."""
-        return max(self._end_time - self._start_time, 0.0)
+        return max(self.end_time - self._start_time, 0.0)
 
-    def seconds_waiting(self) -> dict[str, float]:
-        """Returns the seconds that all requests together have waited, by cause."""
-        total: defaultdict[str, float] = defaultdict(float)
-        for request in self.requests:
-            for cause, seconds in request.seconds_waiting.items():
-                total[cause] += seconds
-        return total
+    @property
+    def num_served(self) -> int:
+        """The number of requests that ended with a complete output."""
+        return sum(request.end in SERVED for request in self.requests)
 
     def number(self, request_id: str) -> int | None:
         """Returns the number of a request; `None` if the run has none of this id."""
@@ -175,7 +179,7 @@ class RunDecisions(Reader):
         self.info = state.info or self.info
         for request in state.requests.values():
             if request.request_id not in self._numbers:
-                number = self._add(_of_state(request), request.seq_ids)
+                number = self._add(_of_state(request, state), request.seq_ids)
                 if state.step < 0:  # it arrived before the viewer, and before the first step
                     self._arrived.append(number)
                 runs = any(
@@ -195,7 +199,11 @@ class RunDecisions(Reader):
                         event.arrival_time, event.arrival_time, None, None, None
                     )
                     request = RunRequest(
-                        event.request_id, event.num_prompt_tokens, event.priority, metrics
+                        event.request_id,
+                        event.num_prompt_tokens,
+                        event.priority,
+                        metrics,
+                        prompt_hash=_hash(event.prompt_token_ids, event.prompt),
                     )
                     self._arrived.append(self._add(request, event.seq_ids))
             case RequestFinished():
@@ -206,7 +214,6 @@ class RunDecisions(Reader):
                     if request.metrics.finished_time is None:
                         request.metrics.finished_time = event.time
                     self._ended.append((number, event.status.name))
-                    self.num_finished += 1
                     self._waiting.discard(number)
             case StreamingUpdate():
                 if (number := self._numbers.get(event.request_id)) is not None:
@@ -217,6 +224,7 @@ class RunDecisions(Reader):
     def _add(self, request: RunRequest, seq_ids: list[int]) -> int:
         number = self._numbers[request.request_id] = len(self.requests)
         self.requests.append(request)
+        request.num_sequences = len(seq_ids)
         self._waiting.add(number)
         for seq_id in seq_ids:
             self._request_of[seq_id] = number
@@ -224,12 +232,15 @@ class RunDecisions(Reader):
 
     def _step(self, position: int, step: Step) -> None:
         if not self.steps:
-            self._start_time = self._end_time = step.start_time
-        self._end_time = max(self._end_time, step.time)
+            self._start_time = self.end_time = step.start_time
+        self.end_time = max(self.end_time, step.time)
         sampled: list[tuple[int, ...]] = []
         for update in step.sequences:
             if update.request_id is not None and update.request_id in self._numbers:
-                self._request_of[update.seq_id] = self._numbers[update.request_id]
+                own = self._numbers[update.request_id]
+                if self._request_of.get(update.seq_id) != own:  # a fork
+                    self._request_of[update.seq_id] = own
+                    self.requests[own].num_sequences += 1
             if token_ids := update.new_token_ids:
                 sampled.append(tuple(token_ids))
                 self.num_output_tokens += len(token_ids)
@@ -304,13 +315,24 @@ class RunDecisions(Reader):
         return tuple(admitted), tuple(chunks), self._last_decodes
 
 
-def _of_state(request: RequestState) -> RunRequest:
+def _of_state(request: RequestState, state: EngineState) -> RunRequest:
+    sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
+    is_ended = request.finish_reason is not None
     return RunRequest(
         request.request_id,
         request.num_prompt_tokens,
         request.priority,
         request.metrics,
+        num_output_tokens=sum(len(sequence.output_token_ids) for sequence in sequences),
         num_preemptions=request.num_preemptions,
         num_lost_tokens=request.num_lost_tokens,
-        end=request.finish_reason,
+        prompt_hash=_hash(request.prompt_token_ids, request.prompt),
+        end=sequences[0].status.name if is_ended and sequences else request.finish_reason,
     )
+
+
+def _hash(token_ids: Sequence[int], prompt: str | None) -> int | None:
+    """Returns a hash of a prompt; `None` if neither its tokens nor its text are known."""
+    if token_ids:
+        return hash(array("q", token_ids).tobytes())
+    return hash(prompt) if prompt else None

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from seqtop.history.event_index import EventKind
 from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import Timeline
+from seqtop.history.token_gaps import add_gaps
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.step_summary import limiting_cause
@@ -175,7 +176,7 @@ class RunsReader(Reader):
         if isinstance(event, Step):
             run.steps.append(_recorded_step(event, state.info))
             _observe(event, self._observations)
-            _measure_gaps(event, self._token_times, run.token_gaps)
+            add_gaps(event, self._token_times, run.token_gaps)
 
     def end(self) -> None:
         """Adds the requests of the last state."""
@@ -208,25 +209,6 @@ def _observe(step: Step, observations: defaultdict[str, StepObservations]) -> No
     for preemption in step.preemptions:
         preemptions = observations[preemption.request_id].preemptions
         preemptions[step.start_time] = (step.step, preemption)
-
-
-def _measure_gaps(step: Step, times: dict[int, float], gaps: array[float]) -> None:
-    """Adds the seconds between the tokens of `step` and those before them to `gaps`.
-
-    Args:
-        step: The step.
-        times: The time of the last token of each sequence, epoch seconds, which is updated.
-        gaps: The gaps so far.
-    """
-    for update in step.sequences:
-        if not (count := len(update.new_token_ids)):
-            continue
-        last = times.get(update.seq_id)
-        if last is not None:
-            gaps.extend([(step.time - last) / count] * count)
-        times[update.seq_id] = step.time
-        if update.is_removed:
-            del times[update.seq_id]
 
 
 def _add_requests(

@@ -14,8 +14,8 @@ import itertools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from seqtop.history.replay import Reader
 from seqtop.history.timeline import RecordingError, Timeline
@@ -39,7 +39,8 @@ _LEAST = 0.25
 """The shortest time in seconds of which rates are given."""
 
 _SUMS = ("steps", "prefill", "decode", "generated", "preemptions", *TIME_PARTS)
-_GAUGES = ("running", "waiting", "used", "cached", "free")
+_SEQUENCES, _BLOCKS = ("running", "waiting"), ("used", "cached", "free")
+_GAUGES = (*_SEQUENCES, *_BLOCKS)
 _UNKNOWN = (math.nan,) * len(_GAUGES)
 
 
@@ -54,8 +55,10 @@ class Interval(NamedTuple):
 
     The time that no part takes is unknown."""
     gauges: dict[str, float]
-    """The largest numbers of sequences `running` and `waiting`, and of blocks `used`, `cached` and
-    `free`; empty if they are unknown."""
+    """The numbers of sequences `running` and `waiting` when there were most of them, and of blocks
+    `used`, `cached` and `free` when most were used; empty if they are unknown.
+
+    Those of one kind are of one moment: the largest of each may add up to more than there are."""
 
     def rate(self, name: str) -> float:
         """Returns one of `sums` per second."""
@@ -146,11 +149,12 @@ class StepSeries:
             for name, column in self._sums.items()
         }
         first, last = low[0], high[0] + 1
-        gauges = {}
-        for name, column in self._gauges.items():
-            known = [value for value in column[first:last] if value == value]
+        gauges: dict[str, float] = {}
+        for names, key in ((_SEQUENCES, sum), (_BLOCKS, None)):
+            rows = zip(*(self._gauges[name][first:last] for name in names), strict=True)
+            known = [row for row in rows if row[0] == row[0]]
             if known:
-                gauges[name] = max(known)
+                gauges.update(zip(names, max(known, key=key), strict=True))
         return Interval(max(end - start, 0.0), sums, gauges)
 
     def before(self, time: float, seconds: float) -> Interval:
@@ -272,8 +276,12 @@ class StepSeries:
         half = len(self._times) // 2 // 2 * 2
         for column in (self._times, *self._sums.values()):
             column[:half] = column[0:half:2]
-        for column in self._gauges.values():
-            column[:half] = array("d", map(max, column[0:half:2], column[1:half:2]))
+        for names, key in ((_SEQUENCES, sum), (_BLOCKS, None)):
+            columns = [self._gauges[name] for name in names]
+            rows = [*zip(*(column[:half] for column in columns), strict=True)]
+            kept = [_larger(*pair, key) for pair in zip(rows[::2], rows[1::2], strict=True)]
+            for column, values in zip(columns, zip(*kept, strict=True), strict=True):
+                column[:half] = array("d", values)
 
     def _drop_before(self, time: float) -> None:
         count = bisect_left(self._times, time)
@@ -294,6 +302,16 @@ class StepSeries:
 def _value(column: array[float], location: tuple[int, float]) -> float:
     row, way = location
     return column[row] + way * (column[row + 1] - column[row]) if way else column[row]
+
+
+_Row: TypeAlias = tuple[float, ...]
+
+
+def _larger(one: _Row, other: _Row, key: Callable[[_Row], float] | None) -> _Row:
+    """Returns the larger of two rows of gauges; an unknown one is the smaller."""
+    if one[0] != one[0]:
+        return other
+    return one if other[0] != other[0] else max(one, other, key=key)
 
 
 def _gauges_of(stats: StepStats) -> tuple[float, ...]:

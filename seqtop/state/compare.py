@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,6 +21,8 @@ MAX_LISTED = 50
 _NUMBER = 10
 _LINE = 68
 """The characters of a line of ids."""
+_NOTABLE = 0.05
+"""The change from which on a rate or a latency is named first, relative and as a logarithm."""
 _LEAST_WIDTH = 22
 """The least width of the column of the figures' names."""
 
@@ -39,6 +42,21 @@ class Rate(NamedTuple):
     """`None` if it is unknown."""
     format: Callable[[float | None], str]
     """Returns it as text, with its unit."""
+    better: int = 0
+    """1 if more is better, -1 if less is, and 0 if neither."""
+    is_least: bool = False
+    """True if it may be higher: some requests still wait."""
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.is_least and self.value is not None else ''}{self.format(self.value)}"
+
+
+class ComparedLine(NamedTuple):
+    """A line of a comparison."""
+
+    text: str
+    is_better: bool | None = None
+    """True if the change at its end is one to the better, False if to the worse."""
 
 
 class SequenceDifference(msgspec.Struct, frozen=True):
@@ -112,8 +130,8 @@ def compare(one: EngineData, other: EngineData) -> StateComparison:
 
 def describe(
     comparison: StateComparison, rates: Sequence[tuple[str, Rate, Rate]] = ()
-) -> list[str]:
-    """Returns a comparison as lines of plain text, of which titles end with a colon.
+) -> list[ComparedLine]:
+    """Returns a comparison as lines, the verdict first. Titles end with a colon.
 
     Args:
         comparison: The comparison.
@@ -123,23 +141,32 @@ def describe(
     later = fmt.seconds(times[1] - times[0])
     width = max(_LEAST_WIDTH, *(len(figure.name) + 3 for figure in comparison.figures))
     lines = [
+        *_verdict(comparison, rates),
         f"A: step {fmt.count(steps[0])}, {fmt.clock(times[0])}",
         f"B: step {fmt.count(steps[1])}, {fmt.clock(times[1])}, {later} later",
         "",
         f"{'Figures:':<{width}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
     ]
-    rows = [
-        (name, a.format(a.value), b.format(b.value), _rate_change(a, b)) for name, a, b in rates
-    ]
+    rows = [(name, str(a), str(b), _rate_change(a, b), _is_better(a, b)) for name, a, b in rates]
     rows += [
-        (figure.name, fmt.count(figure.before), fmt.count(figure.after), _change(figure))
+        (figure.name, fmt.count(figure.before), fmt.count(figure.after), _change(figure), None)
         for figure in comparison.figures
     ]
-    for name, *texts in rows:
-        lines.append(f"  {name:<{width - 2}}{''.join(f'{text:>{_NUMBER}}' for text in texts)}")
-    lines.append("")
+    figures = [
+        ComparedLine(
+            f"  {name:<{width - 2}}{''.join(f'{text:>{_NUMBER}}' for text in texts)}", is_better
+        )
+        for name, *texts, is_better in rows
+    ]
+    rest = [ComparedLine(line) for line in ("", *_requests(comparison))]
+    return [*map(ComparedLine, lines), *figures, *rest]
+
+
+def _requests(comparison: StateComparison) -> list[str]:
+    """Returns lines on the requests and blocks that changed in between."""
+    lines: list[str] = []
     if not comparison.same_incarnation:
-        return [*lines, "The engine was restarted in between: its requests are others."]
+        return ["The engine was restarted in between: its requests are others."]
     by_reason: dict[str, list[str]] = {}
     for request in comparison.ended:
         by_reason.setdefault(request.reason or "no longer known", []).append(request.request_id)
@@ -160,6 +187,39 @@ def describe(
         f" {fmt.count(comparison.blocks_with_other_owners)} with other owners"
     )
     return [*lines, f"Unchanged: {unchanged}", f"Blocks: {blocks}"]
+
+
+def _verdict(comparison: StateComparison, rates: Sequence[tuple[str, Rate, Rate]]) -> Iterator[str]:
+    """Yields what came of the requests, and the rate and the latency that changed most."""
+    if not comparison.same_incarnation:
+        return
+    waiting = next(own for own in comparison.figures if own.name == "waiting")
+    ended, came = len(comparison.ended), len(comparison.came)
+    parts = [
+        f"{fmt.plural(ended, 'request')} ended and {fmt.count(came)} arrived in between",
+        f"{fmt.count(waiting.before)} waited at A, {fmt.count(waiting.after)} at B",
+    ]
+    for better in (1, -1):
+        changes = [
+            (abs(math.log(b.value / a.value)), f"{name} {b.value / a.value - 1:+.0%} ({a} → {b})")
+            for name, a, b in rates
+            if a.better == better and a.value and b.value and a.value > 0 and b.value > 0
+        ]
+        largest = max(changes, default=(0.0, ""))
+        if largest[0] > _NOTABLE:
+            parts.append(largest[1])
+    yield from textwrap.wrap(f"{'; '.join(parts)}.", _LINE)
+    yield ""
+
+
+def _is_better(a: Rate, b: Rate) -> bool | None:
+    """Returns whether B is better than A; `None` if that is not known."""
+    if a.value is None or b.value is None or a.value == b.value or not a.better:
+        return None
+    is_more = b.value > a.value
+    if (a.is_least and is_more) or (b.is_least and not is_more):
+        return None
+    return is_more == (a.better > 0)
 
 
 def _incarnation(state: EngineData) -> str:
@@ -202,7 +262,7 @@ def _change(figure: FigureChange) -> str:
 
 
 def _rate_change(before: Rate, after: Rate) -> str:
-    if before.value is None or after.value is None:
+    if before.value is None or after.value is None or (before.is_least or after.is_least):
         return fmt.UNKNOWN
     change = after.value - before.value
     return f"{'-' if change < 0 else '+'}{after.format(abs(change))}" if change else "0"

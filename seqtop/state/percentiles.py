@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
@@ -24,6 +25,35 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+_NEAR = 1.05
+"""The ratio of the bounds of a percentile up to which it counts as known."""
+
+
+class LeastPercentile(NamedTuple):
+    """A percentile of samples of which some are only known to be at least so large."""
+
+    value: float
+    is_least: bool
+    """True if it may be higher by more than a twentieth."""
+
+
+def least_percentile(
+    known: Sequence[float], least: Sequence[float], percent: float
+) -> LeastPercentile | None:
+    """Returns a percentile of samples in any order; `None` without samples.
+
+    Args:
+        known: The samples that are known.
+        least: Lower bounds of those that are not, such as the waits of requests that still wait.
+        percent: A number from 0 to 100.
+    """
+    value = percentile(sorted((*known, *least)), percent)
+    most = percentile(sorted(known) + [math.inf] * len(least), percent)
+    if value is None or most is None:
+        return None
+    return LeastPercentile(value, not most <= _NEAR * value)
 
 
 def median(values: Iterable[float]) -> float | None:

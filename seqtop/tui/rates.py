@@ -1,7 +1,11 @@
 """Rates and latencies before a moment, by name."""
 
+import math
+
+from seqtop.history.token_gaps import token_gaps
 from seqtop.state import EngineState
 from seqtop.state.compare import Rate
+from seqtop.state.percentiles import least_percentile
 from seqtop.state.sliding_window import WINDOW
 from seqtop.text import format as fmt
 from seqtop.tui.ui_state import UiState
@@ -13,7 +17,8 @@ RATE_SECONDS = 5.0
 def rates_at(ui: UiState, state: EngineState) -> dict[str, Rate]:
     """Returns the rates before the moment of `state`, and percentiles of the minute before it.
 
-    Their names have the length of the time before it: the header has rates of one second.
+    Their names have the length of the time before it: the header has rates of one second. The TTFT
+    of requests that wait for their first token counts with the time that they have waited.
 
     Called under the lock of `ui`.
     """
@@ -25,10 +30,24 @@ def rates_at(ui: UiState, state: EngineState) -> dict[str, Rate]:
         ("steps/s", "steps"),
     ):
         value = interval.rate(key) if interval.seconds > 0 else None
-        rates[f"{name}, {RATE_SECONDS:g} s"] = Rate(value, fmt.rate)
+        better = 1 if key == "generated" else 0
+        rates[f"{name}, {RATE_SECONDS:g} s"] = Rate(value, fmt.rate, better)
+    waits = [
+        state.time - request.metrics.arrival_time
+        for request in state.requests.values()
+        if request.finish_reason is None and request.metrics.first_token_time is None
+    ]
     windows = ui.latencies.at(state.info, state.time).windows
+    known = {key: [*windows[key].values] for key in ("ttft", "itl", "e2e")}
+    if not known["itl"]:  # a recording that was not played up to here
+        known["itl"] = token_gaps(ui.source.history, state.time - WINDOW, state.time)
     for key, title in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E")):
         for percent in (50, 99):
-            value = windows[key].percentile(percent) if len(windows[key]) else None
-            rates[f"{title} p{percent}, {WINDOW:g} s"] = Rate(value, fmt.seconds)
+            least = [wait for wait in waits if 0 <= wait < math.inf] if key == "ttft" else []
+            found = least_percentile(known[key], least, percent)
+            rates[f"{title} p{percent}, {WINDOW:g} s"] = (
+                Rate(None, fmt.seconds, -1)
+                if found is None
+                else Rate(found.value, fmt.seconds, -1, found.is_least)
+            )
     return rates

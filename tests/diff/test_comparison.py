@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -230,17 +231,19 @@ def test_requests_from_before_a_recording_have_their_own_table(usual: list[bytes
     figures = {figure.name: figure for figure in compare(whole, late).figures}
     for name in ("steps", "preemptions", "output", "lost to preemption"):
         assert 0 <= (figures[name].b or 0) < (figures[name].a or 0), name
-        assert not figures[name].is_lifetime
-    ttft = figures["TTFT, largest"]
-    assert ttft.is_lifetime
+        assert not figures[name].of_requests
+    ttft = figures["TTFT, p99"]
+    assert ttft.of_requests
     assert ttft.a == ttft.b
     assert all(figure.unit for figure in figures.values())
 
 
-def test_runs_with_other_ids_are_aligned_by_arrival(base: RunDecisions, usual: list[bytes]) -> None:
+def test_runs_with_other_ids_are_aligned_by_their_prompts(
+    base: RunDecisions, usual: list[bytes]
+) -> None:
     other = as_run([payload.replace(b"req-", b"run-") for payload in usual])
     comparison = compare(base, other)
-    assert (comparison.first, comparison.aligned_by) == (None, "order of arrival")
+    assert (comparison.first, comparison.aligned_by) == (None, "prompt and order of arrival")
 
 
 def test_run_that_is_cut_short(base: RunDecisions, usual: list[bytes]) -> None:
@@ -260,7 +263,9 @@ def test_waits_are_those_of_the_state(usual: list[bytes], max_finished: int) -> 
             reached.apply(parsing.event(payload))
         history.append(number, payload, parsing.event(payload), state)
     waits = [request.wait for request in whole.requests.values()]
-    seconds = RunDecisions(history).seconds_waiting()
+    seconds: Counter[str] = Counter()
+    for request in RunDecisions(history).requests:
+        seconds.update(request.seconds_waiting)
     assert sum(seconds.values()) == pytest.approx(sum(wait.total for wait in waits))
     for cause in ("no_blocks", "token_budget", "seq_limit"):
         known = sum(wait.by_cause.get(cause, 0.0) for wait in waits)

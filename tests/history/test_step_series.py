@@ -3,9 +3,11 @@
 import itertools
 import math
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 
 from seqtop.history import segments, step_series
@@ -115,6 +117,36 @@ def test_fewer_rows_have_the_same_totals_and_peaks() -> None:
     assert len(coarse) <= 200 < len(fine) == 1_000
     assert coarse.between(0.0, coarse.end).sums == fine.between(0.0, fine.end).sums
     assert coarse.between(0.0, coarse.end).gauges == fine.between(0.0, fine.end).gauges
+
+
+def test_gauges_of_a_kind_are_of_one_moment() -> None:
+    """The largest of each would be more blocks, and more sequences, than there ever were."""
+    pools = ((30, 2, 4), (10, 25, 1), (12, 0, 24))
+    steps = [
+        a_step(
+            number,
+            2.0 * number,
+            2.0 * number + 1.0,
+            num_used_blocks=used,
+            num_cached_blocks=cached,
+            num_free_blocks=free,
+            num_running=number + 1,
+            num_waiting=9 - 4 * number,
+        )
+        for number, (used, cached, free) in enumerate(pools)
+    ]
+    wanted = {"used": 30, "cached": 2, "free": 4, "running": 1, "waiting": 9}
+    series = read(stored(*steps))
+    assert series.between(series.start, series.end).gauges == wanted
+    many = [step for number in range(40) for step in renumbered(steps, 3 * number)]
+    coarse = read(stored(*many), max_rows=40)
+    assert coarse.between(coarse.start, coarse.end).gauges == wanted
+
+
+def renumbered(steps: Sequence[Step], first: int) -> Iterator[Step]:
+    for number, step in enumerate(steps, first):
+        start = START + 2.0 * number
+        yield msgspec.structs.replace(step, step=number, start_time=start, time=start + 1.0)
 
 
 def test_unrecorded_figures_are_unknown() -> None:

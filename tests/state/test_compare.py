@@ -1,10 +1,13 @@
 """Two moments of a run, and what differs between them."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.compare import Rate, compare, describe
+from seqtop.state import compare as comparing
+from seqtop.state.compare import Rate, StateComparison, compare
 from seqtop.state.freeze import freeze
 from seqtop.text import format as fmt
 from seqtop.wire.messages import MissCause, PrefixMiss
@@ -13,6 +16,14 @@ from tests.support.events import preemption
 from tests.support.reducer_events import step
 from tests.support.scripted import Script, ScriptedSource, engine_info
 from tests.support.simulated_engine import START
+
+
+def describe(
+    comparison: StateComparison, rates: Sequence[tuple[str, Rate, Rate]] = ()
+) -> list[str]:
+    """The lines of a comparison behind the verdict."""
+    lines = [line.text for line in comparing.describe(comparison, rates)]
+    return lines[lines.index("") + 1 :] if comparison.same_incarnation else lines
 
 
 def two_moments() -> tuple[ScriptedSource, Script]:
@@ -200,6 +211,31 @@ def test_rates_have_a_change(before: float | None, after: float, change: str) ->
         line for line in describe(compare(source.state, source.state), rates) if "tok/s" in line
     )
     assert line.split()[1:] == [fmt.rate(before), fmt.rate(after), change]
+
+
+def test_the_verdict_has_the_largest_changes_and_their_signs() -> None:
+    source, script = two_moments()
+    before = freeze(source.state)
+    script.finish("ends", SequenceStatus.FINISHED_STOPPED)
+    rates = [
+        ("tok/s", Rate(10.0, fmt.rate, 1), Rate(5.0, fmt.rate, 1)),
+        ("TTFT", Rate(1.0, fmt.seconds, -1), Rate(3.0, fmt.seconds, -1, is_least=True)),
+        ("ITL", Rate(1.0, fmt.seconds, -1), Rate(0.9, fmt.seconds, -1)),
+    ]
+    lines = comparing.describe(compare(before, source.state), rates)
+    text = [line.text for line in lines]
+    verdict = " ".join(text[: text.index("")])
+    assert verdict == (
+        "1 request ended and 0 arrived in between; 1 waited at A, 1 at B; tok/s -50% (10.0 → 5.0);"
+        " TTFT +200% (1.00 s → ≥3.00 s)."
+    )
+    better = {line.text.split()[0]: line.is_better for line in lines if line.is_better is not None}
+    assert better == {"tok/s": False, "TTFT": False, "ITL": True}
+    worse = ("TTFT", Rate(1.0, fmt.seconds, -1), Rate(0.5, fmt.seconds, -1, is_least=True))
+    assert all(
+        line.is_better is None
+        for line in comparing.describe(compare(before, source.state), [worse])
+    )
 
 
 def test_prefix_misses_are_compared_by_cause() -> None:

@@ -3,6 +3,7 @@
 The run is recorded and its answers are known (`tests.support.questions`).
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def test_the_request_that_is_stuck(run: SeqtopApp) -> None:
 
 
 def test_the_differences_between_two_moments(run: SeqtopApp) -> None:
-    with play(run, WIDE) as pilot:
+    with play(run, (200, 60)) as pilot:
         pilot.press("B")
         assert notices(run) == ["Go to a past moment, and B compares it with now; A marks another."]
         pilot.press("A")
@@ -104,7 +105,8 @@ def test_the_differences_between_two_moments(run: SeqtopApp) -> None:
         assert f"B: step {END - 1}, " in text
         assert "stop: late" in text
         assert "output tok/s" in text
-        assert "ITL p50" in text
+        (gaps,) = re.findall(r"ITL p50, 60 s +(\S+ \S+) +(\S+ \S+) ", screen(run))
+        assert all(gap.endswith("ms") for gap in gaps), "also before the recording was played"
         assert "early running, +30 output tokens, +2 blocks" in text
         pilot.press("escape")
         assert not isinstance(run.screen, ComparisonDialog)

@@ -6,7 +6,7 @@ import heapq
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from seqtop.history import FileStore
 from seqtop.history.event_index import EventKind
 from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.step_series import Interval, SeriesReader, StepSeries
-from seqtop.sequence import latency
+from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state import EngineState, RequestState
 from seqtop.state.fields import waited
 from seqtop.state.groups import PREFIX, Group, group_by
@@ -183,6 +183,21 @@ class Contents(msgspec.Struct):
             for lifecycle in run.requests.values()
         )
 
+    def num_without(self, figure: str) -> int:
+        """Returns the number of requests that had not ended, nor come so far as a figure needs."""
+        metrics = [
+            lifecycle.request.metrics
+            for lifecycle in self.lifecycles
+            if lifecycle.request.finish_reason is None
+        ]
+        known: dict[str, Callable[[RequestMetrics], float | None]] = {
+            "ttft": lambda own: own.first_token_time,
+            "queue": lambda own: own.first_scheduled_time,
+            "tpot": lambda _: None,
+            "e2e": lambda _: None,
+        }
+        return sum(known[figure](own) is None for own in metrics) if figure in known else 0
+
     def samples(self) -> dict[str, list[float]]:
         """Returns sorted samples in seconds by figure, a key of `seqtop.state.slo.FIGURES`.
 
@@ -223,7 +238,9 @@ class Contents(msgspec.Struct):
 
 def is_served(lifecycle: RequestLifecycle) -> bool:
     """Returns whether a request ended with a complete output."""
-    return lifecycle.request.finish_reason in _SERVED and bool(lifecycle.sequences)
+    return lifecycle.request.finish_reason in _SERVED and not any(
+        sequence.status is SequenceStatus.FINISHED_IGNORED for sequence in lifecycle.sequences[:1]
+    )
 
 
 def read(

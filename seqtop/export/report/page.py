@@ -15,6 +15,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from seqtop import __version__
+from seqtop.diff import verdict
+from seqtop.diff.comparison import RunComparison
+from seqtop.diff.same_requests import Figure
 from seqtop.export import groups
 from seqtop.export.lifecycle import RequestLifecycle
 from seqtop.export.report import charts
@@ -90,12 +93,15 @@ class _Scales(NamedTuple):
     """The lowest and highest sample of each distribution."""
 
 
-def write(recordings: Sequence[Contents], *, with_text: bool) -> Iterator[str]:
+def write(
+    recordings: Sequence[Contents], *, with_text: bool, comparison: RunComparison | None = None
+) -> Iterator[str]:
     """Yields the page of one recording, or of two beside each other.
 
     Args:
         recordings: The contents of the recordings.
         with_text: Whether the slowest requests are shown with prompt and output.
+        comparison: The comparison of two recordings, if there are two.
     """
     title = " and ".join(_text(contents.name) for contents in recordings)
     yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -111,9 +117,11 @@ def write(recordings: Sequence[Contents], *, with_text: bool) -> Iterator[str]:
     yield " recorded step.</p>"
     samples = [{**contents.samples(), **contents.lengths()} for contents in recordings]
     scales = _scales(recordings, samples)
-    yield _columns(_warnings(contents) + _verdict(contents) for contents in recordings)
+    if comparison is not None:
+        yield from _compared(comparison, recordings)
+    yield _columns(_warnings(contents) + _verdict(contents.verdict) for contents in recordings)
     tiles = [_tiles(*pair) for pair in zip(recordings, samples, strict=True)]
-    if len(tiles) == 1:
+    if comparison is None:
         yield from _one_tiles(tiles[0])
     else:
         yield _table_of_tiles(tiles, recordings)
@@ -169,11 +177,37 @@ def _warnings(contents: Contents) -> str:
     return "".join(f'<p class="warning">{sentence}</p>' for sentence in sentences)
 
 
-def _verdict(contents: Contents) -> str:
-    """Returns what limited the engine, in a sentence."""
-    sentence = contents.verdict
+def _verdict(sentence: str) -> str:
+    """Returns a sentence on a run, or on two."""
     text = _text(f"{sentence[:1].upper()}{sentence[1:]}.", limit=_MAX_VERDICT)
     return f'<p class="verdict">{text}</p>'
+
+
+def _compared(comparison: RunComparison, recordings: Sequence[Contents]) -> Iterator[str]:
+    """Yields the verdict on two runs, and the figures of both with their changes."""
+    yield _verdict(verdict.sentence(comparison))
+    names = (f"{letter}: {_text(it.name)}" for letter, it in zip("AB", recordings, strict=True))
+    heads = "".join(f'<th class="number">{name}</th>' for name in (*names, "change"))
+    count = fmt.plural(comparison.num_requests, "request")
+    for title, of_requests in ((f"The {count} of both", True), ("In the recording", False)):
+        figures = [figure for figure in comparison.figures if figure.of_requests is of_requests]
+        rows = "".join(map(_compared_row, figures))
+        yield f"<table><tr><th>{title}</th>{heads}</tr>{rows}</table>"
+    sentences = [*verdict.remarks(comparison)]
+    if sentences:
+        yield f'<p class="dim">{_text(". ".join(sentences), limit=_MAX_VERDICT)}.</p>'
+
+
+def _compared_row(figure: Figure) -> str:
+    a = verdict.value_text(figure.a, figure.unit, is_least=figure.a_is_least)
+    b = verdict.value_text(figure.b, figure.unit, is_least=figure.b_is_least)
+    unit = "" if figure.unit in ("s", "requests", "times") else f" ({figure.unit})"
+    style = {True: " better", False: " worse", None: ""}[figure.is_better]
+    return (
+        f"<tr><th>{_text(figure.name + unit)}</th>"
+        f'<td class="number">{a}</td><td class="number">{b}</td>'
+        f'<td class="number{style}">{verdict.change_text(figure)}</td></tr>'
+    )
 
 
 def _after(time: float, contents: Contents) -> str:
@@ -205,9 +239,10 @@ def _tiles(contents: Contents, samples: dict[str, list[float]]) -> list[Tile]:
         values = samples[key]
         p50, p90, p99 = (fmt.seconds(percentile(values, percent)) for percent in _PERCENTILES)
         noun = "gap" if key == "itl" else "request"
-        tiles.append(
-            Tile(f"{title}, p50", p50, f"p90 {p90}, p99 {p99}, {fmt.plural(len(values), noun)}")
-        )
+        note = f"p90 {p90}, p99 {p99}, {fmt.plural(len(values), noun)}"
+        if num_open := contents.num_without(key):
+            note += f"; {fmt.count(num_open)} more had not come so far"
+        tiles.append(Tile(f"{title}, p50", p50, note))
     if contents.slo:
         served = sum(
             is_served(lifecycle) for run in contents.runs for lifecycle in run.requests.values()
@@ -263,7 +298,11 @@ def _one_tiles(tiles: list[Tile]) -> Iterator[str]:
 
 def _table_of_tiles(tiles: list[list[Tile]], recordings: Sequence[Contents]) -> str:
     heads = "".join(f'<th colspan="2">{_text(contents.name)}</th>' for contents in recordings)
-    titles = dict.fromkeys(tile.title for column in tiles for tile in column)
+    # Those of the same requests, with those that had not ended, are compared above.
+    compared = {f"{FIGURES[key]}, p50" for key in ("ttft", "tpot", "queue", "e2e")}
+    titles = dict.fromkeys(
+        tile.title for column in tiles for tile in column if tile.title not in compared
+    )
     rows = []
     for title in titles:
         cells = ""

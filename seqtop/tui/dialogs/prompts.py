@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList, Static
 
 from seqtop.state import RequestState, SequenceState
+from seqtop.state.compare import ComparedLine
 from seqtop.state.fields import FIELDS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line, without_controls
@@ -133,20 +134,31 @@ class ComparisonDialog(Dialog[None]):
         Binding("escape,q,B,enter", "dismiss", "Close"),
     ]
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[ComparedLine]) -> None:
         super().__init__()
-        self._text = "\n".join(map(safe_line, lines))
+        self._text = Content("\n").join(map(_compared_line, lines))
+        self._num_lines = len(lines)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
-            dialog.styles.max_height = len(self._text.splitlines()) + _OTHER_LINES
+            dialog.styles.max_height = self._num_lines + _OTHER_LINES
             yield Label("What differs between two moments", classes="dialog-title")
             with VerticalScroll(id="comparison-scroll"):
-                yield Static(self._text, id="comparison", markup=False)
+                yield Static(self._text, id="comparison")
             yield Label("Esc closes, ↑ ↓ scroll", classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+
+def _compared_line(line: ComparedLine) -> Content:
+    """Returns a line of a comparison, with the change at its end in colour."""
+    text = safe_line(line.text)
+    before, space, change = text.rpartition(" ")
+    if line.is_better is None or not space:
+        return Content(text)
+    style = "$text-success" if line.is_better else "$text-error"
+    return Content.assemble(f"{before} ", (change, style))
 
 
 class CopyDialog(Dialog[str | None]):

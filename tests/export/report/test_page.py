@@ -11,6 +11,8 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.demo import DemoEngine
+from seqtop.diff.comparison import RunComparison, compare
+from seqtop.diff.run import RunDecisions
 from seqtop.export.report import charts, contents, page
 from seqtop.export.report.contents import Contents
 from seqtop.history import FileStore
@@ -56,8 +58,10 @@ def read(path: Path, slo: Slo | None = None) -> Contents:
         return contents.read(recording, slo or Slo())
 
 
-def written(*recordings: Contents, with_text: bool = False) -> str:
-    text = "".join(page.write(recordings, with_text=with_text))
+def written(
+    *recordings: Contents, with_text: bool = False, comparison: RunComparison | None = None
+) -> str:
+    text = "".join(page.write(recordings, with_text=with_text, comparison=comparison))
     _Page(text)
     return text
 
@@ -92,6 +96,12 @@ def test_samples_are_those_of_the_metrics(run: Contents) -> None:
     assert len(run.preemptions) == preempted > 0
 
 
+def test_no_interval_has_more_blocks_than_the_pool(run: Contents) -> None:
+    assert run.info is not None
+    held = [it.gauges["used"] + it.gauges["cached"] for it in run.intervals if it.gauges]
+    assert 0 < max(held) <= run.info.num_gpu_blocks
+
+
 def test_a_page_has_no_text_unless_it_is_asked_for(run: Contents) -> None:
     plain, whole = written(run), written(run, with_text=True)
     for words in ("Once upon a time", "HYPERLINK"):
@@ -118,11 +128,22 @@ def test_nothing_from_a_recording_is_markup(tmp_path: Path) -> None:
     assert evil in shown(text)
 
 
-def test_two_recordings_have_one_axis_and_their_differences(run: Contents, tmp_path: Path) -> None:
+def test_two_recordings_have_one_axis_and_their_differences(
+    recorded: Path, run: Contents, tmp_path: Path
+) -> None:
     path = tmp_path / "other.seqtop"
     record(path, (engine_info(max_num_seqs=77), arrival(1), *map(step, range(3))))
-    text = written(run, read(path))
+    other = read(path)
+    with FileStore(recorded) as one, FileStore(path) as two:
+        comparison = compare(RunDecisions(one), RunDecisions(two))
+    text = written(run, other, comparison=comparison)
     assert "run.seqtop and other.seqtop" in text
+    assert "A: run.seqtop" in shown(text)
+    words = shown(text)
+    assert "because " in words.split("Engine and settings")[0]
+    assert words.index("because ") < words.index("In the recording"), "the verdict is first"
+    assert '<td class="number worse">-' in text
+    assert "E2E, p50" not in words, "the requests that had not ended would not count"
     row = next(row for row in text.split("<tr") if "<th>max_num_seqs</th>" in row)
     assert "differs" in row
     assert "<td>4</td><td>77</td>" in row
@@ -194,10 +215,13 @@ def test_a_long_recording_is_checked_in_part(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_browser_shows_it_without_network_or_errors(
-    scheme: str, number: int, run: Contents, tmp_path: Path
+    scheme: str, number: int, recorded: Path, run: Contents, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.html"
-    path.write_text(written(*[run] * number), encoding="utf-8")
+    with FileStore(recorded) as recording:
+        decisions = RunDecisions(recording)
+    comparison = compare(decisions, decisions) if number > 1 else None
+    path.write_text(written(*[run] * number, comparison=comparison), encoding="utf-8")
     with a_page() as browser:
         requests, errors = [], []
         browser.on("request", lambda request: requests.append(request.url))
