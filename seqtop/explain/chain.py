@@ -92,7 +92,10 @@ class Part(msgspec.Struct):
     `None` if that is not recorded."""
     position: int | None
     """The position of that step on the timeline."""
+    end: float = 0.0
+    """Seconds from the arrival to the end of its last piece."""
     seconds: float = 0.0
+    """The seconds of all pieces; fewer than from `start` to `end` if others lie between them."""
     num_steps: int = 0
     num_tokens: int = 0
     """Tokens of the request computed in this part."""
@@ -502,6 +505,7 @@ class Chain:
             if kind == "host" or cause in (BETWEEN_STEPS, PACED):
                 part.step, part.position = place
         part.seconds += seconds
+        part.end = end - self.arrival_time
         part.num_steps += num_steps
         part.scheduler += min(max(scheduler, 0.0), seconds)
         part.num_tokens += num_tokens

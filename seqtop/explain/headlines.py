@@ -377,8 +377,8 @@ def compare(series: StepSeries, now: float) -> str:
     then = max(end - COMPARED_SECONDS, series.start + seconds)
     before, after = series.between(then - seconds, then), series.between(end - seconds, end)
     first, second = before.rate("generated"), after.rate("generated")
-    ago = fmt.seconds(end - then)
-    figures = f"{fmt.rate(second)} tok/s in the last {fmt.seconds(seconds)}, {fmt.rate(first)}"
+    ago = fmt.rough_time(end - then)
+    figures = f"{fmt.rate(second)} tok/s in the last {fmt.rough_time(seconds)}, {fmt.rate(first)}"
     waiting = before.gauges.get("waiting"), after.gauges.get("waiting")
     queue = ""
     if None not in waiting and waiting[0] != waiting[1]:
@@ -387,8 +387,8 @@ def compare(series: StepSeries, now: float) -> str:
         return f"{figures} {ago} before{queue}."
     ratio = second / first - 1
     if abs(ratio) <= _SAME:
-        return f"As {ago} ago: {figures} then{queue}."
-    word = "Slower" if ratio < 0 else "Faster"
+        return f"The output is as it was {ago} ago: {figures} then{queue}."
+    word = "slower" if ratio < 0 else "faster"
     shares = change_shares(before, after)
     causes, against = (
         [
@@ -400,7 +400,7 @@ def compare(series: StepSeries, now: float) -> str:
     )
     why = f" (of the change: {', '.join(causes)}" if causes else ""
     why += f"; against it: {', '.join(against)}" if causes and against else ""
-    return f"{word} than {ago} ago: {figures} then{why}{')' if why else ''}{queue}."
+    return f"The output is {word} than {ago} ago: {figures} then{why}{')' if why else ''}{queue}."
 
 
 def _share_word(cause: str) -> str:

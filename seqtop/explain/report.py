@@ -117,19 +117,19 @@ def as_text(explanation: Explanation) -> str:
     """Returns a table of the parts of the time of a request."""
     parts = explanation.parts()
     total = sum(part.seconds for part in parts)
-    rows: list[tuple[str, ...]] = [("after", "step", "time", "share", "part")]
+    rows: list[tuple[str, ...]] = [("from", "to", "step", "time", "share", "part")]
     has_first_token = not any(part.before_first_token for part in parts)
     for part in parts:
         if not part.before_first_token and not has_first_token:
             ttft = fmt.seconds(latency.ttft(explanation.metrics))
-            rows.append((ttft, "", "", "", "first token"))
+            rows.append((ttft, "", "", "", "", "first token"))
             has_first_token = True
         step = fmt.UNKNOWN if part.step is None else f"{part.step:,}"
         share, text = fmt.percent(part.seconds, total), describe(part, explanation.request_id)
-        start, seconds = fmt.seconds(part.start), fmt.seconds(part.seconds)
-        rows.append((start, step, seconds, share, part.kind, text))
+        times = fmt.seconds(part.start), fmt.seconds(part.end), step, fmt.seconds(part.seconds)
+        rows.append((*times, share, part.kind, text))
     title = f"{explanation.request_id}: {headline(explanation)}"
-    return plain([title, *table(rows, left=(4, 5))])
+    return plain([title, *table(rows, left=(5, 6))])
 
 
 def as_json(explanation: Explanation) -> str:
@@ -153,6 +153,7 @@ def _part(part: Part, request_id: str) -> dict[str, Any]:
         "kind": part.kind,
         "cause": part.cause or None,
         "start": part.start,
+        "end": part.end,
         "seconds": part.seconds,
         "step": part.step,
         "num_steps": part.num_steps,

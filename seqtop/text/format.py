@@ -78,6 +78,14 @@ def seconds(value: float | None) -> str:
     return _not_finite(math.copysign(math.inf, number))
 
 
+def rough_time(value: float) -> str:
+    """Formats a positive time as a person says it: `45 s`, `8 min`, `3 h`."""
+    for size, unit in ((3_600, "h"), (60, "min")):
+        if value >= size:
+            return f"{value / size:,.0f} {unit}"
+    return f"{value:.0f} s"
+
+
 def growing(value: float | None) -> str:
     """Formats a growing duration in whole seconds, so that it changes once a second: `6 s`."""
     return f"{int(value)} s" if value is not None and 1 <= value < 100 else seconds(value)

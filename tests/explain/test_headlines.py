@@ -158,7 +158,7 @@ def test_a_run_is_compared_with_its_past() -> None:
     while not series.update():
         pass
     sentence = compare(series, series.end)
-    assert sentence.startswith("Slower than ")
+    assert sentence.startswith("The output is slower than ")
     assert "tokens a step 100%" in sentence
     assert compare(series, series.start + 9.0) == ""
     steady = Headlined()
@@ -166,4 +166,4 @@ def test_a_run_is_compared_with_its_past() -> None:
     series = StepSeries(steady.history)
     while not series.update():
         pass
-    assert compare(series, series.end).startswith("As ")
+    assert compare(series, series.end).startswith("The output is as it was ")

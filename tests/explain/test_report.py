@@ -52,9 +52,8 @@ def test_text() -> None:
     assert lines[0] == "short: TTFT 102 ms, end to end 252 ms (stop)"
     held = "long held the most, 7 of 7 used, admitted at step 0 with a prompt of 100 tokens"
     missing = "too few blocks are free (3 more blocks needed)"
-    assert lines[3].split() == [
-        "2.00", "ms", "1", "50.0", "ms", "20%", "queued", *f"{missing}; {held}".split()
-    ]  # fmt: skip
+    figures = "2.00 ms 52.0 ms 1 50.0 ms 20% queued"
+    assert lines[3].split() == f"{figures} {missing}; {held}".split()
     assert lines[5].split() == ["102", "ms", "first", "token"]
     assert lines[6].endswith(
         f"preempted    preempted to make room for long, 40 computed tokens lost; {missing}; {held}"
@@ -167,9 +166,9 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
     explanation = explain(history, script.source.state.requests["a"], history.last)
     assert as_text(explanation).splitlines() == [
         "a: no first token, end to end 102 ms (abort)",
-        "  after  step     time  share  part",
-        "    0 s     0  2.00 ms   2.0%  queued  no step was running",
-        "2.00 ms     0   100 ms    98%  queued  the scheduler gave no reason; 2 steps",
+        "   from       to  step     time  share  part",
+        "    0 s  2.00 ms     0  2.00 ms   2.0%  queued  no step was running",
+        "2.00 ms   102 ms     0   100 ms    98%  queued  the scheduler gave no reason; 2 steps",
     ]
     document = json.loads(as_json(explanation))
     assert document["arrival_time"] == 1_700_000_000.0
@@ -180,6 +179,7 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
         "kind": "queued",
         "cause": "unknown",
         "start": pytest.approx(0.002, abs=1e-6),
+        "end": pytest.approx(0.102, abs=1e-6),
         "seconds": pytest.approx(0.1, abs=1e-6),
         "step": 0,
         "num_steps": 2,

@@ -87,6 +87,14 @@ def test_rate_and_percent() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
+    [(5.2, "5 s"), (59.4, "59 s"), (60.0, "1 min"), (456.0, "8 min"), (9_000.0, "2 h")],
+)
+def test_rough_times(value: float, text: str) -> None:
+    assert fmt.rough_time(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
     [(0.25, "250 ms"), (1.0, "1 s"), (59.99, "59 s"), (100.0, "1m 40s"), (None, fmt.UNKNOWN)],
 )
 def test_growing(value: float | None, text: str) -> None:

@@ -106,9 +106,9 @@ def identity(ui: UiState, width: int, title: str) -> Line:
 def _verdict(ui: UiState, room: int) -> Line:
     """Returns what limits the engine, in the longest form that fits; empty without room for one."""
     verdict = ui.verdict
-    style = "waiting" if verdict.cause is not None else "dim"
+    style = "waiting" if verdict.cause is not None and not ui.is_stale else "dim"
     for form in verdict.forms():
-        text = safe_line(form)
+        text = ("last known: " if ui.is_stale else "") + safe_line(form)
         if cell_len(text) + 2 <= room:
             return (("  ", PLAIN), (text, style))
     return ()

@@ -4,7 +4,7 @@ import re
 
 from rich.cells import cell_len, set_cell_size
 
-from seqtop.sequence import SequenceStage
+from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import PREEMPTED, stage, status_word
 from seqtop.tui.rendering.bars import ELLIPSIS
@@ -29,8 +29,21 @@ _KIND = re.compile(r"[a-z]+[-_](?=[0-9a-f]{6})")
 """The kind of an id of OpenAI's, such as `chatcmpl-`, before random characters: most share it."""
 
 
-def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
-    """Returns the sign of a sequence's status and its style."""
+_LAST_KNOWN = ("?", "dim")
+
+
+def glyph(
+    request: RequestState, sequence: SequenceState, *, is_stale: bool = False
+) -> tuple[str, str]:
+    """Returns the sign of a sequence's status and its style.
+
+    Args:
+        request: The sequence's request.
+        sequence: The sequence.
+        is_stale: Whether its engine is lost: what had not ended may have ended since.
+    """
+    if is_stale and not SequenceStatus.is_finished(sequence.status):
+        return _LAST_KNOWN
     if stage(sequence) == SequenceStage.PREFILL:
         return GLYPHS["prefill"]
     return GLYPHS[status_word(request, sequence)]

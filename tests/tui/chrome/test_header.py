@@ -35,6 +35,21 @@ def test_rates_of_an_engine_that_is_gone_are_unknown(
     assert rates.issubset(text for text, _ in throughput(app.ui, 200))
 
 
+def test_an_engine_that_is_lost_looks_lost(source: ScriptedSource, app: SeqtopApp) -> None:
+    with play(app, (120, 60)) as pilot:
+        text = screen(app)
+        assert "  limited by" in text
+        assert "● running" in text
+        source.connect(ConnectionState.LOST)
+        pilot.draw()
+        text = screen(app)
+        assert "last known: limited by" in text
+        assert "● running" not in text.partition("Sequences ─")[2]
+        assert "? running" in text
+        assert "? waiting" in text
+        assert "✓ stop" in text, "what has ended has ended"
+
+
 def test_an_engine_that_is_called_by_its_model_is_named_once() -> None:
     source = ScriptedSource()
     source.state.info = engine_info(engine_id="org/model dp1", model="org/model")

@@ -1,5 +1,6 @@
 """The columns and the cells of the sequence table, as pure functions."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -53,6 +54,8 @@ class Pace(NamedTuple):
     """The median of all sequences; 0 if it is unknown."""
 
 
+_DECIMAL = re.compile(r"([0-9]+\.([0-9]+))( .*)")
+"""A number with decimals, these alone, and the unit."""
 UNFOLDED, FOLDED = "▾", "▸"
 _GAP = (" ", PLAIN)
 
@@ -66,6 +69,7 @@ def row(
     late: Collection[str] = (),
     *,
     redacted: bool = False,
+    is_stale: bool = False,
     not_available: Collection[str] = (),
     outliers: Mapping[str, tuple[float, float]] = {},
     pace: Pace | None = None,
@@ -80,6 +84,7 @@ def row(
         position: The branch of the tree of sequences that the row is on.
         late: The keys of figures over their latency objective. Each gets a sign before it.
         redacted: Whether the engine does not publish texts.
+        is_stale: Whether the engine is lost, so that what has not ended may have ended since.
         not_available: The keys of columns that the engine cannot give.
         outliers: By the key of a column, the values above which a figure is high, and very high.
         pace: The times between its newest tokens.
@@ -92,6 +97,9 @@ def row(
             cell = _branch(request, sequence, position, width)
         elif redacted and key == "text":
             cell = fitted((("redacted", "dim"),), width)
+        elif key == "status" and is_stale:
+            sign = glyph(request, sequence, is_stale=True)
+            cell = _sign(*sign, status_word(request, sequence), width)
         elif key in not_available:
             cell = fitted(((column.aligned(fmt.NOT_AVAILABLE), "dim"),), width)
         elif key == "computed" and pace is not None:
@@ -101,7 +109,7 @@ def row(
             if key in outliers and (style := _heat(column, request, sequence, now, outliers[key])):
                 cell = ((plain(cell), style),)
         if late and key in late:
-            spans.append((_signed(" " + plain(cell) if spans else plain(cell)), "alert"))
+            spans.append((_signed(plain(cell), has_gap=bool(spans)), "alert"))
             continue
         if late and key == "request":
             name = plain(cell)
@@ -114,11 +122,18 @@ def row(
     return tuple(spans)
 
 
-def _signed(text: str) -> str:
-    """Returns a figure with the sign before it, if there is room."""
+def _signed(text: str, *, has_gap: bool) -> str:
+    """Returns a figure with the sign before it, if there is room.
+
+    A figure that fills its cell loses a decimal, so that the sign does not touch the column before.
+    """
+    gap = " " * has_gap
     figure = text.lstrip(" ")
-    before = len(text) - len(figure)
-    return " " * (before - 1) + LATE + figure if before else text
+    if len(figure) == len(text) and (decimal := _DECIMAL.fullmatch(figure)):
+        number, digits, unit = decimal.groups()
+        figure = f"{float(number):.{len(digits) - 1}f}{unit}"
+    room = len(gap + text) - len(figure) - 1
+    return " " * room + LATE + figure if room >= 0 else gap + text
 
 
 def group_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _INDENT = "   "
 _MAX_CHARGED = 8
+_PART_WIDTH = 50
+"""The cells of a part's line without the axis."""
+_MIN_AXIS, _MAX_AXIS = 8, 60
+_WHOLE = 0.95
+"""The share of the time from its beginning to its end from which on a part is drawn as whole."""
 _HERE = "▸"
 """The mark of the parts that begin in the step on display."""
 
@@ -98,6 +104,7 @@ def latency_lines(
         lines.append((None, (("Reading the history…", "dim"),)))
     parts = explanation.parts()
     total = sum(part.seconds for part in parts)
+    length = max((part.end for part in parts), default=0.0)
     ttft = latency.ttft(explanation.metrics)
     has_first_token = ttft is None or not any(part.before_first_token for part in parts)
     for part in parts:
@@ -105,7 +112,8 @@ def latency_lines(
             lines.append((None, ((f"{_INDENT}{fmt.seconds(ttft):>8}  first token", "dim"),)))
             has_first_token = True
         lines += [
-            (part.position, line) for line in _part_lines(explanation, part, total, position, width)
+            (part.position, line)
+            for line in _part_lines(explanation, part, total, length, position, width)
         ]
     if explanation.is_complete:
         lines += [(None, line) for line in _charge_lines(explanation, total, width)]
@@ -135,8 +143,32 @@ def _charge_lines(explanation: ChargedExplanation, total: float, width: int) -> 
     return lines
 
 
+def _on_axis(part: Part, length: float, room: int, style: str) -> Line:
+    """Returns where on the axis of the whole time a part lies; nothing if there is little room.
+
+    A part in pieces, with others between them, is thin.
+    """
+    size = min(room, _MAX_AXIS)
+    if size < _MIN_AXIS or not length > 0:
+        return ()
+    first = min(int(part.start / length * size), size - 1)
+    last = min(max(math.ceil(part.end / length * size), first + 1), size)
+    is_whole = part.seconds >= _WHOLE * (part.end - part.start)
+    sign = "━" if is_whole else "╌"
+    return (
+        ("·" * first, "dim"),
+        (sign * (last - first), style),
+        ("·" * (size - last), "dim"),
+    )
+
+
 def _part_lines(
-    explanation: Explanation, part: Part, total: float, position: int | None, width: int
+    explanation: Explanation,
+    part: Part,
+    total: float,
+    length: float,
+    position: int | None,
+    width: int,
 ) -> list[Line]:
     from seqtop.explain.report import describe
 
@@ -151,7 +183,8 @@ def _part_lines(
         (f"{fmt.seconds(part.start):>8}  ", "dim"),
         (f"{part.kind:<11}", plain),
         (f"{fmt.seconds(part.seconds):>8}", strong),
-        (f" {fmt.percent(part.seconds, total):>5}", plain),
+        (f" {fmt.percent(part.seconds, total):>5}  ", plain),
+        *_on_axis(part, length, width - _PART_WIDTH, "dim" if is_later else style),
         (f"  {step}", "dim"),
     )
     text = safe_line(describe(part, explanation.request_id))

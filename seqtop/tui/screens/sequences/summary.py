@@ -74,7 +74,8 @@ class Summary(LineView):
             head = group_headline(group, None if stats is None else stats.num_used_blocks, width)
             sentence = group_sentence(group)
         elif selection is not None:
-            head, sequence = headline(*selection, width), selection[1]
+            head = headline(*selection, width, is_stale=self._ui.is_stale)
+            sequence = selection[1]
             findings = findings_about(self._ui, sequence)
             status = status_sentence(self._ui.state, self._ui.view, sequence)
             sentence = safe_line(f"{sequence_sentence(findings)} {status}".lstrip())
@@ -153,9 +154,11 @@ def _marked(sentence: str, start: int, end: int, found: list[Link]) -> Iterator[
     yield sentence[at:end], PLAIN
 
 
-def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
+def headline(
+    request: RequestState, sequence: SequenceState, width: int, *, is_stale: bool = False
+) -> Line:
     """Returns the name, the status and the request's parameters in one line."""
-    sign, style = glyph(request, sequence)
+    sign, style = glyph(request, sequence, is_stale=is_stale)
     at = stage(sequence)
     more = "+" if is_prompt_unknown(request, sequence) else ""
     params = request.sampling_params

@@ -136,6 +136,7 @@ class Rows(SequenceRows, inherit_bindings=False):
             ui.view.tree_position(key),
             missed(ui.latencies.slo, *pair, now),
             redacted=info is not None and info.redacted,
+            is_stale=ui.is_stale,
             not_available=info.not_available if info is not None else (),
             outliers=ui.outliers(),
             pace=_pace(ui, pair[1]),

@@ -1,5 +1,7 @@
 """The parts of a request's latency in the detail pane, and the way to their steps."""
 
+import re
+
 import pytest
 
 from seqtop.tui.app import SeqtopApp
@@ -29,11 +31,14 @@ def test_the_parts_of_a_latency(explained: SeqtopApp) -> None:
         opened(explained, pilot)
         text = words(explained)
         assert "TTFT 102 ms, end to end 252 ms (stop)" in text
-        assert (
-            "queued 50.0 ms 20% step 1 too few blocks are free (3 more blocks needed); long held"
-            in text
-        )
-        assert "preempted 50.0 ms 20% step 3 preempted to make room for long" in text
+        queued = re.search(r"queued 50.0 ms 20% (\S+) step 1 too few blocks are free", text)
+        preempted = re.search(r"preempted 50.0 ms 20% (\S+) step 3 preempted to make room", text)
+        assert queued
+        assert preempted
+        axes = queued[1], preempted[1]
+        assert all(re.fullmatch("·*━+·*", axis) for axis in axes)
+        assert len(axes[0]) == len(axes[1])
+        assert axes[0].rindex("━") < axes[1].index("━"), "in their order on one axis"
         pilot.press("tab")
         assert isinstance(explained.focused, LatencyParts)
 
