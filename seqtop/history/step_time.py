@@ -20,6 +20,7 @@ from seqtop.history.timed_steps import TimedStep
 from seqtop.state import step_costs
 from seqtop.state.filter import FilterError, quantity
 from seqtop.state.percentiles import median
+from seqtop.state.slo import words
 from seqtop.state.step_costs import COSTS, MIN_STEPS
 from seqtop.text import format as fmt
 
@@ -92,18 +93,18 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> dict[str, float]:
-    """Parses coefficients such as `prefill=0.1ms,decode=20us`; the default unit is seconds.
+    """Parses coefficients such as `prefill=0.1ms,decode=20us`, separated by commas or spaces.
+
+    The default unit is seconds.
 
     Raises:
         StepTimeError: The text is invalid.
     """
     given: dict[str, float] = {}
-    for word in filter(None, text.split(",")):
-        name, equals, value = (part.strip() for part in word.partition("="))
+    for word in words(text):
+        name, equals, value = word.partition("=")
         if not equals or name not in NAMES:
-            raise StepTimeError(
-                f"{word.strip()!r} is not like prefill=0.1ms: there are {', '.join(NAMES)}"
-            )
+            raise StepTimeError(f"{word!r} is not like prefill=0.1ms: there are {', '.join(NAMES)}")
         try:
             seconds = quantity(value)
         except FilterError as error:

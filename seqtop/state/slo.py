@@ -73,12 +73,17 @@ def parse(text: str) -> Slo:
         SloError: The text is invalid.
     """
     values: dict[str, float | str] = {}
-    for word in filter(None, _SEPARATORS.split(_EQUALS.sub("=", text))):
+    for word in words(text):
         key, equals, value = word.partition("=")
         if not equals:
             raise SloError(f"{word!r} is not like ttft=0.5")
         values[key] = value
     return from_values(values)
+
+
+def words(text: str) -> list[str]:
+    """Returns the words of a text such as `a=1, b = 2`, which commas or spaces separate."""
+    return [*filter(None, _SEPARATORS.split(_EQUALS.sub("=", text)))]
 
 
 def from_values(values: Mapping[str, float | str]) -> Slo:

@@ -556,16 +556,21 @@ class SeqtopApp(BaseApp):
     def action_slo(self) -> None:
         from seqtop.tui.dialogs.slo_prompt import SloPrompt
 
-        def chosen(slo: Slo | None) -> None:
-            if slo is not None:
-                for ui in self.engines.all:
-                    with ui.lock:
-                        ui.latencies.limit(slo)
-                self.draw(redraw=True)
+        def choose(slo: Slo) -> None:
+            for ui in self.engines.all:
+                with ui.lock:
+                    ui.latencies.limit(slo)
+            self.draw(redraw=True)
+
+        def closed(_: None) -> None:
+            if (slo := self.ui.latencies.slo) != before:
                 limits = f"The limits are {slo}." if slo else "There are no limits."
                 self._show_notice(f"{limits} l shows or hides the latencies.")
 
-        self.push_screen(SloPrompt(self.ui.latencies.slo), chosen)
+        with self.ui.lock:
+            moment = freeze(self.ui.state)
+            before = self.ui.latencies.slo
+        self.push_screen(SloPrompt(before, self.ui.source.history, moment, choose), closed)
 
     def action_not_here(self, what: str) -> None:
         self._show_notice(NOT_HERE[what])

@@ -11,6 +11,7 @@ from seqtop.text.tables import plain, table
 from seqtop.whatif.advise import Advice, Trial, sentence, settings_text
 from seqtop.whatif.figures import Distribution
 from seqtop.whatif.report import basis_lines, knowledge_lines, seconds_text
+from seqtop.whatif.sweep import SHARE_WITHIN_SLO
 
 _MOST_REFUSED = 3
 """Refused settings that are named."""
@@ -46,6 +47,19 @@ def as_text(advice: Advice) -> str:
         lines.append(f"and {more:,} more refused")
     lines += [f"not searched: {name}: {reason}" for name, reason in advice.not_searched.items()]
     return plain([*lines, "", *knowledge_lines(advice.basis)])
+
+
+def load_sentence(advice: Advice) -> str:
+    """Returns the loads that the recorded and the best settings hold; empty without a search."""
+    trials = [advice.recorded, advice.best if advice.best is not advice.recorded else None]
+    texts = [
+        f"{_load(advice, own)} {settings_text(own.settings)}"
+        if not own.settings
+        else f"{_load(advice, own)} with {settings_text(own.settings)}"
+        for own in trials
+        if own is not None and own.highest_load is not None
+    ]
+    return f"load that holds for {SHARE_WITHIN_SLO:.0%}: {'; '.join(texts)}" if texts else ""
 
 
 def trial_lines(advice: Advice) -> list[str]:

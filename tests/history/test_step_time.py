@@ -83,7 +83,7 @@ def test_steps_that_are_all_alike_leave_the_parts_of_their_times_uncertain() -> 
         ("prefill", "'prefill' is not like"),
         ("prefill=fast", "prefill: 'fast' is not a time"),
         ("decode=-1ms", "decode: '-1ms' is not a time"),
-        ("decode=1 parsec", "decode: "),
+        ("decode=1parsec", "decode: "),
     ],
 )
 def test_a_time_that_is_none_is_named(text: str, reason: str) -> None:

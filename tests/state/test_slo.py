@@ -1,11 +1,17 @@
 """Objectives: parsing, and the sequences that miss them."""
 
 import math
+from argparse import Action, _SubParsersAction
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
+from seqtop.cli.parser import build_parser
+from seqtop.history import step_time
 from seqtop.sequence import SequenceStatus
 from seqtop.state.slo import Slo, SloError, from_values, measured, missed, parse
+from seqtop.tui import settings
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
 
@@ -92,3 +98,25 @@ def test_objectives_are_read() -> None:
         with pytest.raises(SloError, match="is not a time"):
             from_values({"ttft": value})
     assert str(parse("ttft=0.5,itl=50ms")) == "TTFT ≤ 500 ms, ITL ≤ 50.0 ms"
+
+
+def _options_with(name: str) -> Iterator[tuple[str, Action]]:
+    (commands,) = (own for own in build_parser()._actions if isinstance(own, _SubParsersAction))
+    for command, parser in commands.choices.items():
+        for action in parser._actions:
+            if name in action.option_strings:
+                yield command, action
+
+
+def test_all_options_take_objectives_with_spaces_or_commas() -> None:
+    wanted = Slo(ttft=0.5, itl=0.05)
+    commands = dict(_options_with("--slo"))
+    assert {"advise", "attach", "explain", "record", "report", "whatif"} <= commands.keys()
+    for text in ("ttft=500ms,itl=50ms", "ttft=500ms itl=50ms", " ttft = 0.5 , itl=50ms "):
+        assert {name: cast(Any, it.type)(text) for name, it in commands.items()} == dict.fromkeys(
+            commands, wanted
+        )
+        assert settings.parse_slo(text) == wanted, "in config.toml"
+    times = {"prefill": 0.0001, "decode": 0.00002}
+    for text in ("prefill=0.1ms,decode=20us", "prefill=0.1ms decode=20us"):
+        assert step_time.parse(text) == pytest.approx(times)

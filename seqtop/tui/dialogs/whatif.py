@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Label, Static
-from textual.worker import Worker, WorkerState
 
-from seqtop.history.copying import save
 from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState
-from seqtop.state.slo import FIGURES, SloError, parse
+from seqtop.state.slo import FIGURES, SloError, parse, words
 from seqtop.text.sanitize import safe_line
-from seqtop.tui.dialogs.prompts import Dialog
+from seqtop.tui.dialogs.replays import ReplayDialog, recording_of
 from seqtop.whatif import advice_report, report
 from seqtop.whatif.advise import advise
-from seqtop.whatif.driver import DriverError, ShowProgress
+from seqtop.whatif.driver import ShowProgress
 from seqtop.whatif.moment import side_by_side
-from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict, scratch_folder
+from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict
 from seqtop.whatif.settings import recorded_settings
 
 _EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
 _OBJECTIVES = "ttft=500ms tpot=50ms"
 
 
-class WhatIfDialog(Dialog[None]):
+class WhatIfDialog(ReplayDialog):
     """Asks for changes of settings, and shows what the run would have been with them.
 
     If objectives are among them, it searches the settings that meet these best.
@@ -38,20 +35,10 @@ class WhatIfDialog(Dialog[None]):
         moment: A copy of the state on display.
     """
 
-    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "dismiss", "Close"),
-        Binding("up", "scroll(-1)", "Up", show=False),
-        Binding("down", "scroll(1)", "Down", show=False),
-        Binding("pageup", "scroll(-10)", "Page up", show=False),
-        Binding("pagedown", "scroll(10)", "Page down", show=False),
-    ]
-
     def __init__(self, history: Timeline, moment: EngineState) -> None:
         super().__init__()
         self._history = history
         self._moment = moment
-        self._worker: Worker[str] | None = None
-        self._is_closed = False
         self._unproven: list[str] | None = None
         """Changes for which there was no prediction, since the recording could not be repeated."""
 
@@ -60,7 +47,7 @@ class WhatIfDialog(Dialog[None]):
             yield Label("What if the settings had been others?", classes="dialog-title")
             yield Input(placeholder=_EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
             with VerticalScroll(id="whatif-scroll", can_focus=False):
-                yield Static(_settings(self._moment), id="whatif-answer", markup=False)
+                yield Static(_settings(self._moment), id="replay-answer", markup=False)
             yield Label(
                 f"Enter predicts; with objectives such as {_OBJECTIVES}, it searches the settings",
                 classes="dialog-hint",
@@ -70,48 +57,20 @@ class WhatIfDialog(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
 
-    def on_unmount(self) -> None:
-        self._is_closed = True
-
-    def action_scroll(self, by: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
-
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if self._worker is not None and self._worker.is_running:
+        if self.is_replaying:
             return
-        changes = event.value.replace(",", " ").split()
+        changes = words(event.value)
         anyway, self._unproven = changes == self._unproven, None
-        self._show("The engine's scheduler runs again, first with the recorded settings …")
 
         def unproven() -> None:
             self._unproven = changes
 
-        self._worker = self.run_worker(
+        self.replay(
             lambda: _answer(
-                self._history, self._moment, changes, self._show_progress, anyway, unproven
-            ),
-            thread=True,
-            exit_on_error=False,
+                self._history, self._moment, changes, self.show_progress, anyway, unproven
+            )
         )
-
-    def _show_progress(self, num_complete: float, total: int) -> None:
-        if self._is_closed:  # ends the processes of the scheduler
-            raise DriverError("the dialog was closed")
-
-        def show() -> None:
-            if self._worker is not None and self._worker.is_running:
-                self._show(f"The engine's scheduler runs again: {num_complete:.1f} of {total} runs")
-
-        self.app.call_later(show)  # from any thread, and without waiting for this one
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.state is WorkerState.SUCCESS:
-            self._show(str(event.worker.result))
-        elif event.state is WorkerState.ERROR:
-            self._show(f"{type(event.worker.error).__name__}: {event.worker.error}")
-
-    def _show(self, text: str) -> None:
-        self.query_one("#whatif-answer", Static).update("\n".join(map(safe_line, text.split("\n"))))
 
 
 def _settings(moment: EngineState) -> str:
@@ -144,20 +103,16 @@ def _answer(
     changes = [word for word in changes if word not in objectives]
     try:
         slo = parse(",".join(objectives))
-        with scratch_folder() as folder:
-            path = getattr(history, "path", None)
-            if path is None:
-                path = folder / "history.seqtop"
-                save(history, path)
+        with recording_of(history) as (path, folder):
             if slo:
-                question = Question(source=str(path), changes=changes, anyway=anyway)
+                question = Question(source=path, changes=changes, anyway=anyway)
                 advice = advise(question, slo, progress)
                 if not advice.trials:
                     unproven()
                     return f"{advice_report.as_text(advice)}\nEnter searches anyway."
                 return advice_report.as_text(advice)
             output = str(folder / "prediction.seqtop")
-            question = Question(source=str(path), changes=changes, output=output, anyway=anyway)
+            question = Question(source=path, changes=changes, output=output, anyway=anyway)
             answer = predict(question, progress)
             lines = [report.as_text(answer)]
             if answer.predicted is None and not answer.basis.is_proven:

@@ -48,7 +48,7 @@ def test_limits_are_set_while_the_app_runs() -> None:
         assert "no limits; D sets some" in screen(app)
         pilot.press("D", *"itl=x", "enter")
         assert "itl: 'x' is not a time" in screen(app)
-        pilot.press(*["backspace"] * 5, *"ttft=100ms,itl=0.06", "enter")
+        pilot.press(*["backspace"] * 5, *"ttft=100ms,itl=0.06", "enter", "enter")
         assert "100%  2 of 2 ended  TTFT ≤ 100 ms, ITL ≤ 60.0 ms" in screen(app)
         assert "!112 ms" in screen(app)
         pilot.press("D", *["backspace"] * 20, "enter")  # "ttft=0.1,itl=0.06"
