@@ -8,7 +8,7 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
-from seqtop.state.wait_causes import CAUSES, head_reason
+from seqtop.state.wait_causes import CAUSES, SESSION_INPUT, head_reason
 from seqtop.text.format import plural
 from seqtop.wire.batch import members
 from seqtop.wire.messages import EngineInfo, Event, RequestFinished, Step, StepStats
@@ -20,8 +20,6 @@ _WATERMARK = 0.01
 _EVICTS_FOR_WAITING = "evicts_for_waiting_requests"
 """The setting that says whether cached blocks are evicted for waiting requests, as in most engines.
 transformers evicts them for running ones only."""
-_KEEPS_ITS_SLOT = "WAITING_FOR_STREAMING_REQ"
-"""The status of a session of vLLM that does not run, and counts as if it did."""
 
 
 class WaitRules(RuleGroup):
@@ -151,7 +149,7 @@ class WaitRules(RuleGroup):
             num_running = sum(sequence.status is _RUNNING for sequence in sequences)
             if num_running:
                 num_reserved += max(_beam_width(request) - num_running, 0)
-            num_reserved += sum(sequence.engine_status == _KEEPS_ITS_SLOT for sequence in sequences)
+            num_reserved += sum(sequence.engine_status == SESSION_INPUT for sequence in sequences)
         return num_reserved
 
     def _num_waiting(self) -> int:

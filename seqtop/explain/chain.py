@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from seqtop.sequence import RequestMetrics
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.step_costs import has_graph, paced_seconds
 from seqtop.state.wait_causes import (
@@ -29,6 +30,7 @@ from seqtop.state.wait_causes import (
     head_reason,
 )
 from seqtop.state.wait_graph import queue_head
+from seqtop.state.waits import is_parked
 from seqtop.wire.batch import Member, members
 from seqtop.wire.messages import (
     EngineInfo,
@@ -172,10 +174,14 @@ class IndexedStep:
             self.members[member.request_id].append(member)
         self.statuses: dict[int, tuple[int, str]] = {}
         """By updated sequence, its number in the step, and the engine's own status."""
+        self.parked: set[int] = set()
+        """The updated sequences that wait for something other than their turn."""
         self.seq_ids: defaultdict[str, list[int]] = defaultdict(list)
         """The updated sequences by request, where the step says whose they are."""
         for number, update in enumerate(step.sequences):
             self.statuses[update.seq_id] = number, update.engine_status
+            if is_parked(update):
+                self.parked.add(update.seq_id)
             if update.request_id is not None:
                 self.seq_ids[update.request_id].append(update.seq_id)
         self.preemptions = {preemption.request_id: preemption for preemption in step.preemptions}
@@ -239,27 +245,6 @@ class Chain:
         part.before_first_token = self.first_token_time is None
         return part
 
-    def is_in_queue(self, step: Step) -> bool:
-        """Returns whether all that it did in `step`, and will do until it is named, is to wait.
-
-        It is in the queue for the first time, and the causes are those of the head of the queue.
-        """
-        return (
-            self._wait == "queued"
-            and self._preemption is None
-            and self._own_status in OWN_TURN
-            and self._joined <= step.start_time
-            and self._time == step.time
-        )
-
-    def is_in_batch(self, previous_end: float) -> bool:
-        """Returns whether it ran up to the end of the step before, epoch seconds."""
-        return self._wait is None and not self._own_status and self._time == previous_end
-
-    def skip(self, end: float) -> None:
-        """Leaves the time up to the end of a step out, for which no piece is wanted."""
-        self._time = self.last_end = end
-
     def resume(self, request: RequestState | None, time: float) -> None:
         """Continues from a state that the events so far do not lead to.
 
@@ -271,6 +256,7 @@ class Chain:
         """
         if request is None:
             return
+        self._learn(request.metrics)
         self._fill(request.spans, time)
         self._joined = -math.inf
         kind = request.spans[-1].kind if request.spans else "queued"
@@ -280,9 +266,13 @@ class Chain:
             self.end()
 
     def follow(self, state: EngineData) -> None:
-        """Takes the end of the last step, and the cause that it gave, from a state."""
+        """Takes the end of the last step, and what the request waits for, from a state."""
         self.last_end = state.blocked.until or -math.inf
         request, head = state.requests.get(self.request_id), queue_head(state)
+        if request is not None and request.metrics.arrival_time != self.arrival_time:
+            request = None  # an earlier one with the same id
+        if request is not None and request.seq_ids:
+            self._own_status = state.sequences[request.seq_ids[0]].engine_status
         if request is not None and request.wait_reason is not None:
             reason = request.wait_reason
             self._last_cause = _Cause(reason.cause, num_missing=max(reason.num_missing, 0))
@@ -304,7 +294,10 @@ class Chain:
                 self._own_status = event.engine_status
                 self._seq_ids.update(event.seq_ids)
             case StreamingUpdate() if event.request_id == self.request_id:
-                self._until(event.time, "unknown", "", self._last_place)
+                if self._wait is None:
+                    self._until(event.time, "unknown", "", self._last_place)
+                else:
+                    self._gap(event.time, self._last_place, 0.0)
                 self._start_wait("queued", None)
                 self._join(event.time)
                 self._own_status = ""
@@ -323,6 +316,18 @@ class Chain:
             end = now if self.finished_time is None else self.finished_time
             self._until(end, kind, self._open_cause(), self._last_place)
 
+    def _learn(self, metrics: RequestMetrics) -> None:
+        """Takes over the times of the first token and the end, as soon as they are known.
+
+        An engine may keep a request after its end, while its KV cache is fetched.
+        """
+        first = metrics.first_token_time
+        # What is divided already is before the first token.
+        if self.first_token_time is None and first is not None and first >= self._time:
+            self.first_token_time = first
+        if self.finished_time is None:
+            self.finished_time = metrics.finished_time
+
     def _join(self, time: float) -> None:
         self._joined = max(time, self.last_end)
 
@@ -335,13 +340,8 @@ class Chain:
         """Divides the time up to the end of a step, which is at `position` on the timeline."""
         step = indexed.step
         place = _Place(step.step, position)
-        if (
-            self.first_token_time is None
-            and (told := step.metrics.get(self.request_id)) is not None
-        ):
-            first = told.first_token_time
-            # What is divided already is before the first token.
-            self.first_token_time = None if first is None or first < self._time else first
+        if (told := step.metrics.get(self.request_id)) is not None:
+            self._learn(told)
         begin = max(step.start_time, self._time)
         self._gap(begin, place, paced_seconds(step.stats, begin - self.last_end))
         self._seq_ids.update(indexed.seq_ids.get(self.request_id, ()))
@@ -353,8 +353,14 @@ class Chain:
         if (preemption := indexed.preemptions.get(self.request_id)) is not None:
             kind: PartKind = "swapped" if preemption.mode == "swap" else "preempted"
             self._start_wait(kind, preemption)
-        if own := indexed.members.get(self.request_id):
+        own = indexed.members.get(self.request_id)
+        is_idle = not indexed.parked.isdisjoint(self._seq_ids)
+        if is_idle and not own and self._wait is None:
+            self._start_wait("queued", None)
+        if own:
             self._run(step, place, indexed.batch, own)
+            if is_idle:
+                self._start_wait("queued", None)
         elif self._wait is None:
             tokens = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
             is_spent = self.budget is not None and tokens >= self.budget

@@ -77,10 +77,16 @@ class Ledger(Reader):
     def start(self, position: int, state: EngineState) -> None:
         """Starts from a state, or continues from one that the events so far do not lead to."""
         self.state = state
-        for name, account in self._open.items():
+        for name, account in list(self._open.items()):
+            request = state.requests.get(name)
+            if request is None or request.metrics.arrival_time != account.chain.arrival_time:
+                self._close(name)  # it ended in the gap, or with the engine, nobody knows when
+                continue
             account.enter(None)
             account.chain.follow(state)
-            account.chain.resume(state.requests.get(name), state.time)
+            account.chain.resume(request, state.time)
+            if request.finish_reason is not None:
+                self._close(name)
         for name, request in state.requests.items():
             is_new = name not in self._open and request.finish_reason is None
             if is_new and (begun := self._start(request)) is not None:
@@ -110,12 +116,12 @@ class Ledger(Reader):
             account.enter(None)
             account.chain.apply(position, event)
         if isinstance(event, RequestFinished):
-            ended = self._open.pop(event.request_id, None)
+            ended = self._open.get(event.request_id)
             if ended is not None:
                 if ended.chain.finished_time is None:
                     ended.chain.finished_time = event.metrics.finished_time
                 ended.chain.end()
-                self.accounts.append(ended)
+                self._close(event.request_id)
 
     def end(self) -> None:
         """Charges the time of unfinished requests up to the last event."""
@@ -125,13 +131,16 @@ class Ledger(Reader):
         self.accounts += self._open.values()
         self._open = {}
 
+    def _close(self, request_id: str) -> None:
+        self.accounts.append(self._open.pop(request_id))
+
     def _start(self, request: RequestState) -> Account | None:
         if not self._is_wanted(request):
             return None
         account = Account(self._with_end(request), self._only)
         account.chain.follow(self.state)
-        if (other := self._open.pop(request.request_id, None)) is not None:
-            self.accounts.append(other)  # the id arrived again, although it had not ended
+        if request.request_id in self._open:  # it arrived again, although it had not ended
+            self._close(request.request_id)
         self._open[request.request_id] = account
         return account
 

@@ -14,6 +14,7 @@ import msgspec
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.state.wait_causes import SESSION_INPUT
 from seqtop.wire.batch import RequestTokens
 from seqtop.wire.messages import Step
 
@@ -21,8 +22,6 @@ HELD = frozenset({"no_blocks", "seq_limit", "token_budget", "lora_slots"})
 """The causes of waiting for something that others hold."""
 LOADING = "WAITING_FOR_REMOTE_KVS"
 """The status of vLLM in which a KV connector loads the blocks of a request."""
-_IDLE_SESSION = "WAITING_FOR_STREAMING_REQ"
-"""The status of vLLM in which a request has a sequence slot, although it does not run."""
 _MAX_RESERVED = 16
 
 
@@ -168,7 +167,7 @@ def _has_slot(sequence: SequenceState) -> bool:
     if sequence.status is SequenceStatus.RUNNING:
         return True
     is_over = SequenceStatus.is_finished(sequence.status)
-    return sequence.engine_status == _IDLE_SESSION and not is_over
+    return sequence.engine_status == SESSION_INPUT and not is_over
 
 
 class Holdings:

@@ -95,7 +95,8 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
     request.prompt = event.prompt
     request.prompt_token_ids = event.prompt_token_ids
     request.last_preemption_mode = request.preempted_for = None  # the new prefill is its own
-    close_span(state, request, event.time)
+    # Input that came during the step ends a wait that begins with the end of the step.
+    close_span(state, request, max(event.time, request.spans[-1].start))
     request.spans.append(Span("queued", start=event.time, end=None))
     waits.join_queue(state, request, event.time)
     for seq_id in request.seq_ids:
@@ -125,9 +126,12 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     swapped_out = block_moves(step).swapped_out
     host_tables = _host_tables(state, step, swapped_out) if swapped_out else {}
     too_large = large_forks(state, step.sequences)
+    parked: list[int] = []
     for update in step.sequences:
         if update.status is not None:
             _update_host_table(state, update, host_tables)
+            if waits.is_parked(update):
+                parked.append(update.seq_id)
         is_large = update.seq_id in too_large
         update_sequence(state, update, step=step.step, time=step.time, is_large=is_large)
         if len(update.new_token_ids) > 1:
@@ -137,6 +141,8 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
     touched |= dict.fromkeys(harm.charge(state, step, delays))
     step_costs.count_step(state, step)
     waits.block(state, step)
+    for seq_id in parked:
+        _park(state, seq_id, step, end_before)
     if step.newly_cached_blocks is not None:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
     for request_id, metrics in step.metrics.items():
@@ -443,6 +449,25 @@ def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> 
     kind: SpanKind = "swapped" if preemption.mode == "swap" else "preempted"
     request.spans.append(Span(kind, start=step.start_time, end=None))
     waits.begin_wait(state, request, max(step.start_time, state.blocked.until))
+
+
+def _park(state: EngineData, seq_id: int, step: Step, end_before: float) -> None:
+    """Begins the wait of a request that ran until now, such as that of a session for its client.
+
+    Args:
+        state: The state.
+        seq_id: Its sequence.
+        step: The step that says so.
+        end_before: The end of the step before, epoch seconds.
+    """
+    sequence = state.sequences.get(seq_id)
+    request = None if sequence is None else state.requests[sequence.request_id]
+    if request is None or request.finish_reason is not None or request.wait.since is not None:
+        return
+    has_run = request.spans[-1].end == step.time
+    time = step.time if has_run else max(step.start_time, end_before)
+    request.spans.append(Span("queued", start=time, end=None))
+    waits.begin_wait(state, request, time)
 
 
 def apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:

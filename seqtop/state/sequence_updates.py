@@ -12,12 +12,10 @@ from seqtop.state.model import (
     SequenceState,
 )
 from seqtop.state.top_logprobs import TopLogprobs
+from seqtop.state.wait_causes import SESSION_INPUT
 from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from seqtop.wire.snapshot import Span
-
-_LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
-"""Statuses of running sequences that joined the end of the queue without being preempted."""
 
 _MAX_DRAFT_POSITIONS = 64
 """Later positions in a draft are not counted."""
@@ -128,7 +126,7 @@ def update_sequence(
     if update.engine_status != sequence.engine_status:
         change_engine_status(state, sequence, update.engine_status)
         has_moved = True
-    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
+    if sequence.status is SequenceStatus.RUNNING and update.engine_status == SESSION_INPUT:
         state.num_queued += 1
         state.requests[sequence.request_id].queue_turn = state.num_queued
     if update.status is not None and update.status is not sequence.status:

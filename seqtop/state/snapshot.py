@@ -26,6 +26,7 @@ from seqtop.state.sequence_updates import (
     update_sequence,
 )
 from seqtop.state.top_logprobs import TopLogprobs
+from seqtop.state.wait_causes import OWN_TURN
 from seqtop.state.waits import begin_wait, end_wait, update_queue
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
@@ -321,14 +322,16 @@ def _correct_request(state: EngineData, request: RequestState, time: float) -> N
         return
     sequence = state.sequences[request.seq_ids[0]]
     last = request.spans[-1]
+    kind: SpanKind
     if sequence.status is SequenceStatus.WAITING:
         if last.kind in {"prefill", "decode"}:
-            request.spans.append(Span("preempted", start=last.end or time, end=None))
+            kind = "preempted" if sequence.engine_status in OWN_TURN else "queued"
+            request.spans.append(Span(kind, start=last.end or time, end=None))
             begin_wait(state, request, last.end or time)
             queue_preempted(state, request)
     elif sequence.status is SequenceStatus.RUNNING:
         is_prefill = sequence.num_computed_tokens < sequence.num_prompt_tokens
-        kind: SpanKind = "prefill" if is_prefill else "decode"
+        kind = "prefill" if is_prefill else "decode"
         if last.end is None:
             scheduled = request.metrics.first_scheduled_time
             last.end = scheduled if last.kind == "queued" else time

@@ -135,6 +135,9 @@ PASSED_OVER = frozenset(name for name, cause in CAUSES.items() if cause.is_passe
 """The causes for which a scheduler passes over a request and examines the next one."""
 OWN_TURN = frozenset({"", "PREEMPTED", "RETRACTED", "WAITING", "SWAPPED"})
 """Values of `engine_status` with which a request waits for its turn."""
+SESSION_INPUT = "WAITING_FOR_STREAMING_REQ"
+"""The status of vLLM in which a session waits for its client. It does not run and is in the queue,
+but keeps its sequence slot."""
 BEHIND = "queue"
 """The word for a wait behind others in the queue."""
 OUTSIDE_STEPS = {
@@ -166,7 +169,7 @@ _STATUSES = {
     status: _declare_status(status, label, sentence)
     for status, label, sentence in (
         ("WAITING_FOR_REMOTE_KVS", "KV connector", "a KV connector is loading its KV cache"),
-        ("WAITING_FOR_STREAMING_REQ", "session input", "its streaming session has no more input"),
+        (SESSION_INPUT, "session input", "its streaming session has no more input"),
         ("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "grammar", _GRAMMAR),
         ("WAITING_FOR_FSM", "grammar", _GRAMMAR),
         (

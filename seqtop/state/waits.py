@@ -33,7 +33,7 @@ from seqtop.state.wait_causes import (
     OWN_TURN,
     head_reason,
 )
-from seqtop.wire.messages import Step
+from seqtop.wire.messages import SequenceUpdate, Step
 from seqtop.wire.snapshot import BlockedTimes, WaitTimes
 
 MAX_CAUSES = 16
@@ -44,6 +44,12 @@ WAITED = "waited:"
 """The beginning of the keys of seconds of waiting in `Limits.sums`, followed by the cause."""
 _OTHER = "other"
 _QUEUED = (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
+
+
+def is_parked(update: SequenceUpdate) -> bool:
+    """Returns whether a sequence waits for something other than its turn from an update on."""
+    is_waiting = update.status is SequenceStatus.WAITING
+    return is_waiting and update.engine_status not in OWN_TURN
 
 
 def join_queue(state: EngineData, request: RequestState, time: float) -> None:

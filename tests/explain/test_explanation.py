@@ -32,6 +32,14 @@ class Recorded:
         self.history.append(self.num_messages, payload, received, self.state)
         self.num_messages += 1
 
+    def restart(self, event: Event) -> None:
+        """Replaces the state by that of another run of the engine, which began with an event."""
+        self.state = EngineState()
+        self.state.apply(event)
+        assert self.state.info is not None
+        self.history.restore(self.state.info.incarnation, 0, self.state)
+        self.num_messages = 1
+
 
 @pytest.mark.parametrize(
     "seed",

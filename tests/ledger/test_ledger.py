@@ -13,22 +13,30 @@ from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
 from seqtop.ledger.ledger import charge_all, find_blame, harm_totals
 from seqtop.sequence import latency
 from seqtop.state.fields import harm
+from seqtop.state.wait_causes import SESSION_INPUT
 from tests.explain.test_explanation import MILLISECOND, Recorded
 from tests.support import field_cases
 from tests.support.culprits import CulpritRun, Kind
 from tests.support.latency_run import latency_run
 from tests.support.random_engine import RandomEngine
 from tests.support.random_runs import RandomRun
+from tests.support.random_scheduler import random_schedule
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
 
-def assert_harm_is_the_sum_of_the_accounts(timeline: Timeline, accounts: Iterable[Account]) -> int:
-    """Compares the column with the ledger, and returns the number of requests with harm."""
+def sums(accounts: Iterable[Account]) -> defaultdict[str, float]:
+    """Returns what is charged to each request."""
     charged: defaultdict[str, float] = defaultdict(float)
     for account in accounts:
         for item in account.charges():
             if item.request_id is not None:
                 charged[item.request_id] += item.seconds
+    return charged
+
+
+def assert_harm_is_the_sum_of_the_accounts(timeline: Timeline, accounts: Iterable[Account]) -> int:
+    """Compares the column with the ledger, and returns the number of requests with harm."""
+    charged = sums(accounts)
     requests = timeline.at(timeline.last).requests.values()
     column = {request.request_id: harm(request) for request in requests}
     assert column == pytest.approx({name: charged[name] for name in column}, abs=MILLISECOND)
@@ -68,6 +76,34 @@ def test_harm_is_the_sum_of_the_accounts_in_random_runs(seeds: range) -> None:
             viewer.publish(event)
         history = viewer.history
         number += assert_harm_is_the_sum_of_the_accounts(history, charge_all(history))
+    assert number > 5 * len(seeds)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(20), pytest.param(range(20, 300), marks=pytest.mark.release("many seeds"))],
+    ids=["few", "many"],
+)
+def test_harm_is_the_sum_of_the_accounts_when_the_engine_starts_again(seeds: range) -> None:
+    """With sessions, loads, adapters, blocks of ended requests, and ids that are used again."""
+    number = 0
+    for seed in seeds:
+        viewer = Recorded()
+        for start in (1_000.0, 1_100.0, 1_200.0):
+            events = random_schedule(seed + int(start), 40, start=start)
+            if viewer.num_messages:
+                viewer.restart(events[0])
+            for event in events[bool(viewer.history.gaps) :]:
+                viewer.publish(event)
+        history = viewer.history
+        assert [gap.restarted for gap in history.gaps] == [True, True]
+        charged = sums(charge_all(history))
+        column: defaultdict[str, float] = defaultdict(float)
+        for total in harm_totals(history).totals():
+            column[total.request_id] += total.seconds
+        assert column == pytest.approx({name: charged[name] for name in column}, abs=MILLISECOND)
+        assert charged.keys() <= column.keys()
+        number += sum(seconds > 0 for seconds in column.values())
     assert number > 5 * len(seeds)
 
 
@@ -145,6 +181,20 @@ def test_a_stall_is_charged_to_the_ended_requests_that_hold_the_blocks() -> None
     assert sum(seconds[f"p{number}"] for number in range(6)) > 0.9 * own.seconds
 
 
+def test_nothing_is_charged_to_the_time_after_the_end() -> None:
+    """The blocks of a prefill node's requests are fetched a second after their ends."""
+    viewer = Recorded()
+    for event in field_cases.ended_requests_free_blocks():
+        viewer.publish(event)
+    accounts = charge_all(viewer.history)
+    assert_harm_is_the_sum_of_the_accounts(viewer.history, accounts)
+    assert len(accounts) == 40
+    for account in accounts:
+        metrics = viewer.state.requests[account.request_id].metrics
+        assert account.seconds == pytest.approx(latency.e2e_latency(metrics), abs=MILLISECOND)
+        assert {item.cause for item in account.charges()}.isdisjoint({"unknown"})
+
+
 def test_a_request_that_joins_the_queue_after_a_stall_did_not_wait_in_it() -> None:
     """Its KV cache was loaded until then; nothing runs, as the head of the queue lacks blocks."""
     run = SimulatedScheduler(num_gpu_blocks=40)
@@ -175,3 +225,37 @@ def test_shared_steps_are_never_charged_with_more_than_they_took() -> None:
     assert sum(item.seconds for item in own.charges() if item.charged_to != "unexplained") <= (
         own.seconds + MILLISECOND
     )
+
+
+def test_a_session_waits_for_its_client_between_two_turns() -> None:
+    """The column, the parts and the charges say so, and none of it is the host's."""
+    run = SimulatedScheduler(max_num_seqs=2)
+    session = run.add("session", 60, 4, is_session=True)
+    run.add("other", 60, 200)
+    run.steps(30)
+    since = session.last_token
+    assert since is not None
+    idle = run.now - since
+    run.feed(session, 20, 4)
+    run.steps(10)
+    run.abort(session)
+    run.steps(2)
+    viewer = Recorded()
+    for event in run.events:
+        viewer.publish(event)
+    accounts = {account.request_id: account for account in charge_all(viewer.history)}
+    assert_harm_is_the_sum_of_the_accounts(viewer.history, accounts.values())
+    request = viewer.state.requests["session"]
+    assert request.wait.by_cause[SESSION_INPUT] > idle > 0.1
+    located = find_request(viewer.history, "session")
+    assert located is not None
+    parts = explain(viewer.history, *located).parts()
+    charges = accounts["session"].charges()
+    assert (
+        sum(part.seconds for part in parts if part.cause == SESSION_INPUT)
+        == pytest.approx(sum(item.seconds for item in charges if item.cause == SESSION_INPUT))
+        == pytest.approx(request.wait.by_cause[SESSION_INPUT])
+    )
+    assert {part.kind for part in parts if part.cause == SESSION_INPUT} == {"queued"}
+    assert {item.charged_to for item in charges if item.cause == SESSION_INPUT} == {"itself"}
+    assert not [part for part in parts if part.kind in ("unknown", "unscheduled")]

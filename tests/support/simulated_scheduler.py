@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
+from seqtop.state.wait_causes import SESSION_INPUT
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     Chunk,
@@ -25,6 +26,7 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
     StepStats,
+    StreamingUpdate,
     WaitCause,
     WaitReason,
 )
@@ -51,6 +53,8 @@ class SimulatedRequest:
     num_encoder_inputs: int = 0
     keeps_blocks: bool = False
     """True if its blocks stay after its end, until `release`."""
+    is_session: bool = False
+    """True if it waits for its client instead of ending, until `feed`."""
     num_computed: int = 0
     num_output: int = 0
     num_loaded: int = 0
@@ -98,6 +102,7 @@ class SimulatedScheduler:
         self.waiting: list[SimulatedRequest] = []
         self.running: list[SimulatedRequest] = []
         self.pinned: list[SimulatedRequest] = []
+        self.idle_sessions: list[SimulatedRequest] = []
         self.changed: list[SimulatedRequest] = []
         """Waiting requests whose status, table or computed tokens the next step reports."""
         self.released: list[SimulatedRequest] = []
@@ -129,12 +134,27 @@ class SimulatedScheduler:
 
     def abort(self, request: SimulatedRequest) -> None:
         """Ends a request from outside."""
-        for queue in (self.waiting, self.running):
+        for queue in (self.waiting, self.running, self.idle_sessions):
             if request in queue:
                 queue.remove(request)
         self.free += request.table
         request.table = []
         self._finish(request, ABORTED)
+
+    def feed(self, request: SimulatedRequest, prompt: int, output: int) -> None:
+        """Gives an idle session more input; its last token is no part of it."""
+        self.idle_sessions.remove(request)
+        request.num_prompt = request.num_tokens - 1 + prompt
+        request.num_output, request.max_tokens = 0, output
+        self.events.append(
+            StreamingUpdate(
+                request_id=request.name,
+                time=self.now,
+                num_computed_tokens=request.num_computed,
+                num_prompt_tokens=request.num_prompt,
+            )
+        )
+        self.waiting.append(request)
 
     def load(self, request: SimulatedRequest, num_blocks: int) -> None:
         """Gives a waiting request blocks, into which a connector loads its KV cache."""
@@ -180,7 +200,7 @@ class SimulatedScheduler:
             budget: The tokens that the step may still compute.
             left: The blocks that it may still give.
         """
-        if len(self.running) >= self.info.max_num_seqs:
+        if len(self.running) + len(self.idle_sessions) >= self.info.max_num_seqs:
             return "seq_limit", 1, False
         if budget <= 0:
             return "token_budget", 1, False
@@ -246,7 +266,9 @@ class SimulatedScheduler:
             updates.append(self._advance(request, chunk, is_prompt[request], start, ended, metrics))
         for request in ended:
             self.running.remove(request)
-            if request.keeps_blocks:
+            if request.is_session:
+                self.idle_sessions.append(request)
+            elif request.keeps_blocks:
                 self.pinned.append(request)
             else:
                 self.free += request.table
@@ -269,7 +291,7 @@ class SimulatedScheduler:
         figures = msgspec.structs.replace(figures, **self.figures())
         self._publish(start, updates, figures, metrics, preemptions, reasons)
         for request in [*ended, *self.released]:
-            if request in self.released or not request.keeps_blocks:
+            if request in self.released or not (request.keeps_blocks or request.is_session):
                 self._finish(request, LENGTH)
         self.released = []
 
@@ -389,7 +411,10 @@ class SimulatedScheduler:
             request.last_token = self.now
             if request.first_token is None:
                 request.first_token, metrics[request.name] = self.now, request.metrics()
-        if request.num_output >= request.max_tokens:
+        if request.num_output >= request.max_tokens and request.is_session:
+            ended.append(request)
+            update.status, update.engine_status = WAITING, SESSION_INPUT
+        elif request.num_output >= request.max_tokens:
             ended.append(request)
             update.status = LENGTH
             request.finished = self.now
