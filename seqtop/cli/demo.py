@@ -10,6 +10,8 @@ from seqtop.cli.options import Commands, add_view_options
 from seqtop.cli.run_app import NO_TERMINAL, has_terminal, is_served, run_app
 from seqtop.process.argparse_ext import not_negative
 
+_TOUR = "N begins a guided tour of eight stops."
+
 
 def add_command(commands: Commands) -> None:
     """Adds the command's parser."""
@@ -68,7 +70,13 @@ def run(options: argparse.Namespace) -> int:
     ):
         # Each demo begins as the tour in the README does. A page has no other place for the reason
         # why the engine did not start than the app.
-        status = run_app([session], options, remembers=False, needs_engine=not is_served())
+        status = run_app(
+            [session],
+            options,
+            [] if options.tour else [_TOUR],
+            remembers=False,
+            needs_engine=not is_served(),
+        )
         failure = engine.failure()
     return fail(failure) if failure else status
 
@@ -85,7 +93,7 @@ def _play(options: argparse.Namespace, missing: str) -> int:
         return fail(advice)
     with FileStore(RECORDED_RUN) as recording:
         playback = Playback(recording, RECORDED_RUN.name, loop=True)
-        notice = f"This is a recorded run. To run the engine, {install_command('engine')}"
+        notice = f"This is a recorded run; {_TOUR} To run the engine, {install_command('engine')}"
         status = run_app([playback], options, [notice], remembers=False)
     print(f"seqtop: this was a recorded run, as {advice}", file=sys.stderr)
     return status

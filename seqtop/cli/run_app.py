@@ -82,6 +82,7 @@ def run_app(
         saved_state=saved if remembers and not is_served() else None,
         problems=[*notices, *problems, *saved.problems],
         has_tour=getattr(options, "tour", False),
+        offers_tour=hasattr(options, "tour"),
         needs_engine=needs_engine,
     )
     if (wanted := getattr(options, "select", None)) is not None:

@@ -129,6 +129,7 @@ class SeqtopApp(BaseApp):
         saved_state: Store for the settings that the user chooses.
         problems: Sentences on invalid settings, shown at the start.
         has_tour: Whether the guided tour of the demo begins.
+        offers_tour: Whether a key begins it.
         needs_engine: Whether the app ends if the engine stops before it sent a state.
     """
 
@@ -151,7 +152,13 @@ class SeqtopApp(BaseApp):
         unlisted(
             "c,f2,t,f5,Q,i,y,r", "not_here('table')", "Keys of the sequences", "find.table-there"
         ),
-        Binding("N", "next_stop", "Next stop", id="screen.tour", tooltip="Next stop of the tour"),
+        Binding(
+            "N",
+            "next_stop",
+            "Tour",
+            id="screen.tour",
+            tooltip="Begin the tour of the demo, or go to its next stop",
+        ),
         Binding("R", "record", "Record, or save the past", show=False, id="engine.record"),
         Binding(
             "S", "share", "Share this moment: recording, picture, text", show=False, id="app.share"
@@ -168,6 +175,7 @@ class SeqtopApp(BaseApp):
         saved_state: SavedState | None = None,
         problems: Sequence[str] = (),
         has_tour: bool = False,
+        offers_tour: bool = False,
         needs_engine: bool = False,
     ) -> None:
         super().__init__(theme_name=settings.theme, problems=problems)
@@ -187,6 +195,7 @@ class SeqtopApp(BaseApp):
         self._saved_state = saved_state
         self.tour = Tour(self.ui) if has_tour else None
         """The guided tour of the demo; `None` without one, and after its end."""
+        self._offers_tour = offers_tour
         self._needs_engine = needs_engine
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
@@ -315,7 +324,7 @@ class SeqtopApp(BaseApp):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""
         if action == "next_stop":
-            return self.tour is not None
+            return self.tour is not None or self._offers_tour
         # Other actions are `BaseApp`'s.
         is_about_one = f"action_{action}" in SeqtopApp.__dict__ and action != "go_to"
         return not is_about_one or self.current_mode != FLEET.name
@@ -341,10 +350,10 @@ class SeqtopApp(BaseApp):
             super().action_go_to(name)
 
     def action_next_stop(self) -> None:
-        if self.tour is None:
-            return
         with self.ui.lock:
-            if not self.tour.go_on():
+            if self.tour is None:
+                self.tour = Tour(self.ui)
+            elif not self.tour.go_on():
                 self.tour = None
         self._show_stop()
 

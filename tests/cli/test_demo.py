@@ -123,6 +123,6 @@ def test_the_tour_shows_the_demo_what_it_explains() -> None:
             demo.wait_until(lambda: f"Tour, {number} of 8: {title}" in demo.text)  # noqa: B023
             demo.wait_until(lambda: "tour waits" not in demo.text and sign in demo.text)  # noqa: B023
             demo.press("N")
-        demo.wait_until(lambda: "Tour" not in demo.text)
+        demo.wait_until(lambda: "Tour, " not in demo.text)
     finally:
         demo.close()

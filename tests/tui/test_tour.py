@@ -28,7 +28,19 @@ def test_a_stop_waits_for_its_moment() -> None:
         assert not app.ui.paused
         pilot.press("N")
         assert "Tour" not in words(app)
-        assert "Next stop" not in words(app)
+
+
+def test_a_key_begins_the_tour_where_it_is_offered() -> None:
+    source = ScriptedSource()
+    scene(source)
+    app = SeqtopApp(source, clock=lambda: 0.0, offers_tour=True)
+    with play(app, (120, 40)) as pilot:
+        assert "N Tour" in words(app)
+        assert "1 of 8" not in words(app)
+        pilot.press("N")
+        until(pilot, lambda: "Tour, 1 of 8: A block" in words(app))
+        pilot.press("N")
+        until(pilot, lambda: "Tour, 2 of 8" in words(app))
 
 
 def test_the_map_of_a_stop_is_in_sight_in_a_small_terminal() -> None:

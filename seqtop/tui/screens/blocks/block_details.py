@@ -16,7 +16,7 @@ from seqtop.tui.rendering.owner_marks import OwnerMarks
 from seqtop.tui.rendering.sequence_label import glyph
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
-from seqtop.tui.screens.blocks.cells import CACHED, mark
+from seqtop.tui.screens.blocks.cells import CACHED, mark, output_text
 
 MOST_NAMES = 200
 """The most owners that are listed; further ones are counted."""
@@ -243,7 +243,10 @@ def _owner_line(
 
 
 def _tokens(holding: BlockUse, block_size: int, width: int) -> list[Line]:
-    """Returns the ids of the tokens in a block; those not yet computed are dim."""
+    """Returns the ids of the tokens in a block, of which those not yet computed are dim; and text.
+
+    Which part of a prompt's text a token is, only the engine's tokenizer knows.
+    """
     if not block_size:
         return [
             (("The place of this block in its table does not say which tokens it holds.", "dim"),)
@@ -260,7 +263,19 @@ def _tokens(holding: BlockUse, block_size: int, width: int) -> list[Line]:
     line: list[StyledText] = [("token ids", "dim")]
     for span in text:
         line += [(" ", PLAIN), span]
-    return _flowed(line, width)
+    lines = _flowed(line, width)
+    if start < num_prompt and holding.request.prompt:
+        is_whole = start == 0 and num_prompt <= block_size
+        of = "the prompt " if is_whole else "of the prompt "
+        lines.append(_text_line(of, holding.request.prompt, width))
+    if output := output_text(sequence, *ends):
+        lines.append(_text_line("output ", output, width))
+    return lines
+
+
+def _text_line(title: str, text: str, width: int) -> Line:
+    shown = safe_text(" ".join(text[: 4 * width].split()))
+    return fitted(((title, "dim"), (shown, PLAIN)), width)
 
 
 def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:

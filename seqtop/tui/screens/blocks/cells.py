@@ -173,12 +173,16 @@ def _text(request: RequestState, sequence: SequenceState, start: int, stop: int)
             pieces.append(request.prompt)
         else:
             pieces += [f"{token} " for token in request.prompt_token_ids[start : min(stop, prompt)]]
+    pieces.append(output_text(sequence, max(start - prompt, 0), max(stop - prompt, 0)))
+    return safe_text(" ".join("".join(pieces).split()))
+
+
+def output_text(sequence: SequenceState, first: int, last: int) -> str:
+    """Returns the text of the output tokens from `first` to `last`, as the engine sent it."""
     lengths = sequence.text_lengths
-    first, last = max(start - prompt, 0), max(stop - prompt, 0)
     before = sum(length for length in lengths[:first] if length > 0)
     length = sum(length for length in lengths[first:last] if length > 0)
-    pieces.append(sequence.text[before : before + length])
-    return safe_text(" ".join("".join(pieces).split()))
+    return sequence.text[before : before + length]
 
 
 def pool_line(

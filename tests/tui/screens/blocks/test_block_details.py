@@ -86,6 +86,9 @@ def test_token_ids_of_a_block_are_told_where_they_are_known() -> None:
         pilot.press("right_square_bracket")
         assert "token ids 116 117 118 119 1 " in screen(app)
         assert "4 of 16 slots filled" in screen(app)
+        sequence = source.state.sequences[app.ui.cursor.seq_id or 0]
+        assert f"of the prompt {source.state.requests['one'].prompt}" in words(app)
+        assert f"output {sequence.text.strip()}" in words(app)
 
 
 def test_owners_that_have_released_the_block_since_the_last_frame_are_left_out() -> None:
