@@ -276,6 +276,8 @@ class BlocksScreen(EngineScreen):
         width = max(self._legend.size.width - 2, 1)
         stats = state.stats
         is_counted = stats is None or stats.num_cached_blocks is not None
+        slots = stats.num_used_blocks * state.info.block_size if stats and state.info else 0
+        share = f", {fmt.percent(index.num_unfilled, slots)}" if slots else ""
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "freed late": (stats.num_late_blocks or None) if stats else None,
@@ -283,7 +285,7 @@ class BlocksScreen(EngineScreen):
             "swapped out": index.num_swapped if index.num_host else None,
             "free in host memory": stats.num_free_cpu_blocks if stats else None,
             "saved by sharing": index.num_saved,
-            "slots unfilled": index.num_unfilled,
+            f"slots unfilled{share}": index.num_unfilled,
             "free" if is_counted else unheld_word(state): stats.num_free_blocks if stats else None,
             "cached": stats.num_cached_blocks if stats else None,
         }

@@ -11,10 +11,16 @@ from seqtop.tui.chrome.overview_charts import ALL_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.charts import TIME_WORDS
+from seqtop.tui.rendering.engine_figures import engine_figures
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.screens.overview import TAB
 from seqtop.tui.screens.overview.headlines import Headlines
 from seqtop.tui.screens.viewport_screen import ViewportScreen
 from seqtop.tui.ui_state import Changes, UiState
+
+_MOST_FIGURES = 2
+"""The most lines of figures that only some engines have."""
 
 
 class OverviewScreen(ViewportScreen):
@@ -46,6 +52,7 @@ class OverviewScreen(ViewportScreen):
         super().__init__(ui, title=title, tabs=tabs)
         self._charts = Charts(ui, self.viewport, ALL_CHARTS, id="overview")
         self._headlines = Headlines(ui, self._charts)
+        self._figures = LineView(id="engine-figures")
 
     @property
     def time_view(self) -> Charts:
@@ -53,7 +60,7 @@ class OverviewScreen(ViewportScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self.panel(
-            Vertical(self._charts, self._headlines, id="overview-panel"),
+            Vertical(self._charts, self._figures, self._headlines, id="overview-panel"),
             TAB.title,
             {"look.closer look.wider": "zoom", "look.earlier look.later": "move", "look.all": "all",
              "look.now": "now", "time.drop time.drop-on": "change"},
@@ -70,6 +77,10 @@ class OverviewScreen(ViewportScreen):
     def update(self, changes: Changes) -> None:
         self._charts.update()
         self._headlines.update()
+        lines = engine_figures(self.ui.state, max(self.app.size.width - 4, 10))[:_MOST_FIGURES]
+        self._figures.display = bool(lines)
+        self._figures.styles.height = max(len(lines), 1)
+        self._figures.set_lines([((" ", PLAIN), *line) for line in lines])
 
     def action_change(self, direction: int) -> None:
         with self.ui.lock:

@@ -13,6 +13,7 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.charts import TIME_SIGNS, part_name
+from seqtop.tui.rendering.engine_figures import cuda_graph, encoder, lora_slots
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.sequence_label import GLYPHS
@@ -22,7 +23,7 @@ from seqtop.tui.screens.steps.cells import share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.batch import Member, members
-from seqtop.wire.messages import EngineInfo, Step, StepStats
+from seqtop.wire.messages import EngineInfo, Step
 
 MAX_SENTENCES = 4
 """The most preemptions, and waits, that are described; further ones are counted."""
@@ -210,41 +211,14 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
             (1, ((f"● {fmt.plural(step.num_decodes, 'decode')}", "running"),)),
             (2, ((f"{fmt.count(step.num_tokens)}{budget} tokens", PLAIN),)),
             (0, ((step_summary.limited_by(step, info), "waiting" if step.waits else "dim"),)),
-            (4, _lora_slots(stats, info)),
-            (4, _cuda_graph(stats)),
-            (4, _encoder(stats, info)),
+            (4, lora_slots(stats, info)),
+            (4, cuda_graph(stats)),
+            (4, encoder(stats, info)),
             (3, ((f"KV {fmt.percent(stats.num_used_blocks, total)}", PLAIN),)),
             (5, ((f"{fmt.count(stats.num_waiting)} waiting", "dim"),)),
         ],
         width,
     )
-
-
-def _lora_slots(stats: StepStats, info: EngineInfo | None) -> Line:
-    """Returns the LoRA adapters that the step used, of those that one step can use."""
-    if stats.num_used_loras is None or info is None:
-        return ()
-    most = fmt.count(info.max_loras)
-    return ((f"LoRA {fmt.count(stats.num_used_loras)} of {most}", PLAIN),)
-
-
-def _encoder(stats: StepStats, info: EngineInfo | None) -> Line:
-    """Returns the encoder tokens of the step and in the cache, of those that there may be."""
-    if stats.num_encoder_tokens is None or stats.num_used_encoder_slots is None or info is None:
-        return ()
-    budget, size = info.max_num_encoder_input_tokens, info.encoder_cache_size
-    tokens = f"{fmt.count(stats.num_encoder_tokens)} of {fmt.count(budget)} tokens"
-    return ((f"encoder {tokens}, cache {fmt.percent(stats.num_used_encoder_slots, size)}", PLAIN),)
-
-
-def _cuda_graph(stats: StepStats) -> Line:
-    """Returns the mode of the CUDA graph, and the padding."""
-    graph = stats.cuda_graph
-    if graph is None:
-        return ()
-    padding = graph.num_padded_tokens - graph.num_tokens
-    more = f" +{fmt.plural(padding, 'token')} of padding" if padding > 0 else ""
-    return ((f"CUDA graph {safe_text(graph.mode)}{more}", PLAIN),)
 
 
 def _times(step: StepSummary, width: int) -> list[Line]:

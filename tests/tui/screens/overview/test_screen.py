@@ -1,9 +1,12 @@
 """The overview: its charts, and the cursor that moves the moment on display."""
 
+import msgspec
+
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.wire.messages import CudaGraph
 from tests.support.piloting import notices, play, rows, screen, until, words
 from tests.support.questions import question_run
 from tests.support.scripted import Script, ScriptedSource, scene
@@ -185,3 +188,26 @@ def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
         assert app.ui.state.step > 60
         pilot.press(*["left_square_bracket"] * 9)
         assert "There is no other drop or spike in the charts this way." in screen(app)
+
+
+def test_figures_that_only_some_engines_have_are_on_the_overview() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("one")
+    script.step(prefill={"one": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 40)) as pilot:
+        pilot.press(KEY)
+        assert "CUDA graph" not in words(app)
+        state = source.state
+        assert state.stats is not None
+        state.num_drafted, state.num_accepted = [10, 10], [8, 4]
+        state.num_parked = {"WAITING_FOR_REMOTE_KVS": 2}
+        state.stats = msgspec.structs.replace(
+            state.stats, cuda_graph=CudaGraph("FULL", 12, 16), num_late_blocks=3
+        )
+        app.draw(redraw=True)
+        until(pilot, lambda: "drafts 60% of 20 accepted, 80% of first ones" in words(app))
+        text = words(app)
+        assert "CUDA graph FULL +4 tokens of padding 3 blocks of ended requests" in text
+        assert "2 WAITING_FOR_REMOTE_KVS" in text
