@@ -8,6 +8,7 @@ format characters, such as the marks of interlinear annotations.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from typing import Final
 
 UNICODE_VERSION: Final = "17.0"
@@ -25,7 +26,9 @@ FORMAT: Final = (
     (0xFFF9, 0xFFFB), (0x110BD, 0x110BD), (0x110CD, 0x110CD), (0x13430, 0x1343F),
 )  # fmt: skip
 """Those of the other characters of the category Cf, from `UnicodeData.txt`."""
-_RANGES: Final = DEFAULT_IGNORABLE + FORMAT
+_RANGES: Final = sorted(DEFAULT_IGNORABLE + FORMAT)
+_FIRST: Final = [first for first, _ in _RANGES]
+_LAST: Final = [last for _, last in _RANGES]
 _IN_JSON: Final = "".join(
     ("[\x7f-\x9f\u2028\u2029", *(f"{chr(first)}-{chr(last)}" for first, last in _RANGES), "]")
 )
@@ -35,7 +38,8 @@ _IN_JSON: Final = "".join(
 def is_invisible(character: str) -> bool:
     """Returns whether a character draws nothing."""
     code = ord(character)
-    return any(first <= code <= last for first, last in _RANGES)
+    index = bisect(_FIRST, code) - 1
+    return index >= 0 and code <= _LAST[index]
 
 
 def escaped(character: str) -> str:
