@@ -20,7 +20,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots docs man protocol bench test-lowest test-python \
-	test-triton test-vllm test-sglang test-transformers clean
+	test-triton test-vllm test-sglang test-transformers stored-runs clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -124,6 +124,16 @@ INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include=
 	tests/history tests/kv tests/live tests/process tests/publish tests/sequence tests/state tests/text \
 	tests/transport tests/tui tests/wire \
 	tests/test_*.py)
+
+## Record tests/stored_runs/ anew, with a real vLLM, SGLang and transformers.
+stored-runs: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed \
+		$(VENV)-transformers/transformers/$(TRANSFORMERS_VERSION)/installed
+	export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 VLLM_TARGET_DEVICE=cpu SGLANG_USE_CPU_ENGINE=1; \
+	for engine in vllm/$(VLLM_VERSION) sglang/$(SGLANG_VERSION) transformers/$(TRANSFORMERS_VERSION); do \
+		name=$${engine%/*}; \
+		PYTHONPATH=$(CURDIR)/$(VENV)-$$name/$$engine:$(CURDIR):$(CURDIR)/tests/$$name \
+			$(VENV)-$$name/bin/python tests/stored_runs/record_$$name.py || exit 1; \
+	done
 
 ## Test the inspector with another Python, without torch: make test-python PYTHON=python3.13
 test-python: $(VENV)-$(notdir $(PYTHON))/test

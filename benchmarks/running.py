@@ -34,6 +34,7 @@ ROWS = (
     "memory",
     "seek",
     "diff",
+    "checking",
     "generation",
 )
 """The modules of the table, in its order."""

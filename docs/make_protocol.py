@@ -55,6 +55,7 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
         snapshot.WaitTimes,
         snapshot.BlockedTimes,
         snapshot.StepCosts,
+        snapshot.Inversion,
         snapshot.Limits,
     ),
     "vLLM's types": (
@@ -92,7 +93,7 @@ UNITS: Final = {
     "seconds since the epoch": """arrival_time first_scheduled_time first_token_time
         finished_time last_token_time start_time time since until Span.start Span.end""",
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
-        paced_time time_in_queue WaitTimes.total by_cause named blocked_before
+        paced_time time_in_queue Inversion.seconds WaitTimes.total by_cause named blocked_before
         WaitTimes.between between_before BlockedTimes.between harm
         harm_estimated per_step per_prefill_token per_decode_token""",
     "tokens": """block_size max_num_batched_tokens max_model_len max_num_encoder_input_tokens
@@ -118,7 +119,7 @@ UNITS: Final = {
     "token id, or text": "stop_reason",
     "sequence ids": "seq_id seq_ids parent_seq_id",
     "sequences": "max_num_seqs num_running num_waiting num_swapped",
-    "requests": "num_finished running_queue_size",
+    "requests": "num_finished running_queue_size num_holders",
     "calls of the scheduler": "num_schedule_calls",
     "inputs of an encoder": "num_encoder_inputs",
     "preemptions": "num_preemptions",

@@ -42,8 +42,19 @@ class BlockRules(RuleGroup):
         # Within a step, a block may pass from one sequence to another.
         for seq_id, new in self._tables.new_positions.items():
             if sequence := self.state.sequences.get(seq_id):
-                yield from self._table_range(sequence, new)
-                yield from self._shared(sequence, new)
+                # Making a generator costs more than testing its condition.
+                if new:
+                    yield from self._table_range(sequence, new)
+                if new or self._shares_written(sequence):
+                    yield from self._shared(sequence, new)
+
+    def _shares_written(self, sequence: SequenceState) -> bool:
+        """Returns whether the block written last may be in the tables of others, too."""
+        table, info = sequence.block_table, self.state.info
+        if info is None or info.block_size < 1:
+            return False
+        written = (sequence.num_computed_tokens - 1) // info.block_size
+        return 0 <= written < len(table) and len(self._index.table_owners(table[written])) > 1
 
     @_BLOCK_RANGE
     def _cache_range(self, blocks: Iterable[int]) -> Iterator[Finding]:

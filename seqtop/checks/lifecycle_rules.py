@@ -1,6 +1,5 @@
 """Rules on the lifecycle of a sequence: its status, its computed tokens, its text."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -80,7 +79,9 @@ class LifecycleRules(RuleGroup):
             yield finding
         for sent in sent_outputs(event):
             request, sequence = self.state.requests.get(sent.request_id), sequences.get(sent.seq_id)
-            if request is not None and request.is_announced and sequence is not None:
+            if request is None or not request.is_announced or sequence is None:
+                continue
+            if _published(sequence, sent) != [*sent.token_ids]:
                 yield from self._output_differs(sequence, sent, event.step)
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
@@ -97,6 +98,8 @@ class LifecycleRules(RuleGroup):
         if not isinstance(event, Step):
             return
         preempted = {preemption.request_id for preemption in event.preemptions}
+        info = self.state.info
+        block_size = info.block_size if info is not None and has_positions(info) else 0
         for seq_id, update in self._named.items():
             sequence = self.state.sequences.get(seq_id)
             if sequence is None:
@@ -104,7 +107,12 @@ class LifecycleRules(RuleGroup):
             # Making a generator costs more than testing its condition.
             if sequence.num_computed_tokens > sequence.num_tokens:
                 yield from self._computed_beyond(sequence)
-            yield from self._table_short(sequence, is_preempted=sequence.request_id in preempted)
+            if (
+                sequence.num_computed_tokens > block_size * len(sequence.block_table)
+                and block_size > 0
+            ):
+                is_preempted = sequence.request_id in preempted
+                yield from self._table_short(sequence, block_size, is_preempted=is_preempted)
             if before := self._before.get(seq_id):
                 is_preempted = sequence.request_id in preempted
                 if update is not None and SequenceStatus.is_finished(before.status):
@@ -116,7 +124,8 @@ class LifecycleRules(RuleGroup):
             if update is not None and update.new_token_ids:
                 yield from self._max_tokens_of(sequence, len(update.new_token_ids))
         for member in self._members:
-            if before := self._before.get(member.seq_id):
+            before = self._before.get(member.seq_id)
+            if before and member.num_computed_before != before.num_computed_tokens:
                 is_admitted = before.status is _WAITING or member.request_id in preempted
                 yield from self._chunk_start(member, before, is_admitted=is_admitted)
 
@@ -153,14 +162,12 @@ class LifecycleRules(RuleGroup):
     def _output_differs(
         self, sequence: SequenceState, sent: SentOutput, step: int
     ) -> Iterator[Finding]:
-        """Compares the tokens that the engine computes with to those that it has published."""
+        """Names the tokens that the engine computes with, and those that it has published."""
         output, num = sequence.output_token_ids, len(sent.token_ids)
-        published = output if sent.is_whole else output[max(len(output) - num, 0) :]
-        if [*published] != [*sent.token_ids]:
-            what = f"has {num}" if sent.is_whole else f"appends {num}"
-            tokens = f"{what}{_last(sent.token_ids)}, the updates have {len(output)}{_last(output)}"
-            ids = sequence.request_id, sequence.seq_id
-            yield Finding("", f"the metadata {tokens}", step, *ids)
+        what = f"has {num}" if sent.is_whole else f"appends {num}"
+        tokens = f"{what}{_last(sent.token_ids)}, the updates have {len(output)}{_last(output)}"
+        ids = sequence.request_id, sequence.seq_id
+        yield Finding("", f"the metadata {tokens}", step, *ids)
 
     @rule("max-tokens", "a sequence has more tokens than max_tokens or max_model_len allows")
     def _max_tokens_of(self, sequence: SequenceState, num_new: int) -> Iterator[Finding]:
@@ -204,19 +211,17 @@ class LifecycleRules(RuleGroup):
             )
 
     @rule("table-short", "a block table is too short for the computed tokens")
-    def _table_short(self, sequence: SequenceState, *, is_preempted: bool) -> Iterator[Finding]:
-        info = self.state.info
-        if info is None or info.block_size < 1 or not has_positions(info):
-            return
+    def _table_short(
+        self, sequence: SequenceState, block_size: int, *, is_preempted: bool
+    ) -> Iterator[Finding]:
         if sequence.status is not _RUNNING and not (is_preempted and sequence.status is _WAITING):
             return
-        needed = math.ceil(sequence.num_computed_tokens / info.block_size)
-        if len(sequence.block_table) < needed:
-            yield self.of_sequence(
-                sequence,
-                f"{sequence.num_computed_tokens} computed tokens need {needed} blocks, the table"
-                f" has {len(sequence.block_table)}",
-            )
+        needed = -(-sequence.num_computed_tokens // block_size)
+        yield self.of_sequence(
+            sequence,
+            f"{sequence.num_computed_tokens} computed tokens need {needed} blocks, the table has"
+            f" {len(sequence.block_table)}",
+        )
 
     @rule("text-length", "the text deltas do not add up to the text")
     def _text_length(self, event: RequestFinished) -> Iterator[Finding]:
@@ -248,6 +253,12 @@ class LifecycleRules(RuleGroup):
         if not allowed:
             unless = "" if is_finished else " without a preemption"
             yield self.of_sequence(sequence, f"{old.name} became {new.name}{unless}")
+
+
+def _published(sequence: SequenceState, sent: SentOutput) -> list[int]:
+    """Returns the published tokens that those of the metadata should be."""
+    output = sequence.output_token_ids
+    return [*(output if sent.is_whole else output[max(len(output) - len(sent.token_ids), 0) :])]
 
 
 def _last(token_ids: Sequence[int]) -> str:

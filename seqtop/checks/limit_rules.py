@@ -15,7 +15,7 @@ from seqtop.checks.outside_waits import OutsideWaits, Wait, limit_of, sequences_
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState, holdings
+from seqtop.state import EngineState, holdings, inversions
 from seqtop.state.model import RequestState
 from seqtop.state.sort_key import has_priorities
 from seqtop.state.wait_causes import cause_in_words
@@ -208,16 +208,11 @@ class LimitRules(RuleGroup):
         self._urgent = self._still_waiting(self._urgent)
         if info is None or not has_priorities(info) or request is None or reason is None:
             return
-        if reason.cause not in ("seq_limit", "no_blocks", "reserved_blocks", "lora_slots"):
+        if reason.cause not in inversions.CAUSES:
             return
-        if request.request_id not in self._urgent and self._less_urgent(request):
+        if request.request_id not in self._urgent and inversions.less_urgent(self.state, request):
             now = self.state.time
             self._urgent[request.request_id] = Wait(reason.cause, now, self.state.num_finished)
-
-    def _less_urgent(self, request: RequestState) -> list[RequestState]:
-        """Returns the requests of lower priority that run."""
-        others = holdings.running(self.state)
-        return [other for other in others if other.priority > request.priority]
 
     @rule(
         "priority-wait",
@@ -230,7 +225,7 @@ class LimitRules(RuleGroup):
             if now - urgent.since < limit or ("priority-wait", name) in self._reported:
                 continue
             request = self.state.requests[name]
-            others = self._less_urgent(request)
+            others = inversions.less_urgent(self.state, request)
             if not others:
                 continue
             self._reported.add(("priority-wait", name))

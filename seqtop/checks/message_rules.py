@@ -89,8 +89,11 @@ class MessageRules(RuleGroup):
 
     def _step_ids(self, step: Step) -> Iterator[Finding]:
         for update in step.sequences:
-            yield from self._ids("sequence id", (update.seq_id,))
-            yield from self._ids("token id", update.new_token_ids)
+            # Making a generator costs more than testing its condition.
+            if not 0 <= update.seq_id <= _MAX_SEQ_ID:
+                yield from self._ids("sequence id", (update.seq_id,))
+            if not all(0 <= token <= _MAX_TOKEN_ID for token in update.new_token_ids):
+                yield from self._ids("token id", update.new_token_ids)
 
     @rule("id-range", "a sequence id or a token id is out of range")
     def _ids(

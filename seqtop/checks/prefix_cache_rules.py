@@ -48,7 +48,7 @@ class PrefixCacheRules(RuleGroup):
         if not isinstance(event, Step) or info is None or info.block_size < 1:
             return
         changes = cache_changes(event) - self._computed_before
-        in_batch = {member.seq_id for member in members(event)}
+        in_batch = {member.seq_id for member in members(event)} if self._admitted else set()
         # One that is in no batch yet was admitted while this one was computed, before it.
         ahead = changes - {
             block for run in event.newly_cached_blocks or () for block in self._computed(run)

@@ -36,6 +36,8 @@ class TimeRules(RuleGroup):
 
     def ran(self, request: RequestState) -> Iterator[Finding]:
         """Checks the times of a request."""
+        if _are_right(request.metrics):
+            return
         for name, check in (("order", self._request_order), ("queue", self._queue_time)):
             key = name, request.request_id
             if key not in self._reported:
@@ -80,3 +82,16 @@ class TimeRules(RuleGroup):
                 f" {waited:g} s",
                 request_id=request_id,
             )
+
+
+def _are_right(metrics: RequestMetrics) -> bool:
+    """Returns whether the times of a running request are in order, without naming them."""
+    arrival, first, token = (
+        metrics.arrival_time,
+        metrics.first_scheduled_time,
+        metrics.first_token_time,
+    )
+    if first is None or metrics.time_in_queue is None or metrics.finished_time is not None:
+        return False
+    is_in_order = arrival <= first and (token is None or first <= token <= metrics.last_token_time)
+    return is_in_order and abs(metrics.time_in_queue - first + arrival) <= _TIME_TOLERANCE

@@ -137,22 +137,19 @@ def waited(request: RequestState, now: float) -> float:
 def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
     """Returns why a sequence waits, or what blocked its request for the longest time, in one word.
 
-    Time in which nothing blocked it, such as the pause before a step, has no word: it is left out.
-    `None` if it has not waited, or longer for reasons that are unknown.
+    Time in which nothing blocked it, such as the pause before a step, has no word, nor has time for
+    which no reason is known: both are left out. `None` if no reason was published.
     """
     if sequence.status == SequenceStatus.WAITING:
         if sequence.engine_status not in OWN_TURN:
             return cause_in_words(sequence.engine_status).word
         if request.wait_reason is None:
             return BEHIND
-        now = request.wait_reason.cause
-        return None if now == "unknown" else CAUSES[now].word
+        if request.wait_reason.cause != "unknown":
+            return CAUSES[request.wait_reason.cause].word
     by_cause = request.wait.by_cause
-    blocking = {cause: by_cause[cause] for cause in by_cause if cause not in OUTSIDE_STEPS}
-    cause = max(blocking, key=blocking.__getitem__, default="")
-    if not cause or blocking[cause] < request.wait.total - sum(by_cause.values()):
-        return None
-    return cause_in_words(cause).word
+    known = [cause for cause in by_cause if cause not in OUTSIDE_STEPS and cause != "unknown"]
+    return cause_in_words(max(known, key=by_cause.__getitem__)).word if known else None
 
 
 def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:

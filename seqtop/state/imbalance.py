@@ -17,16 +17,18 @@ _FULL, _ROOM = 0.8, 0.5
 which it has room."""
 
 
-def imbalance(engines: Sequence[EngineData]) -> str:
+def imbalance(engines: Sequence[EngineData], full: EngineData | None = None) -> str:
     """Returns a sentence on a full engine beside one with room; empty without such a pair.
 
     Args:
         engines: The states of the engines. Those of one model may serve each other's requests.
+        full: The full one, if only one of them is asked for.
     """
     pairs = [
         (waiting, one, other)
         for one, other in permutations(engines, 2)
-        if _serves_the_same(one, other)
+        if (full is None or full is one)
+        and _serves_the_same(one, other)
         and (waiting := _num_waiting(one)) >= _LEAST_WAITING
         and _use(one) >= _FULL
         and not _num_waiting(other)
@@ -34,10 +36,10 @@ def imbalance(engines: Sequence[EngineData]) -> str:
     ]
     if not pairs:
         return ""
-    _, full, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2])))
-    more = len({id(other) for _, one, other in pairs if one is full}) - 1
+    _, fullest, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2])))
+    more = len({id(other) for _, one, other in pairs if one is fullest}) - 1
     others = f" and {fmt.plural(more, 'other engine')}" if more else ""
-    return f"{_describe(full)} is full beside {_describe(idle)}{others}"
+    return f"{_describe(fullest)} is full beside {_describe(idle)}{others}"
 
 
 def _serves_the_same(one: EngineData, other: EngineData) -> bool:

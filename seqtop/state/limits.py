@@ -12,14 +12,18 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from seqtop.state.inversions import present_inversion
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.step_costs import elapsed, gap_parts, has_graph, has_work
 from seqtop.state.waits import add_waited, waiting_by_cause
 from seqtop.wire.messages import Step
+from seqtop.wire.snapshot import Inversion
 
 WINDOW_SECONDS = 60.0
 SAMPLE_SECONDS = 5.0
 _MAX_SAMPLES = 14
+_LEAST_INVERSION = 1.0
+"""The seconds of waiting for requests of lower priority that are remembered."""
 FIRST_STEPS = 100
 """The first steps, whose scheduling time is compared with that of later ones."""
 
@@ -65,7 +69,15 @@ def add_step(state: EngineData, step: Step, end_before: float) -> None:
     samples = limits.samples
     if not samples or not 0 <= step.time - samples[-1][0] < SAMPLE_SECONDS:
         samples = [*samples[-_MAX_SAMPLES + 1 :], (step.time, sums)]
+        limits = replace(limits, inversion=_longest_inversion(state))
     state.limits = replace(limits, sums=sums, samples=samples)
+
+
+def _longest_inversion(state: EngineData) -> Inversion | None:
+    now, before = present_inversion(state), state.limits.inversion
+    if now is None or now.seconds < _LEAST_INVERSION:
+        return before
+    return now if before is None or now.seconds >= before.seconds else before
 
 
 def add_end(state: EngineData, request: RequestState) -> None:

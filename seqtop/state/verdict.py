@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from seqtop.state import holdings
+from seqtop.state import holdings, inversions
 from seqtop.state.limits import FIRST_STEPS, last_minute, sums_at
 from seqtop.state.model import EngineData, RequestState
 from seqtop.state.resources import full_resources, is_encoder_cache_full
-from seqtop.state.sort_key import has_priorities
+from seqtop.state.step_costs import elapsed
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words
 from seqtop.state.waits import WAITED, waiting_by_cause
 from seqtop.text import format as fmt
@@ -85,6 +85,13 @@ def of_last_minute(state: EngineData) -> EngineVerdict:
     return _verdict(state, seconds, sums, "in the last minute")
 
 
+def beside(verdict: EngineVerdict, imbalance: str) -> EngineVerdict:
+    """Returns the verdict on an engine that is full while another one has room, which is why."""
+    first, _, rest = verdict.sentence.partition("; ")
+    sentence = "; ".join(filter(None, (first, imbalance, rest)))
+    return msgspec.structs.replace(verdict, sentence=sentence, culprit=imbalance)
+
+
 def of_whole(state: EngineData) -> EngineVerdict:
     """Returns what limited the engine since the first event that was observed."""
     seconds = max(state.time - state.limits.since, 0.0) if state.limits.since > 0 else 0.0
@@ -117,9 +124,15 @@ def _verdict(
     near = [name for name in by_cause if by_cause[name] >= _NEAR * largest]
     cause = max(near, key=lambda name: (name in CAUSES, by_cause[name]))
     share = by_cause[cause] / waited
-    holder = _whole_culprit(state, cause) if is_whole else _culprit(state, cause)
+    start = max(state.time, state.limits.until) - seconds
+    holder = _culprit_since(state, cause, start)
+    if is_whole and not holder.text:
+        holder = _waited_for(state)
     name = _name(state, cause)
     all_ = f"{fmt.percent(share)} of all waiting {when}"
+    for other in sorted(by_cause, key=lambda other: -by_cause[other]):
+        if other != cause and by_cause[other] >= _LEAST_SHARE * waited:
+            all_ += f", {_name(state, other)} {fmt.percent(by_cause[other] / waited)}"
     notes = [waste.text for waste in wastes[:_MAX_NOTES]]
     known = CAUSES.get(cause)
     return EngineVerdict(
@@ -176,6 +189,9 @@ class _Culprit(NamedTuple):
 
 
 def _culprit(state: EngineData, cause: str) -> _Culprit:
+    inversion = inversions.present_inversion(state)
+    if inversion is not None and inversion.cause == cause:
+        return _Culprit(inversions.describe(state, inversion), inversion.request_id)
     match cause:
         case "no_blocks":
             return _block_holder(state)
@@ -193,10 +209,18 @@ def _culprit(state: EngineData, cause: str) -> _Culprit:
             return _longest_parked(state, cause)
 
 
-def _whole_culprit(state: EngineData, cause: str) -> _Culprit:
-    """Returns who is behind a cause at the end of a run, or else for whom others waited longest."""
+def _culprit_since(state: EngineData, cause: str, start: float) -> _Culprit:
+    """Returns who is behind a cause: now, if requests wait for it, or else since some time."""
     if cause in waiting_by_cause(state):
         return _culprit(state, cause)
+    inversion = state.limits.inversion
+    if inversion is not None and inversion.cause == cause and inversion.time >= start:
+        return _Culprit(inversions.describe(state, inversion), inversion.request_id)
+    return _Culprit()
+
+
+def _waited_for(state: EngineData) -> _Culprit:
+    """Returns the request for which others waited longest."""
     known = [request for request in state.requests.values() if request.harm]
     worst = max(known, key=lambda request: request.harm or 0.0, default=None)
     if worst is None or not worst.harm or worst.harm < 1.0:
@@ -263,22 +287,14 @@ def _reserver(state: EngineData) -> _Culprit:
 
 
 def _slot_holders(state: EngineData) -> _Culprit:
-    info = state.info
-    limit = f"all {info.max_num_seqs:,} sequences run" if info is not None else ""
-    head = _head(state)
-    if head is not None and info is not None and has_priorities(info):
-        lower = [own for own in holdings.running(state) if own.priority > head.priority]
-        if lower:
-            return _Culprit(
-                f"{head.request_id} (priority {head.priority}) waits for"
-                f" {fmt.plural(len(lower), 'request')} of lower priority"
-                f" ({_names([request.request_id for request in lower])})",
-                head.request_id,
-            )
-    name, slots = _most(state, "seq_limit")
-    if name and info is not None and slots >= max(2, _LEAST_HELD * info.max_num_seqs):
-        return _Culprit(f"{name} has {slots:,} of {info.max_num_seqs:,}", name)
-    return _Culprit(limit)
+    most = state.info.max_num_seqs if state.info is not None else 0
+    slots = holdings.amounts(state, "seq_limit")
+    if not slots or sum(slots.values()) < most:
+        return _Culprit()  # none waits for them any more
+    name, own = next(iter(slots.items()))
+    if own >= max(2, _LEAST_HELD * most):
+        return _Culprit(f"{name} has {own:,} of {most:,}", name)
+    return _Culprit(f"all {most:,} sequences run")
 
 
 def _largest_chunk(state: EngineData) -> _Culprit:
@@ -295,17 +311,30 @@ def _most(state: EngineData, cause: str) -> tuple[str, int]:
 
 
 def _adapters(state: EngineData) -> _Culprit:
-    users = holdings.adapters(state)
+    """Returns the adapter that most running requests use, and who waits for another one."""
+    waiting = next(_passed_over(state, "lora_slots"), None)
+    users = holdings.adapters(state, than="" if waiting is None else waiting.lora)
     if not users:
         return _Culprit()
     lora = max(users, key=lambda own: len(users[own]))
-    most = state.info.max_loras if state.info is not None else None
-    of_all = f" (max_loras {most:,})" if most else ""
-    return _Culprit(
+    used = (
         f"{lora} is used by {fmt.plural(len(users[lora]), 'running request')}"
-        f" ({_names(users[lora])}){of_all}",
-        users[lora][0],
+        f" ({_names(users[lora])})"
     )
+    if waiting is None or waiting.wait.since is None:
+        return _Culprit(used, users[lora][0])
+    seconds = fmt.seconds(elapsed(waiting.wait.since, state.time))
+    own = f"{waiting.request_id} has waited {seconds} for a slot of {waiting.lora}"
+    return _Culprit(f"{own}, {used}", waiting.request_id)
+
+
+def _passed_over(state: EngineData, cause: str) -> Iterator[RequestState]:
+    """Yields the waiting requests for which the last step gave a cause."""
+    for name in state.wait_reason_ids:
+        request = state.requests.get(name)
+        reason = None if request is None else request.wait_reason
+        if request is not None and reason is not None and reason.cause == cause:
+            yield request
 
 
 def _longest_parked(state: EngineData, status: str) -> _Culprit:

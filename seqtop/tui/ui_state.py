@@ -17,10 +17,11 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS
 from seqtop.state.filter import NO_FILTER, Filter, parse
+from seqtop.state.imbalance import imbalance
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
-from seqtop.state.verdict import EngineVerdict, of_last_minute
+from seqtop.state.verdict import EngineVerdict, beside, of_last_minute
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.block_cursor import BlockCursor
 from seqtop.tui.checks import Checks
@@ -173,7 +174,15 @@ class UiState:
         )
         if at != self._verdict_at:
             self._verdict_at, self._verdict = at, of_last_minute(state)
+            if state is self.newest and (uneven := self._imbalance()):
+                self._verdict = beside(self._verdict, uneven)
         return self._verdict
+
+    def _imbalance(self) -> str:
+        """Returns a sentence if this engine is full, and one of the others has room."""
+        live = ConnectionState.LIVE
+        others = [ui.newest for ui in self.others if ui.source.connection.state is live]
+        return imbalance([self.newest, *others], self.newest) if others else ""
 
     @property
     def now(self) -> float:

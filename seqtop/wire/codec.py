@@ -15,6 +15,7 @@ The format is MessagePack, laid out by the struct definitions in `seqtop.sequenc
 from __future__ import annotations
 
 import sys
+import threading
 from array import array
 from collections.abc import Hashable, Mapping
 from functools import cache
@@ -172,6 +173,12 @@ def _token_array(data: Any) -> TokenArray:
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=_encode_other)
 
 
+_building: Final = threading.Lock()
+"""Held while a decoder is made. msgspec stores what it knows of a struct in its class before it is
+complete, and a second thread that makes a decoder meanwhile would use it, and crash."""
+
+
 @cache
 def _decoder(target: Hashable) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(target, dec_hook=_decode_other, ext_hook=_decode_extension)
+    with _building:
+        return msgspec.msgpack.Decoder(target, dec_hook=_decode_other, ext_hook=_decode_extension)

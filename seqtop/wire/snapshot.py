@@ -106,6 +106,25 @@ class StepCosts(msgspec.Struct, array_like=True, frozen=True):
     TD; empty before the first step."""
 
 
+class Inversion(msgspec.Struct, array_like=True, frozen=True):
+    """A wait for what requests of lower priority held."""
+
+    request_id: Public[str]
+    """The request that waited."""
+    cause: Public[str]
+    """The `WaitCause`."""
+    holders: Public[list[str]]
+    """Some of the requests of lower priority."""
+    num_holders: Public[int]
+    """The number of all of them."""
+    priority: Public[int]
+    """The most urgent priority of them."""
+    seconds: Public[float]
+    """The length of the wait so far."""
+    time: Public[float]
+    """The time at which it was so, epoch seconds."""
+
+
 class Limits(msgspec.Struct, array_like=True, frozen=True):
     """The waiting of all requests by cause, and figures of waste (`seqtop.state.limits`)."""
 
@@ -117,6 +136,8 @@ class Limits(msgspec.Struct, array_like=True, frozen=True):
     """The time up to which the waiting is added, epoch seconds."""
     since: Public[float] = 0.0
     """The time from which on it is added, epoch seconds."""
+    inversion: Public[Inversion | None] = None
+    """The longest wait for requests of lower priority, if there was one."""
 
 
 class SequenceHistory(Message):

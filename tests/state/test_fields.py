@@ -101,6 +101,8 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
     assert wait_word(waits, sequence) is None
     sequence.engine_status = "PREEMPTED"
     assert wait_word(waits, sequence) is None
+    waits.wait = WaitTimes(total=3.0, by_cause={"no_blocks": 1.0})
+    assert wait_word(waits, sequence) == "blocks"
     sequence.engine_status = "WAITING_FOR_FSM"
     assert wait_word(waits, sequence) == "waiting_for_fsm"
 
@@ -110,7 +112,9 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
     [
         (5.0, {"seq_limit": 2.0, "no_blocks": 3.0}, "blocks"),
         (6.0, {"seq_limit": 3.0}, "seqs"),
-        (6.5, {"seq_limit": 3.0}, None),
+        (60.0, {"seq_limit": 3.0}, "seqs"),
+        (5.0, {"unknown": 4.0, "no_blocks": 1.0}, "blocks"),
+        (5.0, {"unknown": 5.0}, None),
         (5.0, {"WAITING_FOR_FSM": 5.0}, "waiting_for_fsm"),
         (9.0, {"paced": 5.0, "seq_limit": 2.0, "arriving": 1.0, "between_steps": 1.0}, "seqs"),
         (9.0, {"paced": 5.0, "arriving": 4.0}, None),
@@ -121,7 +125,7 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
 def test_after_a_wait_its_word_is_the_longest_cause_that_blocked_it(
     total: float, by_cause: dict[str, float], word: str | None
 ) -> None:
-    """Or none, if it waited longer for reasons that are unknown."""
+    """However long it waited for reasons that are unknown."""
     waited = request()
     waited.wait = WaitTimes(total=total, by_cause=by_cause)
     assert wait_word(waited, SequenceState(1, "req-1", SequenceStatus.RUNNING)) == word

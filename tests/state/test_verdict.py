@@ -26,7 +26,11 @@ def applied(events: list[Event]) -> EngineState:
 @pytest.mark.parametrize(
     ("case", "cause", "words"),
     [
-        (field_cases.adapter_starves, "lora_slots", ["LoRA slots", "max_loras (1)", "adapter-a"]),
+        (
+            field_cases.adapter_starves,
+            "lora_slots",
+            ["LoRA slots, max_loras (1)", "b0 has waited", "for a slot of adapter-b, adapter-a is"],
+        ),
         (
             field_cases.encoder_cache_fills,
             "unknown",
@@ -35,7 +39,11 @@ def applied(events: list[Event]) -> EngineState:
         (
             field_cases.loaded_requests_wait_for_each_other,
             "no_blocks",
-            ["KV blocks", "A misses 1 beside the 4 that it holds", "B holds 3 of 7"],
+            [
+                "KV blocks: 48% of all waiting in the last minute, KV connector",
+                "A misses 1 beside the 4 that it holds",
+                "B holds 3 of 7",
+            ],
         ),
         (field_cases.load_without_an_end, REMOTE, ["100% of all waiting", "lost has waited 15m"]),
         (
@@ -46,7 +54,7 @@ def applied(events: list[Event]) -> EngineState:
         (
             field_cases.priority_waits,
             "seq_limit",
-            ["max_num_seqs (4)", "vip (priority -5) waits for 4 requests of lower priority"],
+            ["max_num_seqs (4)", "vip (priority -5) waits", "for 4 requests of lower priority"],
         ),
         (field_cases.scheduler_grows, "scheduler", ["the scheduler takes", "in the first 100"]),
         (
@@ -64,6 +72,21 @@ def test_the_verdict_names_what_a_report_names(
     assert verdict.cause == cause
     for word in words:
         assert word in verdict.sentence
+
+
+def test_a_wait_for_lower_priorities_is_named_after_it_has_ended() -> None:
+    run = field_cases.ByPriority(max_num_seqs=2, queue_order="priority", num_gpu_blocks=4000)
+    for name in ("batch0", "batch1"):
+        run.add(name, 60, 700, priority=10)
+    run.steps(5)
+    run.add("vip", 60, 20, priority=-5)
+    run.run_out()
+    state = applied(run.events)
+    for verdict in (of_last_minute(state), of_whole(state)):
+        assert verdict.request_id == "vip"
+        assert "vip (priority -5) waited" in verdict.sentence
+        assert "for 2 requests of lower priority (10: batch0, batch1)" in verdict.sentence
+        assert "sequences run" not in verdict.sentence, "none runs"
 
 
 def test_with_nothing_to_say_it_says_that() -> None:

@@ -3,6 +3,7 @@
 import re
 import sys
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -108,3 +109,17 @@ def test_token_ids_on_a_machine_of_the_other_byte_order(monkeypatch: pytest.Monk
     assert encode(array("l", [1])) == b"\xc4\x08" + (1).to_bytes(8, sys.byteorder)
     data = SequenceData.from_seqs(EXTREMES)
     assert decode(encode(data), SequenceData).prompt_token_ids == tuple(EXTREMES)
+
+
+def test_one_decoder_is_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that make decoders of the same structs crash: the viewer of two engines did."""
+    made: list[bool] = []
+
+    def make(*args: Any, **options: Any) -> object:
+        made.append(codec._building.locked())
+        return msgspec.msgpack.Decoder(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "msgspec", SimpleNamespace(msgpack=SimpleNamespace(Decoder=make)))
+        codec._decoder(tuple[int, str, float])
+    assert made == [True]
