@@ -132,7 +132,7 @@ def _verdict(
     all_ = f"{fmt.percent(share)} of all waiting {when}"
     for other in sorted(by_cause, key=lambda other: -by_cause[other]):
         if other != cause and by_cause[other] >= _LEAST_SHARE * waited:
-            all_ += f", {_name(state, other)} {fmt.percent(by_cause[other] / waited)}"
+            all_ += f", {cause_in_words(other).label} {fmt.percent(by_cause[other] / waited)}"
     notes = [waste.text for waste in wastes[:_MAX_NOTES]]
     known = CAUSES.get(cause)
     return EngineVerdict(
