@@ -1,6 +1,7 @@
 """The sign of a sequence's status and its name in few cells, the same on all screens."""
 
 import re
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -25,6 +26,8 @@ GLYPHS = {
 _NUMBER = re.compile(r"(?:[0-9]*/)?[0-9]+$")
 """The numbers at the end: of a request and a sibling, `12/2`, or of `_parallel_sample_2`."""
 
+_WORD_END = re.compile(r"[^0-9A-Za-z]+")
+
 _KIND = re.compile(r"[a-z]+[-_](?=[0-9a-f]{6})")
 """The kind of an id of OpenAI's, such as `chatcmpl-`, before random characters: most share it."""
 
@@ -47,6 +50,20 @@ def glyph(
     if stage(sequence) == SequenceStage.PREFILL:
         return GLYPHS["prefill"]
     return GLYPHS[status_word(request, sequence)]
+
+
+def shared_head(names: Sequence[str], room: int) -> int:
+    """Returns the length of the beginning of all names that can be cut, to tell them apart.
+
+    It ends where a word ends, so that no number is cut; 0 if no name is longer than `room`.
+    """
+    if len(names) < 2 or max(map(len, names)) <= room:
+        return 0
+    first, last = min(names), max(names)  # what these share, all between them share
+    size = next(
+        (at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), 0
+    )
+    return max((match.end() for match in _WORD_END.finditer(first[:size])), default=0)
 
 
 def shortened(name: str, room: int) -> str:

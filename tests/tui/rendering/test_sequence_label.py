@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqtop.tui.rendering.sequence_label import shortened
+from seqtop.tui.rendering.sequence_label import shared_head, shortened
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,20 @@ def test_a_head_that_ids_share_is_left_out_before_the_rest(
     name: str, room: int, shown: str
 ) -> None:
     assert shortened(name, room) == shown
+
+
+@pytest.mark.parametrize(
+    ("names", "rest"),
+    [
+        (["chatcmpl-3fab01", "chatcmpl-3fcd02"], "3fab01"),
+        (["bench-serving-request-100", "bench-serving-request-101"], "100"),
+        (["cmpl-0a1b2c3d4e5f-0", "cmpl-0a1b2c3d4e5f-1"], "0"),
+        (["user_1/conversation_7", "user_1/conversation_8"], "7"),
+        (["a-very-long-name-1", "another-long-name"], "a-very-long-name-1"),
+        (["req-1", "req-2"], "req-1"),
+        (["a-very-long-name-of-one"], "a-very-long-name-of-one"),
+        (["same-long-name-1", "same-long-name-1"], "same-long-name-1"),
+    ],
+)
+def test_the_head_that_names_share_is_cut(names: list[str], rest: str) -> None:
+    assert names[0][shared_head(names, 10) :] == rest

@@ -73,6 +73,7 @@ def row(
     not_available: Collection[str] = (),
     outliers: Mapping[str, tuple[float, float]] = {},
     pace: Pace | None = None,
+    head: int = 0,
 ) -> Line:
     """Returns the row of one sequence.
 
@@ -88,6 +89,7 @@ def row(
         not_available: The keys of columns that the engine cannot give.
         outliers: By the key of a column, the values above which a figure is high, and very high.
         pace: The times between its newest tokens.
+        head: The length of the beginning of the name that all rows on the screen share.
     """
     spans: list[StyledText] = []
     in_tree = position.rails or position.is_parent
@@ -95,6 +97,8 @@ def row(
         key, width = column.key, column.width
         if in_tree and key == "request":
             cell = _branch(request, sequence, position, width)
+        elif key == "request" and head:
+            cell = _request(request, sequence, now, width, head)
         elif redacted and key == "text":
             cell = fitted((("redacted", "dim"),), width)
         elif key == "status" and is_stale:
@@ -223,8 +227,10 @@ def _style(sequence: SequenceState) -> str:
     return "finished" if SequenceStatus.is_finished(sequence.status) else PLAIN
 
 
-def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+def _request(r: RequestState, s: SequenceState, _: float, width: int, head: int = 0) -> Line:
     text = sequence_name(r, s)[:MAX_LINE]  # the cache stays small
+    if head:
+        text = ELLIPSIS + text[head:]
     return _name(text, len(r.seq_ids) > 1, width, _style(s) or "strong")
 
 

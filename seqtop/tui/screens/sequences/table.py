@@ -1,5 +1,7 @@
 """The sequence table: a line of titles, and a row per sequence."""
 
+from collections.abc import Sequence
+
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -8,14 +10,16 @@ from textual.message import Message
 
 from seqtop.sequence import SequenceStage
 from seqtop.state import SequenceState
-from seqtop.state.fields import FIELDS, Field, arrange, stage
+from seqtop.state.fields import FIELDS, Field, arrange, sequence_name, stage
 from seqtop.state.grouped_rows import GroupedRows
 from seqtop.state.latency import MAX_TIMES
 from seqtop.state.ordering import SequenceView
 from seqtop.state.slo import missed
 from seqtop.text import format as fmt
 from seqtop.tui.navigation import findings_about
+from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN, ColumnTitles, ListView
+from seqtop.tui.rendering.sequence_label import shared_head
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.empty_hint import EmptyHint
 from seqtop.tui.screens.sequence_rows import SequenceRows
@@ -95,6 +99,9 @@ class Rows(SequenceRows, inherit_bindings=False):
         Binding("end", "last", "Last row", show=False, id="move.last"),  # G groups
     ]
 
+    _head = 0
+    """The length of the beginning of the names that all visible rows share, and that is cut."""
+
     @property
     def view(self) -> SequenceView | GroupedRows:
         view = self._ui.view
@@ -112,6 +119,16 @@ class Rows(SequenceRows, inherit_bindings=False):
             if key is not None:
                 self._ui.view.grouped.reveal(key)
         super().select(key)
+
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        ui = self._ui
+        with ui.lock:
+            columns = _columns_of(ui, self.text_width - MARGIN)
+            room = next((column.width for column in columns if column.key == "request"), 0)
+            pairs = map(ui.sequence, self.page(top, top + count))
+            names = [sequence_name(*pair) for pair in pairs if pair is not None]
+            self._head = shared_head(names, room) if room else 0
+        return super().visible_lines(top, count)
 
     def line(self, key: int) -> Line:
         ui = self._ui
@@ -140,6 +157,7 @@ class Rows(SequenceRows, inherit_bindings=False):
             not_available=info.not_available if info is not None else (),
             outliers=ui.outliers(),
             pace=_pace(ui, pair[1]),
+            head=self._head,
         )
         if key in ui.view.hits:
             line = highlighted(line, ui.view.hits.filter.patterns)

@@ -320,3 +320,19 @@ def test_a_title_explains_its_column(app: SeqtopApp) -> None:
         assert titles.tooltip == "Request: request id"
         pilot.hover(Titles, offset=(screen(app).splitlines()[5].index("Pre") - 1, 0))
         assert titles.tooltip == "Pre: preemptions"
+
+
+def test_rows_show_in_what_their_names_differ() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for number in range(3):
+        script.arrive(f"benchmark-serving-request-of-one-user-{number}")
+    script.step(prefill={"benchmark-serving-request-of-one-user-0": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (80, 24)) as pilot:
+        for number in range(3):
+            assert f"…{number} " in screen(app)
+        script.arrive("another")
+        script.step()
+        until(pilot, lambda: "another" in screen(app))
+        assert "…0 " not in screen(app), "there is no head that all share"
