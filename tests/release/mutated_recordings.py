@@ -70,6 +70,7 @@ def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple
     yield "export", run, "--mooncake", "-o", output, "--force"
     yield "export", run, "--otlp", "-o", output, "--force"
     yield "export", run, "--vcr", "-o", output, "--force"
+    yield "export", run, "--parquet", "-o", f"{output}.d", "--force"
     yield "export", run, "--perfetto", "--redact", "-o", output, "--force"
     yield "report", run, "-o", output, "--force", "--with-text"
     yield "report", run, other, "-o", output, "--force"
@@ -85,6 +86,7 @@ def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple
     yield "explain", run, "--slow"
     yield "explain", run, "--cache", "--json"
     yield "whatif", run, "--set", "num_gpu_blocks=+20%"
+    yield "advise", run, "--slo", "ttft=500ms"
     yield "replay", run
 
 
