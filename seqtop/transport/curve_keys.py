@@ -226,16 +226,18 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
 def _require_own(path: Path) -> None:
     """Raises `KeyFileError` if another user than this one and root may change a file or directory.
 
-    Who may write to a directory may also replace the files in it, unless it is sticky as `/tmp` is.
+    Who may write to a directory above may also replace what is in it, unless it is sticky as `/tmp`
+    is. OpenSSH looks at them, too, before it trusts a list of keys (`StrictModes`).
     """
-    own, parent = path.stat(), path.resolve().parent
+    own = path.stat()
     if own.st_uid not in (0, os.geteuid()):
         raise KeyFileError(f"{path} cannot be used for keys: it belongs to another user")
     if own.st_mode & _WRITABLE_BY_OTHERS:
         raise KeyFileError(f"{path} can be written by others: chmod go-w {path}")
-    above = parent.stat()
-    if above.st_mode & _WRITABLE_BY_OTHERS and not above.st_mode & stat.S_ISVTX:
-        raise KeyFileError(f"{path} can be replaced by others: chmod go-w {parent}")
+    for folder in {*path.absolute().parents, *path.resolve().parents}:  # those of a link, too
+        above = folder.stat()
+        if above.st_mode & _WRITABLE_BY_OTHERS and not above.st_mode & stat.S_ISVTX:
+            raise KeyFileError(f"{path} can be replaced by others: chmod go-w {folder}")
 
 
 def _checked(key: bytes, where: str | Path) -> bytes:

@@ -278,28 +278,39 @@ def test_a_client_that_may_control_must_be_allowed_to_watch(place: Path, tmp_pat
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
-@pytest.mark.parametrize("writable", ["list", "key", "folder of a key"])
+@pytest.mark.parametrize("writable", ["list", "key", "folder of a key", "folder above"])
 def test_a_folder_that_others_may_write_is_no_list_of_keys(
     place: Path, tmp_path: Path, writable: str, mode: int
 ) -> None:
-    viewers = tmp_path / "viewers"
-    viewers.mkdir()
+    above = tmp_path / "above"
+    viewers = above / "keys" / "viewers"
+    viewers.mkdir(parents=True)
     key = viewers / "onlooker.key"
     key.write_bytes((place / "onlooker.key").read_bytes())
-    (key if writable == "key" else viewers).chmod(mode)
+    named = {"key": key, "folder above": above}.get(writable, viewers)
+    named.chmod(mode)
     given = key if writable == "folder of a key" else viewers
 
     def load() -> None:
         curve_keys.engine_keys(place / "engine.key_secret", given)
 
-    if given is key and mode & 0o1000:
+    if writable in ("folder of a key", "folder above") and mode & 0o1000:
         load()  # as in /tmp: nobody else may replace it
         return
-    named = {"list": viewers, "key": key, "folder of a key": viewers}[writable]
     with pytest.raises(KeyFileError, match=rf"by others: chmod go-w {re.escape(str(named))}$"):
         load()
     named.chmod(0o700)
     load()
+
+
+def test_a_link_that_others_may_replace_is_no_list_of_keys(place: Path, tmp_path: Path) -> None:
+    link = tmp_path / "open" / "viewers"
+    link.parent.mkdir()
+    link.symlink_to(place / "viewers")
+    curve_keys.engine_keys(place / "engine.key_secret", link)
+    link.parent.chmod(0o777)
+    with pytest.raises(KeyFileError, match="can be replaced by others"):
+        curve_keys.engine_keys(place / "engine.key_secret", link)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
