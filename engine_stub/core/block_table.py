@@ -33,15 +33,19 @@ class BlockTable:
 
     def hash_blocks(self, seq: Sequence, num_blocks: int) -> None:
         """Extends the chain of hashes to `num_blocks` blocks of the sequence."""
-        hashes, token_ids = self.hashes, seq.get_token_ids()
-        for index in range(len(hashes), num_blocks):
-            # Whatever else determines the content salts the first hash, and so the whole chain.
-            parent = hashes[-1] if hashes else repr(seq.extra_hash()).encode()
-            start = index * seq.block_size
-            block_tokens = array("q", token_ids[start : start + seq.block_size])
+        hashes, size = self.hashes, seq.block_size
+        if num_blocks <= len(hashes):
+            return
+        first = len(hashes) * size
+        tokens = array("q", seq.get_token_ids()[first : num_blocks * size])
+        content, num_bytes = tokens.tobytes(), size * tokens.itemsize
+        # Whatever else determines the content salts the first hash, and so the whole chain.
+        parent = hashes[-1] if hashes else repr(seq.extra_hash()).encode()
+        for start in range(0, len(content), num_bytes):
             digest = blake2b(parent, digest_size=16)
-            digest.update(block_tokens.tobytes())
-            hashes.append(digest.digest())
+            digest.update(content[start : start + num_bytes])
+            parent = digest.digest()
+            hashes.append(parent)
 
 
 def common_prefix(lists: Iterable[list[int]]) -> list[int]:

@@ -271,10 +271,11 @@ class StepPublisher(StepReporter):
 
     Args:
         publisher: Receives the messages.
+        has_cache: False leaves out what is in the prefix cache, and the causes of its misses.
     """
 
-    def __init__(self, publisher: MessageSink) -> None:
-        self._reports = ReportPublisher(publisher)
+    def __init__(self, publisher: MessageSink, *, has_cache: bool = True) -> None:
+        self._reports = ReportPublisher(publisher, has_cache=has_cache)
         super().__init__(self._reports.publish)
 
     def snapshot(self, engine: LLMEngine) -> Snapshot:

@@ -81,7 +81,7 @@ class BundledScheduler:
         self._engine = LLMEngine(
             config, clock=clock, timer=clock, worker=self._worker, model_config=model_config
         )
-        self._steps = StepPublisher(sink)
+        self._steps = StepPublisher(sink, has_cache=replay.is_recorded)  # no figure needs it
         info = engine_info(self._engine, engine_id=workload.info.engine_id, control=False)
         info.model, info.dtype, info.device = (
             workload.info.model,

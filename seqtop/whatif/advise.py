@@ -33,7 +33,9 @@ Settings = dict[str, Setting]
 
 LEAST_REQUESTS: Final = 100
 """The fewest requests of the first part: fewer say little about the whole."""
-NUM_KEPT: Final = (8, 4)
+MOST_REQUESTS: Final = 500
+"""The most requests of the first part: a table of it is shown soon."""
+NUM_KEPT: Final = (8, 3)
 """The numbers of settings that are tried on the second part, and on the whole."""
 _FACTORS: Final = (0.5, 1, 2, 4)
 _SCALED: Final = ("max_num_seqs", "max_num_batched_tokens")
@@ -141,17 +143,20 @@ def advise(
             requests_per_second=load_of(replays.workload),
         )
         replays.fit()
-        proof = str(folder / "proof.seqtop")
-        repeated = replays.repeat(proof)
         search = _Search(replays, advice)
         candidates = single_changes(replays.workload.info)
         if policies is not None:
             candidates += _policies(policies, replays.workload.info)
         first = search.submit(candidates, part=0)
-        if not replays.prove(repeated, proof):
-            return advice
+        # The proof takes longer than the first part, of which a table is shown before it ends.
+        proof = str(folder / "proof.seqtop")
+        repeated = replays.repeat(proof)
         try:
-            search.run(first, found)
+            search.run_first(first, found)
+            if not replays.prove(repeated, proof):
+                advice.trials, advice.recorded = [], None
+                return advice
+            search.run(found)
         except KeyboardInterrupt:
             advice.is_partial = True
         if question.output is not None and (best := advice.best) is not None:
@@ -220,10 +225,12 @@ class _Search:
         self._advice = advice
         self._requests = [*replays.workload.requests]
         total = len(self._requests)
-        first = min(max(total // 8, LEAST_REQUESTS), total)
+        first = min(max(total // 8, LEAST_REQUESTS), MOST_REQUESTS, total)
         second = min(max(total // 3, first), total)
         self._parts = [first, second, total]
         self._seen: set[str] = set()
+        self._trials: list[Trial] = []
+        """Those of the part that was tried last, the best first."""
         self._replayed: dict[tuple[str, int], Future[ReplayResult]] = {}
         """Replays by settings and number of requests: parts of a short run may be the same."""
 
@@ -251,24 +258,42 @@ class _Search:
             submitted.append((settings, self._replayed[key]))
         return submitted
 
-    def run(
+    def run_first(
         self,
         first: list[tuple[Settings, Future[ReplayResult]]],
         found: Callable[[Advice], object],
     ) -> None:
-        """Searches, and fills the advice."""
-        trials = self._results(first)
-        self._show(trials, found)
-        second = [trial.settings for trial in trials[: NUM_KEPT[0]]]
-        second += self._combinations(trials)
-        trials = self._results(self.submit(_with_recorded(second), part=1))
-        self._show(trials, found)
-        last = [trial.settings for trial in trials[: NUM_KEPT[1]]]
-        last += self._between(trials[0].settings)
-        trials = self._results(self.submit(_with_recorded(last), part=2))
+        """Ranks the settings that were tried on the first part, and fills the advice."""
+        self._trials = self._results(first)
+        self._show(self._trials, found)
+
+    def run(self, found: Callable[[Advice], object]) -> None:
+        """Searches on, and fills the advice."""
+        if not self._is_enough():
+            trials = self._trials
+            second = [trial.settings for trial in trials[: NUM_KEPT[0]]]
+            second += self._combinations(trials)
+            trials = self._results(self.submit(_with_recorded(second), part=1))
+            between = self._results(self.submit(self._between(trials[0].settings), part=1))
+            self._trials = ranked([*trials, *between], self._advice.slo)
+            self._show(self._trials, found)
+        last = [] if self._is_enough() else self._trials[: NUM_KEPT[1]]
+        candidates = _with_recorded(trial.settings for trial in last)
+        trials = self._results(self.submit(candidates, part=2))
         self._show(trials, found)
         self._find_loads([trials[0], *(own for own in trials if own is self._advice.recorded)])
         self._show(trials, found)
+
+    def _is_enough(self) -> bool:
+        """Returns whether the recorded settings meet the objectives for all requests.
+
+        They are only tried with all of them if they do for the part that was tried last.
+        """
+        recorded = self._advice.recorded
+        if recorded is None or recorded.goodput < 1.0 - _INDIFFERENT:
+            return False
+        ((_, whole),) = self.submit([{}], part=2)
+        return _trial({}, result_of(whole)).goodput >= 1.0 - _INDIFFERENT
 
     def _results(self, submitted: list[tuple[Settings, Future[ReplayResult]]]) -> list[Trial]:
         """Returns trials, the best first. Raises `DriverError` if all settings are refused."""

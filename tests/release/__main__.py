@@ -1,5 +1,6 @@
 """Runs one of the release tests at full length, and prints its figures.
 
+python -m tests.release advice --workloads 20
 python -m tests.release attacks --rounds 7
 python -m tests.release bombs
 python -m tests.release healing --stories 200
@@ -16,6 +17,7 @@ import importlib
 import sys
 
 NAMES = (
+    "advice",
     "attacks",
     "bombs",
     "healing",

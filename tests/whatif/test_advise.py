@@ -137,7 +137,7 @@ def test_an_engine_that_does_well_is_left_alone(trace: str) -> None:
     advice = advise(question, Slo(ttft=5.0), found=lambda own: found.append(len(own.trials)))
     assert advice.best is advice.recorded
     assert sentence(advice).startswith("no setting that was tried does better than the recorded")
-    assert len(found) == 4
+    assert len(found) == 3, "no other setting is tried with more requests"
 
 
 def test_an_interrupted_search_keeps_the_best_so_far(trace: str) -> None:
