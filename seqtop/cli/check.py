@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             with shown_progress("checking") as progress:
                 report = check_recording(options.source, thresholds=thresholds, progress=progress)
     except RecordingError as error:
-        return fail(str(error))
+        return fail(str(error), status=2)
     warn_of_prediction(options.source, report.predicted_from)
     if report.problem is not None:
         warn(report.problem)

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             )
             written = _write(source, options)
     except RecordingError as error:
-        return fail(str(error))
+        return fail(str(error), status=2)
     except BrokenPipeError:
         raise
     except FileExistsError as error:

@@ -46,7 +46,7 @@ def validate(options: argparse.Namespace) -> int:
         with FileStore(options.file) as recording:
             recording.require()
     except RecordingError as error:
-        return fail(str(error))
+        return fail(str(error), status=2)
     return 0
 
 
@@ -77,4 +77,4 @@ def run(options: argparse.Namespace) -> int:
             )
             return run_app([playback], options, notices)
     except RecordingError as error:
-        return fail(str(error))
+        return fail(str(error), status=2)

@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     if options.by in set(KEYS) - set(LASTING_KEYS):
         lasting = ", ".join(LASTING_KEYS)
         return fail(
-            f"--by {options.by} changes while a request runs; a report has {lasting} and re:/…/"
+            f"--by {options.by} changes while a request runs; a report has {lasting} and re:/…/",
+            status=2,
         )
     recordings, decisions = [], []
     try:
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
             for text in page.write(recordings, with_text=options.with_text, comparison=comparison):
                 file.write(text.encode(errors="replace"))
     except (RecordingError, GroupKeyError) as error:
-        return fail(str(error))
+        return fail(str(error), status=2)
     except FileExistsError:
         return fail(f"{options.output} exists already; --force replaces it")
     except OSError as error:

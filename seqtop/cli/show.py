@@ -162,7 +162,7 @@ def _show_recording(options: argparse.Namespace) -> int:
                 return 0
             connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
-        return fail(str(error))
+        return fail(str(error), status=2)
     _print(_format(state, connection, options, is_recording=True), options)
     return 0
 

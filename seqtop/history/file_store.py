@@ -143,8 +143,9 @@ class FileStore(Timeline):
                     f" this seqtop reads version {file_format.VERSION}"
                 )
             raise RecordingError(
-                f"{self.path} is not a seqtop recording; seqtop whatif takes traces of requests,"
-                " and seqtop export --merge takes traces of torch"
+                f"{self.path} is not a seqtop recording; seqtop whatif and advise take traces"
+                " (Mooncake, AIPerf, Azure, BurstGPT, ShareGPT, vllm bench serve), seqtop export"
+                " --merge those of torch"
             )
         try:
             self._add_indexed(self._read_index(size), size)

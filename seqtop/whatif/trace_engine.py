@@ -54,7 +54,7 @@ def engine_of(trace: Trace, changes: list[str], calibrations: list[str]) -> Engi
     if calibrations:
         with FileStore(calibrations[0]) as recording:
             recording.require()
-            known = recording.at(recording.first).info
+            known = recording.at(recording.last).info
         if known is None:
             raise SettingError(f"{calibrations[0]} does not describe its engine")
         info = known

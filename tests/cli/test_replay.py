@@ -19,7 +19,7 @@ def test_speeds_that_are_not_positive_are_refused(
 
 
 def test_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["replay", str(tmp_path / "none")]) == 1
+    assert main.main(["replay", str(tmp_path / "none")]) == 2
     assert "No such file" in capsys.readouterr().err
 
 

@@ -22,20 +22,21 @@ def test_a_page_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "sentence"),
+    ("source", "output", "sentence", "status"),
     [
-        ("/nonexistent", "report.html", "/nonexistent cannot be opened"),
-        (None, "no/such/directory.html", "cannot be written: No such file or directory"),
+        ("/nonexistent", "report.html", "/nonexistent cannot be opened", 2),
+        (None, "no/such/directory.html", "cannot be written: No such file or directory", 1),
     ],
 )
 def test_files_that_cannot_be_read_or_written_are_refused(
     source: str | None,
     output: str,
     sentence: str,
+    status: int,
     recording: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["report", source or recording, "-o", str(tmp_path / output)]) == 1
+    assert main(["report", source or recording, "-o", str(tmp_path / output)]) == status
     assert sentence in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,7 @@ def test_mistakes(
 
 
 def test_a_recording_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--", "replay", "/nonexistent"]) == 1
+    assert main(["serve", "--", "replay", "/nonexistent"]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",

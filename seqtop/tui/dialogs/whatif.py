@@ -21,8 +21,8 @@ from seqtop.whatif.moment import side_by_side
 from seqtop.whatif.predict import WHATIF_ERRORS, Question, predict
 from seqtop.whatif.settings import recorded_settings
 
-_EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
-_OBJECTIVES = "ttft=500ms tpot=50ms"
+EXAMPLE = "num_gpu_blocks=+20% max_num_seqs=64"
+OBJECTIVES = "ttft=500ms tpot=50ms"
 
 
 class WhatIfDialog(ReplayDialog):
@@ -45,11 +45,11 @@ class WhatIfDialog(ReplayDialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("What if the settings had been others?", classes="dialog-title")
-            yield Input(placeholder=_EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
+            yield Input(placeholder=EXAMPLE, max_length=1_000, compact=True, id="whatif-changes")
             with VerticalScroll(id="whatif-scroll", can_focus=False):
                 yield Static(_settings(self._moment), id="replay-answer", markup=False)
             yield Label(
-                f"Enter predicts; with objectives such as {_OBJECTIVES}, it searches the settings",
+                f"Enter predicts; with objectives such as {OBJECTIVES}, it searches the settings",
                 classes="dialog-hint",
             )
             yield Label("↑ ↓ scroll, Esc closes", classes="dialog-hint")
