@@ -4,9 +4,11 @@ Fields are ranked by the distance of their distributions among the slow requests
 others, from 0 to 1: for numbers, the largest difference of the two cumulative distributions (the
 statistic D of Kolmogorov and Smirnov), for words, half the sum of the differences of their shares.
 A field is reported if D is so large that equal distributions reach it in one of twenty samples
-only: D > 1.36 √((n + m) / (n m)), for n and m requests (Smirnov 1948). Causes come first: what a
-request asked for, when, and what it waited for. Fields that say again that it was slow, such as its
-TTFT, follow.
+only: D > 1.36 √((n + m) / (n m)), for n and m requests (Smirnov 1948), and if it matters: the
+medians of a number differ by a tenth at least, those of a share by ten points, and seconds that a
+request spent in something are a tenth of those by which the slow ones are slower. Causes come
+first: what a request asked for, when, and what it waited for. Fields that say again that it was
+slow, such as its TTFT, follow.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ _NOT_COMPARED = {
 }
 """Fields that are a number of the sequence, or always the same at its end, and those that hold the
 text of prompts and outputs."""
+_LEAST_EXPLAINED = 0.1
+"""The part of the difference of slow requests from which on a field is reported."""
 _MAX_WORD = 60
 """Characters of a word that are shown."""
 _HOST, _PREFILL, _DECODE = "time: between steps", "time: prefill", "time: decode"
@@ -73,6 +77,8 @@ _FACTS = {
     "step: loaded": _Fact("tokens that a KV connector loaded", fmt.count),
 }
 """The facts by key."""
+_SHARES = {"step: eager", "step: empty", "step: recomputed", "step: accepted"}
+"""Keys of those that are a part of something, from 0 to 1."""
 _FIELD_OF = {"ttft": "ttft", "itl": "itl", "queue": "queue", "e2e": "e2e", "tpot": "itl"}
 """The field that has a figure of `seqtop.state.slo`."""
 
@@ -111,8 +117,11 @@ class Outliers(msgspec.Struct):
     slow: list[SlowRequest]
     """The slow requests: first those that have not ended, of each the slowest first."""
     num_others: int
+    """The others that have ended, with which they are compared."""
     differences: list[FieldDifference]
     """The fields in which they differ: causes first, and of these the most different first."""
+    num_open: int = 0
+    """The others that have not ended, which may become slow."""
     verdict: str = ""
     """A sentence on what limited the engine in the whole run."""
 
@@ -180,8 +189,10 @@ def find_outliers(
         SlowRequest(row.request_id, key(row), row.missed, row.activity) for row in slow
     ]
     sentence = of_whole(reader.state).sentence
-    differences = _differences(slow, others, excluded)
-    return Outliers(rule, slow_requests, len(others), differences, sentence)
+    slower = _slower(next(iter(slo.limits), by), slow, others)
+    differences = _differences(slow, others, excluded, slower)
+    num_open = len(rows) - len(slow) - len(others)
+    return Outliers(rule, slow_requests, len(others), differences, num_open, sentence)
 
 
 class _RowsReader(Reader):
@@ -300,7 +311,42 @@ def _times(request: RequestState, between_steps: float) -> dict[str, Value]:
     return {key: seconds for key, seconds in times.items() if seconds > 0}
 
 
-def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> list[FieldDifference]:
+class _Slower(NamedTuple):
+    """The difference of slow requests and the others, in their medians."""
+
+    seconds: float
+    """0 if these are no seconds of a request's time."""
+    num_steps: float
+    """The steps of a slow request."""
+
+
+def _slower(figure: str, slow: list[_Row], others: list[_Row]) -> _Slower:
+    if figure in ("itl", "tpot") or not slow or not others:
+        return _Slower(0.0, 0.0)
+    one, other = (
+        _middle(_numbers([row.figures[figure] for row in rows])) for rows in (slow, others)
+    )
+    steps = _middle(_numbers([row.values.get("steps") for row in slow]))
+    return _Slower(max(one - other, 0.0), steps)
+
+
+def _matters(key: str, slow: float, others: float, slower: _Slower) -> bool:
+    """Returns whether a difference of two medians explains a part of why requests are slow."""
+    if key in _SHARES:
+        return abs(slow - others) >= _LEAST_EXPLAINED
+    seconds = slow - others
+    if key == "step: scheduler":
+        seconds *= slower.num_steps
+    elif not key.startswith(("time:", "waited:")) or key in _RESTATEMENTS:
+        return abs(seconds) >= _LEAST_EXPLAINED * max(abs(slow), abs(others))
+    if not slower.seconds:
+        return seconds >= _LEAST_EXPLAINED * slow
+    return seconds >= _LEAST_EXPLAINED * slower.seconds
+
+
+def _differences(
+    slow: list[_Row], others: list[_Row], excluded: set[str], slower: _Slower
+) -> list[FieldDifference]:
     if not slow or not others:
         return []
     critical = _CRITICAL * math.sqrt((len(slow) + len(others)) / (len(slow) * len(others)))
@@ -309,7 +355,7 @@ def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> li
     for key in keys:
         if key in excluded:
             continue
-        difference = _difference(key, _column(slow, key), _column(others, key))
+        difference = _difference(key, _column(slow, key), _column(others, key), slower)
         # Two figures that print the same say nothing, however their distributions differ.
         if (
             difference is not None
@@ -328,7 +374,9 @@ def _column(rows: list[_Row], key: str) -> list[Value]:
     return [row.values.get(key, 0.0 if is_time else None) for row in rows]
 
 
-def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDifference | None:
+def _difference(
+    key: str, slow: list[Value], others: list[Value], slower: _Slower
+) -> FieldDifference | None:
     title = FIELDS[key].help if key in FIELDS else key
     if key in _FACTS:
         title = _FACTS[key].title
@@ -346,7 +394,10 @@ def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDiffer
     numbers = _numbers(slow), _numbers(others)
     if not all(numbers):
         return None
-    slow_median, other_median = (_median(key, sample) for sample in numbers)
+    medians = _middle(numbers[0]), _middle(numbers[1])
+    if not _matters(key, *medians, slower):
+        return None
+    slow_median, other_median = (_shown(key, median) for median in medians)
     return FieldDifference(key, title, _ks_distance(*numbers), slow_median, other_median)
 
 
@@ -364,12 +415,17 @@ def _ks_distance(one: list[float], other: list[float]) -> float:
     )
 
 
-def _median(key: str, values: list[float]) -> str:
+def _middle(values: list[float]) -> float:
+    """Returns the median of sorted values; 0 without any."""
+    return percentile(values, 50) or 0.0
+
+
+def _shown(key: str, median: float) -> str:
     field: Field | None = FIELDS.get(key)
     show: Callable[[float | None], str] = fmt.seconds if field is None else field.format
     if key in _FACTS:
         show = _FACTS[key].format
-    return f"median {show(percentile(values, 50))}"
+    return f"median {show(median)}"
 
 
 def _most_common(counts: Counter[Value]) -> str:

@@ -173,10 +173,10 @@ def _part(part: Part, request_id: str) -> dict[str, Any]:
 
 def outliers_as_text(outliers: Outliers) -> str:
     """Returns the slow requests, and tables of the fields in which they differ."""
-    num_slow, num_others = len(outliers.slow), outliers.num_others
-    lines = [
-        f"{fmt.plural(num_slow, 'slow request')} of {num_slow + num_others:,}: {outliers.rule}"
-    ]
+    num_slow = len(outliers.slow)
+    num_all = num_slow + outliers.num_others + outliers.num_open
+    more = f" ({outliers.num_open:,} others have not ended)" if outliers.num_open else ""
+    lines = [f"{fmt.plural(num_slow, 'slow request')} of {num_all:,}{more}: {outliers.rule}"]
     lines += [
         f"  {request.request_id}: {fmt.seconds(request.seconds)}"
         + (f" so far, and {request.activity}" if request.activity else "")
@@ -187,7 +187,7 @@ def outliers_as_text(outliers: Outliers) -> str:
     if outliers.verdict:
         lines.append(f"The run: {outliers.verdict}.")
     if not outliers.differences:
-        lines.append("No field differs by more than chance explains.")
+        lines.append("No field differs by more than chance, and by enough to matter.")
     for title, is_cause in (("possible cause", True), ("result", False)):
         fields = [field for field in outliers.differences if field.is_cause is is_cause]
         rows = [  # names come last, as some are sentences

@@ -160,7 +160,12 @@ def activity(state: EngineData, request: RequestState) -> str:
     """Describes what a request does, or that it has ended, in a few words."""
     if request.finish_reason is not None:
         return f"has ended ({request.finish_reason})"
-    return _detail(state, request, source_of_progress(state, request, queue_head(state)))
+    head = queue_head(state)
+    source = source_of_progress(state, request, head)
+    detail = _detail(state, request, source)
+    if source == "queue" and head is not None and head.request is not None:
+        return f"{detail} behind {head.request_id}, which {_own(state, head.request, head).detail}"
+    return detail
 
 
 def _own(state: EngineData, request: RequestState, head: Head | None) -> WaitGraph:

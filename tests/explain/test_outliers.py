@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,13 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, slo
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 from tests.support.events import wait_reason
-from tests.support.field_cases import adapter_starves, scheduler_grows
+from tests.support.field_cases import (
+    adapter_starves,
+    ended_requests_keep_blocks,
+    scheduler_grows,
+)
 from tests.support.scripted import Script, ScriptedSource
+from tests.support.simulated_scheduler import SimulatedScheduler
 
 
 def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
@@ -90,6 +96,35 @@ def test_facts_of_steps_are_causes_and_no_row_has_equal_medians() -> None:
     assert all(field.slow != field.others for field in outliers.differences)
 
 
+class _Scheduler(SimulatedScheduler):
+    """A scheduler that takes a little longer for long requests."""
+
+    def figures(self) -> dict[str, Any]:
+        is_long = any(own.max_tokens > 10 for own in self.running)
+        return {"scheduler_time": 0.00052 if is_long else 0.0005}
+
+
+def test_a_field_that_explains_a_hundredth_is_no_row() -> None:
+    """Slow requests have three times as many tokens; that the scheduler took longer is nothing."""
+    run = _Scheduler()
+    for number in range(60):
+        run.add(f"r{number}", 40, 30 if number % 10 == 0 else 10)
+        run.run_out()
+    outliers = find_outliers(recorded(run.events), slo.Slo())
+    fields = {field.field: field for field in outliers.differences}
+    assert fields["out"].distance == 1.0
+    assert "step: scheduler" not in fields
+
+
+def test_those_that_have_not_ended_are_counted_and_say_for_whom_they_wait() -> None:
+    outliers = find_outliers(recorded(ended_requests_keep_blocks(60)), slo.Slo())
+    assert (len(outliers.slow), outliers.num_others, outliers.num_open) == (2, 0, 18)
+    behind = "waits behind n0, which waits: too few blocks are free; 24 more blocks needed"
+    assert {own.activity for own in outliers.slow} == {behind}
+    text = outliers_as_text(outliers)
+    assert text.startswith("2 slow requests of 20 (18 others have not ended): ")
+
+
 def test_arrivals_count_from_the_first_one() -> None:
     source = ScriptedSource()
     script = Script(source)
@@ -160,7 +195,9 @@ def test_few_requests_differ_by_chance_only() -> None:
     outliers = find_outliers(run(num_slow=1, num_others=3), slo.Slo())
     assert len(outliers.slow) == 1
     assert outliers.differences == []
-    assert outliers_as_text(outliers).endswith("No field differs by more than chance explains.")
+    assert outliers_as_text(outliers).endswith(
+        "No field differs by more than chance, and by enough to matter."
+    )
 
 
 @pytest.mark.parametrize(("count", "last"), [(10, "  req-9: 1.00 s"), (11, "  and 1 more")])
