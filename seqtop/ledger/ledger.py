@@ -13,6 +13,7 @@ from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import Account, Charge
 from seqtop.state import EngineState, RequestState
 from seqtop.state.harm import StepHarm
+from seqtop.state.verdict import of_whole
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
 from seqtop.wire.snapshot import StepCosts
 
@@ -156,6 +157,9 @@ class Blame(NamedTuple):
     """The seconds that it cost each other one, the largest first."""
     costs: StepCosts
     """The costs of all steps."""
+    verdict: str
+    """A sentence on what limited the engine in the whole run, such as steps without a CUDA graph,
+    which the costs of tokens do not tell apart."""
 
 
 def charge_all(timeline: Timeline) -> list[Account]:
@@ -193,7 +197,8 @@ def find_blame(
     if request.finish_reason is None:
         request = own.state.requests.get(name, request)
     account = own.accounts[0] if own.accounts else Account(request)  # it ran where nothing is read
-    return Blame(request, account, harms, own.state.step_costs)
+    verdict = of_whole(own.state).sentence
+    return Blame(request, account, harms, own.state.step_costs, verdict)
 
 
 class HarmTotals(Reader):

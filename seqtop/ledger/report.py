@@ -78,7 +78,7 @@ def cause_label(cause: str) -> str:
 
 def as_text(blame: Blame) -> str:
     """Returns tables of what delayed a request, and of those that it delayed."""
-    request, own, harms, costs = blame
+    request, own, harms, costs, verdict = blame
     metrics = request.metrics
     first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
     ttft = "no first token" if first is None else f"TTFT {fmt.seconds(first)}"
@@ -92,7 +92,12 @@ def as_text(blame: Blame) -> str:
         *_cells(rows(own.charges()), own.seconds),
         (fmt.seconds(own.seconds), "100%"),
     ]
-    lines = [f"{own.request_id}: {ttft}, {total}", *table(charged, left=(4,)), ""]
+    lines = [
+        f"{own.request_id}: {ttft}, {total}",
+        f"The run: {verdict}.",
+        *table(charged, left=(4,)),
+        "",
+    ]
     if harms:
         delayed = [
             ("time", "", "measured", "estimated", "delayed by it"),
@@ -162,7 +167,7 @@ def _knowledge(costs: StepCosts) -> str:
 
 def as_json(blame: Blame) -> str:
     """Returns the same as JSON; times in seconds."""
-    request, own, harms, costs = blame
+    request, own, harms, costs, verdict = blame
     metrics = request.metrics
     document: dict[str, Any] = {
         "request": own.request_id,
@@ -171,6 +176,7 @@ def as_json(blame: Blame) -> str:
         "e2e": latency.e2e_latency(metrics),
         "finish_reason": request.finish_reason,
         "seconds": own.seconds,
+        "verdict": verdict,
         "harmed_by": own.charges(),
         "harm_done": [
             {"request_id": harm.request_id, "seconds": harm.seconds, "charges": harm.charges}

@@ -47,11 +47,13 @@ def test_the_requests_that_delayed_another(
     assert main(["explain", recording, "req-4", "--who"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("req-4: TTFT ")
-    assert lines[1].split() == ["time", "share", "measured", "estimated", "charged", "to"]
+    assert lines[1].startswith("The run: limited by ")
+    assert lines[2].split() == ["time", "share", "measured", "estimated", "charged", "to"]
     assert any("req-1: no free blocks" in line and "max_num_seqs" in line for line in lines)
     assert lines[-1].startswith("Estimated from ")
     assert main(["explain", recording, "req-4", "--who", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert lines[1] == f"The run: {document['verdict']}."
     for charges, seconds in (
         (document["harmed_by"], document["e2e"]),
         *((harm["charges"], harm["seconds"]) for harm in document["harm_done"]),

@@ -1,19 +1,24 @@
 """Accounts of all requests of random runs: they add up, and agree with the column *Harm*."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from seqtop.explain.explanation import explain, find_request
 from seqtop.history import FileStore
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
 from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
 from seqtop.ledger.ledger import charge_all, find_blame, harm_totals
+from seqtop.ledger.report import as_text
 from seqtop.sequence import latency
+from seqtop.state import EngineState
 from seqtop.state.fields import harm
 from seqtop.state.wait_causes import SESSION_INPUT
+from seqtop.wire import codec
+from seqtop.wire.messages import Event
 from tests.explain.test_explanation import MILLISECOND, Recorded
 from tests.support import field_cases
 from tests.support.culprits import CulpritRun, Kind
@@ -259,3 +264,23 @@ def test_a_session_waits_for_its_client_between_two_turns() -> None:
     assert {part.kind for part in parts if part.cause == SESSION_INPUT} == {"queued"}
     assert {item.charged_to for item in charges if item.cause == SESSION_INPUT} == {"itself"}
     assert not [part for part in parts if part.kind in ("unknown", "unscheduled")]
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "words"),
+    [
+        (field_cases.cuda_graph_is_missing, "r60", "in decode steps without a CUDA graph"),
+        (field_cases.scheduler_grows, "r150", "the scheduler takes"),
+    ],
+)
+def test_facts_of_steps_are_said_before_who_is_charged(
+    case: Callable[[], list[Event]], name: str, words: str
+) -> None:
+    history, state = MemoryStore(), EngineState()
+    for number, event in enumerate(case()):
+        state.apply(event)
+        history.append(number, codec.encode(event), event, state)
+    lines = as_text(find_blame(history, state.requests[name])).splitlines()
+    assert lines[1].startswith("The run: ")
+    assert words in lines[1]
+    assert "charged to" in lines[2]
