@@ -20,7 +20,7 @@ PAGES = ["docs/what-if.md", *(name for name in DOCUMENTS if name.startswith("doc
 NEEDS_MORE = re.compile(
     r"tcp:|attach|--python|^show (?!run)|^(replay|serve|demo|keygen|completion)"
 )
-"""What needs an engine, a terminal or another environment."""
+"""The commands that need an engine, a terminal or another environment."""
 
 
 def examples() -> Iterator[list[str]]:
