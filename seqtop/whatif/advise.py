@@ -33,7 +33,7 @@ Settings = dict[str, Setting]
 
 LEAST_REQUESTS: Final = 100
 """The fewest requests of the first part: fewer say little about the whole."""
-MOST_REQUESTS: Final = 500
+MOST_REQUESTS: Final = 300
 """The most requests of the first part: a table of it is shown soon."""
 NUM_KEPT: Final = (8, 3)
 """The numbers of settings that are tried on the second part, and on the whole."""

@@ -268,9 +268,8 @@ class Replays:
             self.settings = dict(
                 parse_change(text, self.workload.info) for text in question.changes
             )
-            self._run = RunDecisions(recording)
             starts_late = recording.at(recording.first).step >= 0
-        return Proof(len(self._run.steps), 0, None, "", starts_late)
+        return Proof(len(self.workload.steps), 0, None, "", starts_late)
 
     def _read_trace(self) -> TraceSummary:
         question = self.question
@@ -409,10 +408,13 @@ class Replays:
         proof = self.basis.proof
         if repeated is None or proof is None:
             return True
+        with FileStore(self.question.source) as recording:
+            recorded = RunDecisions(recording)
         result_of(repeated)
         with FileStore(output) as recording:
             run = RunDecisions(recording)
-        comparison = compare(self._run, run)
+        comparison = compare(recorded, run)
+        proof.num_steps = len(recorded.steps)
         if run.info is not None and run.info.engine != self.workload.info.engine:
             proof.repeated_by = run.info.engine
         proof.num_equal_steps, proof.first_difference = comparison.num_equal_steps, comparison.first
