@@ -4,20 +4,25 @@ python -m tests.release advice --workloads 20 --seed 0
 
 Half of the workloads are stepped: their requests arrive before the same steps, and the times of
 steps are made up, with a part that is not linear and one by chance, so that a busy machine changes
-nothing. The others run by the clock with the bundled model; their goodput also has the noise of the
-machine. The advice has only the recording of the first run; each point of the grid, and the advised
-setting, is another real run.
+nothing. The others run by the clock with the bundled model. Their clock counts the CPU time of the
+process, without pauses, so that other processes of a busy machine change less. The advice has only
+the recording of the first run; each point of the grid, and the advised setting, is another real
+run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from seqtop.history import FileStore, FileWriter
 from seqtop.history.step_time import Size
@@ -26,7 +31,7 @@ from seqtop.whatif.advise import advise, settings_text
 from seqtop.whatif.figures import FigureCounter, RunFigures
 from seqtop.whatif.predict import Question
 from seqtop.whatif.replay import Arrivals, Clock, RecordingSink
-from tests.release.whatif import BASE, Request, make_workload, record
+from tests.release.whatif import BASE, Request, make_workload
 from tests.support.simulated_model import engine_without_model
 
 GRID = [
@@ -59,10 +64,10 @@ class Outcome(NamedTuple):
         return self.advised >= self.best - NEAR
 
 
-def compare(seed: int, *, by_time: bool, folder: Path) -> Outcome:
+def compare(seed: int, *, by_time: bool, folder: Path, num_requests: int = NUM_REQUESTS) -> Outcome:
     """Runs a workload with all settings of the grid, and with the advised ones."""
     rng = random.Random(seed)
-    requests = make_workload(seed, "fixed", NUM_REQUESTS)
+    requests = make_workload(seed, "fixed", num_requests)
     settings = rng.choice(GRID) | {"num_gpu_blocks": rng.choice((48, 96, 160))}
     path = folder / "run.seqtop"
     _run(path, requests, seed, by_time, settings)
@@ -101,9 +106,47 @@ def _run(
     path: Path, requests: Sequence[Request], seed: int, by_time: bool, settings: dict[str, Any]
 ) -> None:
     if by_time:
-        record(path, requests, by_time=True, **settings)
+        _serve(path, requests, settings)
     else:
         _simulate(path, requests, seed, settings)
+
+
+class _CpuClock:
+    """A clock that counts the CPU time of this process, and the pauses that are left out."""
+
+    def __init__(self) -> None:
+        self._offset = 1e9 - time.process_time()
+
+    def __call__(self) -> float:
+        return self._offset + time.process_time()
+
+    def skip_to(self, moment: float) -> None:
+        """Goes on to a moment, unless that has passed."""
+        self._offset += max(moment - self(), 0.0)
+
+
+def _serve(path: Path, requests: Sequence[Request], settings: dict[str, Any]) -> None:
+    """Records a run of the bundled model, whose requests arrive by the clock."""
+    clock = _CpuClock()
+    config = EngineConfig(device="cpu", **(BASE | settings))
+    engine = LLMEngine(config, clock=clock, timer=clock)
+    with FileWriter(path, overwrite=True) as writer:
+        sink = RecordingSink(writer)
+        sink.publish(engine_info(engine, engine_id="real", control=False))
+        steps = StepPublisher(sink)
+        times = itertools.accumulate((request.delay for request in requests), initial=clock())
+        waiting = [*enumerate(zip(times, requests, strict=False))]
+        waiting.reverse()
+        while waiting or engine.has_unfinished_requests():
+            if not engine.has_unfinished_requests():
+                clock.skip_to(waiting[-1][1][0])
+            while waiting and waiting[-1][1][0] <= clock():
+                number, (due, request) = waiting.pop()
+                name = f"req-{number}"
+                for group in engine.add_request(name, request.prompt, request.params, due):
+                    steps.arrived(group)
+            if engine.has_unfinished_requests():
+                steps.stepped(engine.step())
 
 
 def _simulate(path: Path, requests: Sequence[Request], seed: int, settings: dict[str, Any]) -> None:
@@ -146,6 +189,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.release advice")
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--requests", type=int, default=NUM_REQUESTS)
     parser.add_argument("--kind", choices=("step", "clock", "both"), default="both")
     options = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
@@ -153,7 +197,12 @@ def main(arguments: list[str]) -> None:
     for number in range(options.workloads):
         by_time = options.kind == "clock" or (options.kind == "both" and number % 2 == 1)
         with tempfile.TemporaryDirectory() as name:
-            own = compare(options.seed + number, by_time=by_time, folder=Path(name))
+            own = compare(
+                options.seed + number,
+                by_time=by_time,
+                folder=Path(name),
+                num_requests=options.requests,
+            )
         outcomes.append(own)
         print(
             f"{options.seed + number}, {own.kind}: {own.first:.0%}, {own.advised:.0%},"
