@@ -9,8 +9,8 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Step
 from seqtop.wire.parsing import StepOutline, step_outline
 
-_MAX_EVENTS = 10_000
-"""The events that are read at most, the newest ones: some tenths of a second."""
+_MAX_EVENTS = 2_000
+"""The events that are read at most, the newest ones: less than a tenth of a second."""
 
 
 def add_gaps(step: Step | StepOutline, times: dict[int, float], gaps: array[float]) -> None:
@@ -32,10 +32,10 @@ def add_gaps(step: Step | StepOutline, times: dict[int, float], gaps: array[floa
         times[update.seq_id] = step.time
 
 
-def token_gaps(timeline: Timeline, since: float, until: float) -> list[float]:
-    """Returns the times between tokens that steps of a part of a timeline made, in seconds.
+def token_gaps(timeline: Timeline, since: float, until: float) -> tuple[array[float], array[float]]:
+    """Returns when tokens came in a part of a timeline, and the times before each, in seconds.
 
-    Those across a gap in the recording, or from before that part, are not known.
+    Times across a gap in the recording, or from before that part, are not known.
 
     Args:
         timeline: The timeline.
@@ -43,7 +43,7 @@ def token_gaps(timeline: Timeline, since: float, until: float) -> list[float]:
         until: Its end, epoch seconds.
     """
     times: dict[int, float] = {}
-    gaps = array("d")
+    ends, gaps = array("d"), array("d")
     with timeline.lock:
         last = timeline.index.at_time(until)
         first = max(timeline.index.at_time(since), last - _MAX_EVENTS, timeline.first)
@@ -58,6 +58,7 @@ def token_gaps(timeline: Timeline, since: float, until: float) -> list[float]:
                     continue
                 if outline is not None:
                     add_gaps(outline, times, gaps)
+                    ends.extend([outline.time] * (len(gaps) - len(ends)))
         except RecordingError:
             pass  # what was read is known
-    return [gap for gap in gaps if gap >= 0]
+    return ends, gaps

@@ -95,20 +95,24 @@ class Latencies:
         self._time = -math.inf
         self._state: EngineData | None = None
 
-    def observe(self, state: EngineData, touched: Iterable[int] | None) -> None:
+    def observe(self, state: EngineData, touched: Iterable[int] | None) -> bool:
         """Counts the changes of `state` since the last call.
 
         Args:
             state: The state; another object than before is counted as a whole.
             touched: The sequences that changed; `None` means all.
+
+        Returns:
+            Whether the state was counted as a whole, without the times between its tokens.
         """
-        if _incarnation(state.info) != self._incarnation or state.time < self._time:
+        is_other_run = _incarnation(state.info) != self._incarnation or state.time < self._time
+        if is_other_run:
             self._restart(_incarnation(state.info))
-            self._count_state(state)
-        elif touched is None or state is not self._state:
+        is_whole = is_other_run or touched is None or state is not self._state
+        if is_whole:
             self._count_state(state)
         else:
-            self._count(state, touched)
+            self._count(state, touched or ())
         self._state = state
         second_before, self._time = self._time, state.time
         for window in (*self.windows.values(), self.met):
@@ -116,6 +120,19 @@ class Latencies:
         if math.isfinite(state.time) and state.time // 1 != second_before // 1:
             for key, window in self.windows.items():
                 self._history.medians[key].extend((state.time,), (window.percentile(50),))
+        return is_whole
+
+    def set_gaps(self, times: Sequence[float], gaps: Sequence[float]) -> None:
+        """Replaces the times between tokens by those that a recording has of the last minute.
+
+        Args:
+            times: When the later token of each gap came, epoch seconds, in order.
+            gaps: The gaps, in seconds. Those that no clock measures are left out.
+        """
+        self._clear("itl")
+        known = [pair for pair in zip(times, gaps, strict=True) if 0 <= pair[1] < math.inf]
+        if known and self._state is not None:
+            self._add(self._state, "itl", *zip(*known, strict=True))
 
     def limit(self, slo: Slo) -> None:
         """Changes the objectives, and counts again which of the known requests met them."""

@@ -2,7 +2,6 @@
 
 import math
 
-from seqtop.history.token_gaps import token_gaps
 from seqtop.state import EngineState
 from seqtop.state.compare import Rate
 from seqtop.state.percentiles import least_percentile
@@ -39,8 +38,6 @@ def rates_at(ui: UiState, state: EngineState) -> dict[str, Rate]:
     ]
     windows = ui.latencies.at(state.info, state.time).windows
     known = {key: [*windows[key].values] for key in ("ttft", "itl", "e2e")}
-    if not known["itl"]:  # a recording that was not played up to here
-        known["itl"] = token_gaps(ui.source.history, state.time - WINDOW, state.time)
     for key, title in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E")):
         for percent in (50, 99):
             least = [wait for wait in waits if 0 <= wait < math.inf] if key == "ttft" else []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from seqtop.history.step_series import StepSeries
+from seqtop.history.token_gaps import token_gaps
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS
@@ -21,6 +22,7 @@ from seqtop.state.imbalance import imbalance
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
+from seqtop.state.sliding_window import WINDOW
 from seqtop.state.verdict import EngineVerdict, beside, of_last_minute
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.block_cursor import BlockCursor
@@ -327,7 +329,10 @@ class UiState:
         self.view.rebuild(self.state)
 
     def _observe_latencies(self, change: StateChange) -> None:
-        self.latencies.observe(change.state, change.touched)
+        is_whole = self.latencies.observe(change.state, change.touched)
+        if is_whole and self.time_travel.playback is not None:
+            time = change.state.time  # a jump: what was not played is read
+            self.latencies.set_gaps(*token_gaps(self.source.history, time - WINDOW, time))
 
 
 class Engines:

@@ -1,11 +1,16 @@
 """The state of the display after the engine's state was replaced or has dropped requests."""
 
+import pytest
+
+from seqtop.live.playback import Playback
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.latency import Latencies
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
-from seqtop.tui.ui_state import Engines
+from seqtop.tui.ui_state import Engines, UiState
 from tests.support.piloting import play, screen
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: SeqtopApp) -> None:
@@ -51,3 +56,18 @@ def test_each_engine_has_a_state_of_its_own_and_one_is_shown() -> None:
     assert [ui.source for ui in engines.all] == sources
     engines.shown_index = 2
     assert engines.ui.source is sources[2]
+
+
+def test_a_recording_that_was_not_played_has_the_times_between_its_tokens() -> None:
+    source = ScriptedSource()
+    scene(source)
+    history, state, played = source.history, EngineState(), Latencies()
+    for _, event in history.events(0, history.last):
+        assert event is not None
+        played.observe(state, state.apply(event))
+    gaps = played.now.windows["itl"]
+    assert len(gaps.values) > 10
+    ui = UiState(Playback(history, "run", paused=True, position=history.last))
+    jumped = ui.measured.windows["itl"]
+    assert sorted(jumped.values) == pytest.approx(sorted(gaps.values))
+    assert [*jumped.times] == sorted(jumped.times)
