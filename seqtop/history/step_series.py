@@ -14,7 +14,7 @@ import itertools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from seqtop.history.replay import Reader
@@ -39,8 +39,9 @@ _LEAST = 0.25
 """The shortest time in seconds of which rates are given."""
 
 _SUMS = ("steps", "prefill", "decode", "generated", "preemptions", *TIME_PARTS)
-_SEQUENCES, _BLOCKS = ("running", "waiting"), ("used", "cached", "free")
-_GAUGES = (*_SEQUENCES, *_BLOCKS)
+_KINDS = (("running",), ("waiting",), ("used", "cached", "free"))
+"""Gauges of one kind are of one moment: the one at which the first of them is largest."""
+_GAUGES = tuple(name for names in _KINDS for name in names)
 _UNKNOWN = (math.nan,) * len(_GAUGES)
 
 
@@ -55,10 +56,9 @@ class Interval(NamedTuple):
 
     The time that no part takes is unknown."""
     gauges: dict[str, float]
-    """The numbers of sequences `running` and `waiting` when there were most of them, and of blocks
-    `used`, `cached` and `free` when most were used; empty if they are unknown.
-
-    Those of one kind are of one moment: the largest of each may add up to more than there are."""
+    """The largest numbers of sequences `running` and `waiting`, and the blocks `used`, `cached` and
+    `free` when most were used, as the largest of each may add up to more than there are; empty if
+    they are unknown."""
 
     def rate(self, name: str) -> float:
         """Returns one of `sums` per second."""
@@ -150,11 +150,11 @@ class StepSeries:
         }
         first, last = low[0], high[0] + 1
         gauges: dict[str, float] = {}
-        for names, key in ((_SEQUENCES, sum), (_BLOCKS, None)):
+        for names in _KINDS:
             rows = zip(*(self._gauges[name][first:last] for name in names), strict=True)
             known = [row for row in rows if row[0] == row[0]]
             if known:
-                gauges.update(zip(names, max(known, key=key), strict=True))
+                gauges.update(zip(names, max(known), strict=True))
         return Interval(max(end - start, 0.0), sums, gauges)
 
     def before(self, time: float, seconds: float) -> Interval:
@@ -276,10 +276,10 @@ class StepSeries:
         half = len(self._times) // 2 // 2 * 2
         for column in (self._times, *self._sums.values()):
             column[:half] = column[0:half:2]
-        for names, key in ((_SEQUENCES, sum), (_BLOCKS, None)):
+        for names in _KINDS:
             columns = [self._gauges[name] for name in names]
             rows = [*zip(*(column[:half] for column in columns), strict=True)]
-            kept = [_larger(*pair, key) for pair in zip(rows[::2], rows[1::2], strict=True)]
+            kept = [_larger(*pair) for pair in zip(rows[::2], rows[1::2], strict=True)]
             for column, values in zip(columns, zip(*kept, strict=True), strict=True):
                 column[:half] = array("d", values)
 
@@ -307,11 +307,11 @@ def _value(column: array[float], location: tuple[int, float]) -> float:
 _Row: TypeAlias = tuple[float, ...]
 
 
-def _larger(one: _Row, other: _Row, key: Callable[[_Row], float] | None) -> _Row:
+def _larger(one: _Row, other: _Row) -> _Row:
     """Returns the larger of two rows of gauges; an unknown one is the smaller."""
     if one[0] != one[0]:
         return other
-    return one if other[0] != other[0] else max(one, other, key=key)
+    return one if other[0] != other[0] else max(one, other)
 
 
 def _gauges_of(stats: StepStats) -> tuple[float, ...]:

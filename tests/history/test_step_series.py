@@ -120,7 +120,7 @@ def test_fewer_rows_have_the_same_totals_and_peaks() -> None:
 
 
 def test_gauges_of_a_kind_are_of_one_moment() -> None:
-    """The largest of each would be more blocks, and more sequences, than there ever were."""
+    """The largest of each kind of blocks would be more blocks than there ever were."""
     pools = ((30, 2, 4), (10, 25, 1), (12, 0, 24))
     steps = [
         a_step(
@@ -135,7 +135,7 @@ def test_gauges_of_a_kind_are_of_one_moment() -> None:
         )
         for number, (used, cached, free) in enumerate(pools)
     ]
-    wanted = {"used": 30, "cached": 2, "free": 4, "running": 1, "waiting": 9}
+    wanted = {"used": 30, "cached": 2, "free": 4, "running": 3, "waiting": 9}
     series = read(stored(*steps))
     assert series.between(series.start, series.end).gauges == wanted
     many = [step for number in range(40) for step in renumbered(steps, 3 * number)]
