@@ -13,16 +13,13 @@ from seqtop.state.fields import FIELDS, Field
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.text import format as fmt
+from seqtop.text import tables
 from seqtop.text.column_layout import UNLIMITED, fit
-from seqtop.text.sanitize import safe_line, safe_text
-from seqtop.text.tables import plain
+from seqtop.text.sanitize import MAX_LINE, safe_line, safe_text
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
-_MAX_WIDTH = 10_000
-"""Cells to a line at most: COLUMNS may be any number, and texts are as wide as there is room."""
 _MIN_TEXT_WIDTH = 20
-_GAP = "  "
 
 _COLUMNS = (
     "request", "status", "prompt", "cached", "computed", "total", "out", "blocks",
@@ -79,35 +76,29 @@ def table(
         else replace(field, width=max(map(cell_len, [field.title, *texts[field.key]])), max_width=0)
         for field in fields
     ]
-    room = min(shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns, _MAX_WIDTH)
-    shown = fit(sized, room, gap=len(_GAP), keep=columns or _KEPT)
+    room = min(shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns, MAX_LINE)
+    shown = fit(sized, room, gap=len(tables.GAP), keep=columns or _KEPT)
     for field in shown:
         if field.key in _TEXTS:
             text_of = _TEXTS[field.key]
             texts[field.key] = [
                 "redacted" if redacted else text_of(*row, field.width) for row in rows
             ]
-    lines = [
-        [_aligned(text, field) for text in (field.title, *texts[field.key])] for field in shown
-    ]
-    return "\n".join(_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
+    cells = zip(*((field.title, *texts[field.key]) for field in shown), strict=True)
+    # A number is here without its bar.
+    left = [n for n, field in enumerate(shown) if not field.right and field.key != "computed"]
+    return "\n".join(tables.table(cells, left))
 
 
 def verdicts(state: EngineState, *, is_recording: bool) -> str:
     """Returns what limits the engine in a line; of a recording, also what limited all of it."""
     whole = [verdict.of_whole(state)] if is_recording else []
-    return plain(own.sentence for own in (*whole, verdict.of_last_minute(state)))
+    return tables.plain(own.sentence for own in (*whole, verdict.of_last_minute(state)))
 
 
 def _cell(field: Field, request: RequestState, sequence: SequenceState, now: float) -> str:
     value = field.value(request, sequence, now)
     return safe_line(value) if isinstance(value, str) else field.format(value)
-
-
-def _aligned(text: str, field: Field) -> str:
-    if not field.right and field.key != "computed":  # a number here, without its bar
-        return set_cell_size(text, field.width)
-    return " " * (field.width - cell_len(text)) + text
 
 
 def _tail(text: str, width: int) -> str:

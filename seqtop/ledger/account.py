@@ -88,16 +88,10 @@ class Account:
         """True if the estimates of the present step have been added."""
         self._sums: dict[tuple[ChargedTo, str | None, str, Evidence], float] = {}
         self._names: set[str] = set()
-        self._owed_by: str | None = None
-        """The request for which it was preempted, until it has computed its tokens again."""
 
     def enter(self, step: StepHarm | None) -> None:
         """Sets the step to which the next pieces belong, or `None`."""
         self._step, self._is_estimated = step, False
-
-    def owes_recompute(self, request_id: str) -> bool:
-        """Returns whether tokens have to be computed again that a preemption for one discarded."""
-        return self._owed_by == request_id
 
     def charges(self) -> list[Charge]:
         """Returns the charges, the largest first."""
@@ -111,10 +105,6 @@ class Account:
     def charge(self, piece: Piece) -> None:
         """Charges a piece of the time of the request."""
         self.seconds += piece.seconds
-        if piece.kind != "host":
-            is_owed = piece.kind in ("preempted", "swapped") or piece.cause == RECOMPUTE
-            preemption = piece.preemption if is_owed else None
-            self._owed_by = None if preemption is None else preemption.for_request_id
         match piece.kind:
             case "prefill" | "decode" if piece.cause != NOT_RECORDED:
                 self._charge_run(piece)

@@ -15,16 +15,14 @@ from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.state.model import EngineData
 from seqtop.state.step_summary import preemption_cause
 from seqtop.text import format as fmt
+from seqtop.text.tables import table
 
 MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""
-_NUMBER = 10
 _LINE = 68
 """The characters of a line of ids."""
 _NOTABLE = 0.05
 """The change from which on a rate or a latency is named first, relative and as a logarithm."""
-_LEAST_WIDTH = 22
-"""The least width of the column of the figures' names."""
 
 
 class FigureChange(msgspec.Struct, frozen=True):
@@ -139,24 +137,21 @@ def describe(
     """
     steps, times = comparison.steps, comparison.times
     later = fmt.seconds(times[1] - times[0])
-    width = max(_LEAST_WIDTH, *(len(figure.name) + 3 for figure in comparison.figures))
     lines = [
         *_verdict(comparison, rates),
         f"A: step {fmt.count(steps[0])}, {fmt.clock(times[0])}",
         f"B: step {fmt.count(steps[1])}, {fmt.clock(times[1])}, {later} later",
         "",
-        f"{'Figures:':<{width}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
     ]
-    rows = [(name, str(a), str(b), _rate_change(a, b), _is_better(a, b)) for name, a, b in rates]
+    rows = [("Figures:", "A", "B", "B - A")]
+    rows += [(f"  {name}", str(a), str(b), _rate_change(a, b)) for name, a, b in rates]
     rows += [
-        (figure.name, fmt.count(figure.before), fmt.count(figure.after), _change(figure), None)
-        for figure in comparison.figures
+        (f"  {own.name}", fmt.count(own.before), fmt.count(own.after), _change(own))
+        for own in comparison.figures
     ]
+    better = dict(enumerate((_is_better(a, b) for _, a, b in rates), 1))
     figures = [
-        ComparedLine(
-            f"  {name:<{width - 2}}{''.join(f'{text:>{_NUMBER}}' for text in texts)}", is_better
-        )
-        for name, *texts, is_better in rows
+        ComparedLine(line, better.get(number)) for number, line in enumerate(table(rows, left=(0,)))
     ]
     rest = [ComparedLine(line) for line in ("", *_requests(comparison))]
     return [*map(ComparedLine, lines), *figures, *rest]
@@ -325,8 +320,8 @@ def _blocks(a: EngineData, b: EngineData) -> tuple[int, int, int]:
 def _owners(state: EngineData) -> dict[int, set[int]]:
     owners: dict[int, set[int]] = {}
     for sequence in state.sequences.values():
-        for table in (sequence.block_table, *sequence.group_block_tables):
-            for block in table:
+        for own in (sequence.block_table, *sequence.group_block_tables):
+            for block in own:
                 owners.setdefault(block, set()).add(sequence.seq_id)
     return owners
 

@@ -20,8 +20,6 @@ from seqtop.wire.messages import Step
 
 HELD = frozenset({"no_blocks", "seq_limit", "token_budget", "lora_slots"})
 """The causes of waiting for something that others hold."""
-LOADING = "WAITING_FOR_REMOTE_KVS"
-"""The status of vLLM in which a KV connector loads the blocks of a request."""
 _MAX_RESERVED = 16
 
 
@@ -133,11 +131,6 @@ def amounts(state: EngineData, cause: str, lora: str = "") -> dict[str, int]:
             held = {own.request_id: num_blocks(state, own) for own in holders(state)}
     ranked = sorted(held.items(), key=lambda item: -item[1])
     return {name: amount for name, amount in ranked if amount > 0}
-
-
-def is_loading(state: EngineData, request: RequestState) -> bool:
-    """Returns whether a KV connector loads blocks of a request."""
-    return any(own.engine_status == LOADING for own in own_sequences(state, request))
 
 
 def num_available_blocks(state: EngineData) -> int | None:

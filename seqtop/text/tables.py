@@ -7,7 +7,8 @@ from rich.cells import cell_len
 
 from seqtop.text.sanitize import safe_line
 
-_GAP = "  "
+GAP = "  "
+"""Between two columns."""
 
 
 def plain(lines: Iterable[str]) -> str:
@@ -37,4 +38,4 @@ def table(rows: Iterable[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
                 for text in column
             ]
         )
-    return [_GAP.join(row).rstrip() for row in zip(*aligned, strict=True)]
+    return [GAP.join(row).rstrip() for row in zip(*aligned, strict=True)]

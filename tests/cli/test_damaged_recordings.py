@@ -241,7 +241,11 @@ def ends_of(arguments: list[str], path: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("arguments", READERS, ids=" ".join)
 @pytest.mark.parametrize(
-    "num_places", [12, pytest.param(1_000, marks=pytest.mark.release("many places"))]
+    "num_places",
+    [
+        12,
+        pytest.param(1_000, marks=[pytest.mark.release("many places"), pytest.mark.timeout(1_800)]),
+    ],
 )
 def test_damage_at_any_byte_makes_no_command_read_longer(
     arguments: list[str], num_places: int, recording: Path, tmp_path: Path, work: Work

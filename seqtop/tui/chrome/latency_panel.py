@@ -11,7 +11,6 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.ui_state import Changes, UiState
 
-HEIGHT = len(FIGURES) + 2
 SECONDS_BETWEEN = 1.0
 """Seconds between two drawings while the engine runs."""
 _BINS = 16

@@ -12,7 +12,7 @@ from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES, SloError, parse, words
-from seqtop.text.sanitize import safe_line
+from seqtop.text.tables import table
 from seqtop.tui.dialogs.replays import ReplayDialog, recording_of
 from seqtop.whatif import advice_report, report
 from seqtop.whatif.advise import advise
@@ -77,14 +77,12 @@ def _settings(moment: EngineState) -> str:
     """Returns the settings that can be changed, with their values, a line each."""
     if moment.info is None:
         return ""
-    settings = {
-        name: "unknown" if value is None else report.setting_text(value)
+    settings = [
+        (f"  {name}", "unknown" if value is None else report.setting_text(value))
         for name, value in sorted(recorded_settings(moment.info).items())
-    }
-    width = max(map(len, settings)) + 2
-    lines = (f"  {name:<{width}}{value}" for name, value in settings.items())
+    ]
     title = "The settings of this run, of which any can be changed:"
-    return "\n".join(map(safe_line, (title, *lines)))
+    return "\n".join((title, *table(settings, left=(0, 1))))
 
 
 def _answer(
