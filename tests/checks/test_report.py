@@ -149,7 +149,7 @@ def test_a_file_in_which_nothing_can_be_read_is_refused(
     command: str, pieces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(pieces, "cut at once")
-    assert main([*command.split(), str(pieces)]) == 1
+    assert main([*command.split(), str(pieces)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"seqtop: nothing in {pieces} can be read: it was cut short")

@@ -46,7 +46,7 @@ def test_protocol_of_a_running_engine_has_no_mistake(
 def test_check_of_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     done = run_here(capsys, "check", "tcp://127.0.0.1:1", "--timeout", "0.3")
     assert_one_sentence(done, 1, "no engine answered")
-    assert_one_sentence(run_here(capsys, "check", "/nonexistent"), 1, "/nonexistent")
+    assert_one_sentence(run_here(capsys, "check", "/nonexistent"), 2, "/nonexistent")
 
 
 STEP: list[Any] = msgspec.msgpack.decode(codec.encode(step(7)))

@@ -99,7 +99,7 @@ def test_a_recording_that_was_cut_says_so(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["/nonexistent", "--csv"], 1, "/nonexistent cannot be opened"),
+        (["/nonexistent", "--csv"], 2, "/nonexistent cannot be opened"),
         (["--csv", "--timeout", "0.3", "tcp://127.0.0.1:1"], 1, "no engine answered"),
         (["tcp://127.0.0.1:1", "--csv", "--steps"], 2, "seqtop record"),
         (["RECORDING", "--perfetto", "--steps"], 2, "--steps needs --csv"),

@@ -33,6 +33,9 @@ WIDE = 140
 """From this width on, the details are shown beside the map."""
 
 
+_WIDE_LEGEND = 100
+"""From this width of the legend on, it says the share of the slots that are unfilled."""
+
 TALL = 30
 """From this height on, the causes and the curve of the misses have all the lines that they need."""
 
@@ -277,7 +280,7 @@ class BlocksScreen(EngineScreen):
         stats = state.stats
         is_counted = stats is None or stats.num_cached_blocks is not None
         slots = stats.num_used_blocks * state.info.block_size if stats and state.info else 0
-        share = f", {fmt.percent(index.num_unfilled, slots)}" if slots else ""
+        share = fmt.percent(index.num_unfilled, slots) if slots and width >= _WIDE_LEGEND else ""
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "freed late": (stats.num_late_blocks or None) if stats else None,
@@ -285,7 +288,7 @@ class BlocksScreen(EngineScreen):
             "swapped out": index.num_swapped if index.num_host else None,
             "free in host memory": stats.num_free_cpu_blocks if stats else None,
             "saved by sharing": index.num_saved,
-            f"slots unfilled{share}": index.num_unfilled,
+            f"slots unfilled{share and ', '}{share}": index.num_unfilled,
             "free" if is_counted else unheld_word(state): stats.num_free_blocks if stats else None,
             "cached": stats.num_cached_blocks if stats else None,
         }
