@@ -162,7 +162,7 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         assert f"{len(owners(truth))} reference" in app.text
         assert all(f" {name} " in app.text for name in owners(truth)[:2])
         app.press("\r")
-        app.wait_until(lambda: "Computed" in app.text and is_chosen(app, *owners(truth)))
+        app.wait_until(lambda: "Request " in app.text and is_chosen(app, *owners(truth)))
 
         # Who lost its place last, and how much?
         app.press("p")
