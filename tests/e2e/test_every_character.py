@@ -20,7 +20,7 @@ from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.state.slo import Slo
 from seqtop.text.invisible import DEFAULT_IGNORABLE, FORMAT
-from seqtop.text.sanitize import safe_text
+from seqtop.text.sanitize import MAX_LINE, safe_text
 from seqtop.transport.connection import Connection
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences import cells
@@ -31,7 +31,7 @@ _INVISIBLE = {
     chr(code) for first, last in DEFAULT_IGNORABLE + FORMAT for code in range(first, last + 1)
 }
 _CONTROLS = {*map(chr, (*range(10), *range(11, 32), *range(127, 160)))}
-_LENGTH = 300
+_LENGTH = MAX_LINE // 11
 """Code points of a prompt, each after a letter, so that a mark is drawn on one."""
 _WIDTH = 11 * _LENGTH
 """Cells of a prompt of escapes."""
