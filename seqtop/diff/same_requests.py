@@ -15,7 +15,7 @@ import msgspec
 
 from seqtop.diff.run import SERVED, RunDecisions, RunRequest
 from seqtop.sequence import latency
-from seqtop.state.percentiles import LeastPercentile, least_percentile
+from seqtop.state.percentiles import LeastPercentile, is_better, least_percentile
 from seqtop.state.wait_causes import CAUSES, cause_in_words
 
 PairedBy: TypeAlias = Literal["request id", "prompt and order of arrival"]
@@ -49,12 +49,13 @@ class Figure(msgspec.Struct, kw_only=True):
     @property
     def is_better(self) -> bool | None:
         """True if the second run is better, False if it is worse; `None` if that is not known."""
-        if self.a is None or self.b is None or self.a == self.b or not self.better:
-            return None
-        is_more = self.b > self.a
-        if (self.a_is_least and is_more) or (self.b_is_least and not is_more):
-            return None
-        return is_more == (self.better > 0)
+        return is_better(
+            self.a,
+            self.b,
+            self.better,
+            a_is_least=self.a_is_least,
+            b_is_least=self.b_is_least,
+        )
 
 
 class Pairs(NamedTuple):

@@ -13,6 +13,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.miss_causes import MISS_LABELS
 from seqtop.state.model import EngineData
+from seqtop.state.percentiles import is_better
 from seqtop.state.step_summary import preemption_cause
 from seqtop.text import format as fmt
 from seqtop.text.tables import table
@@ -209,12 +210,7 @@ def _verdict(comparison: StateComparison, rates: Sequence[tuple[str, Rate, Rate]
 
 def _is_better(a: Rate, b: Rate) -> bool | None:
     """Returns whether B is better than A; `None` if that is not known."""
-    if a.value is None or b.value is None or a.value == b.value or not a.better:
-        return None
-    is_more = b.value > a.value
-    if (a.is_least and is_more) or (b.is_least and not is_more):
-        return None
-    return is_more == (a.better > 0)
+    return is_better(a.value, b.value, a.better, a_is_least=a.is_least, b_is_least=b.is_least)
 
 
 def _incarnation(state: EngineData) -> str:

@@ -56,6 +56,31 @@ def least_percentile(
     return LeastPercentile(value, not most <= _NEAR * value)
 
 
+def is_better(
+    a: float | None,
+    b: float | None,
+    better: int,
+    *,
+    a_is_least: bool = False,
+    b_is_least: bool = False,
+) -> bool | None:
+    """Returns whether the second of two figures is better; `None` if that is not known.
+
+    Args:
+        a: The first figure.
+        b: The second one.
+        better: 1 if more is better, -1 if less is, 0 if neither is.
+        a_is_least: Whether the first one may be higher.
+        b_is_least: Whether the second one may be higher.
+    """
+    if a is None or b is None or a == b or not better:
+        return None
+    is_more = b > a
+    if (a_is_least and is_more) or (b_is_least and not is_more):
+        return None
+    return is_more == (better > 0)
+
+
 def median(values: Iterable[float]) -> float | None:
     """Returns the median of samples in any order; `None` without samples."""
     return percentile(sorted(values), 50)

@@ -280,7 +280,9 @@ class BlocksScreen(EngineScreen):
         stats = state.stats
         is_counted = stats is None or stats.num_cached_blocks is not None
         slots = stats.num_used_blocks * state.info.block_size if stats and state.info else 0
-        share = fmt.percent(index.num_unfilled, slots) if slots and width >= _WIDE_LEGEND else ""
+        unfilled = "slots unfilled"
+        if slots and width >= _WIDE_LEGEND:
+            unfilled += f", {fmt.percent(index.num_unfilled, slots)}"
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "freed late": (stats.num_late_blocks or None) if stats else None,
@@ -288,7 +290,7 @@ class BlocksScreen(EngineScreen):
             "swapped out": index.num_swapped if index.num_host else None,
             "free in host memory": stats.num_free_cpu_blocks if stats else None,
             "saved by sharing": index.num_saved,
-            f"slots unfilled{share and ', '}{share}": index.num_unfilled,
+            unfilled: index.num_unfilled,
             "free" if is_counted else unheld_word(state): stats.num_free_blocks if stats else None,
             "cached": stats.num_cached_blocks if stats else None,
         }

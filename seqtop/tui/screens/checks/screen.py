@@ -122,7 +122,8 @@ class ChecksScreen(EngineScreen):
             self._describe()
 
     def on_rules_moved(self, _: Rules.Moved) -> None:
-        self._describe()
+        with self.ui.lock:
+            self._describe()
 
     def action_go(self) -> None:
         if (located := self.findings.selected) is not None:
