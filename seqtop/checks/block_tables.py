@@ -38,13 +38,15 @@ class BlockTables:
         for seq_id in touched:
             sequence = self._state.sequences.get(seq_id)
             change = self.index.set_tables(seq_id, sequence)
-            before = self.new_positions.get(seq_id, range(0))
-            self.new_positions[seq_id] = change.new_positions or before
-            self.changed |= change.blocks
+            if change.new_positions or seq_id not in self.new_positions:
+                self.new_positions[seq_id] = change.new_positions
             if sequence is not None:
                 request_id = self._request_ids[seq_id] = sequence.request_id
             else:
                 request_id = self._request_ids.pop(seq_id, "")
+            if not change.blocks:
+                continue
+            self.changed |= change.blocks
             released = [block for block in change.blocks if seq_id not in self.index.owners(block)]
             if released:
                 self.released.setdefault(request_id, []).extend(sorted(released))
@@ -79,8 +81,14 @@ def num_equal_tokens(
         return None
     if tokens == others:
         return most
-    pairs = enumerate(zip(tokens, others, strict=False))
-    return next((index for index, (own, same) in pairs if own != same), len(tokens))
+    low, high = 0, min(len(tokens), len(others))
+    while low < high:  # by halves, since comparing slices takes no loop
+        middle = (low + high + 1) // 2
+        if tokens[low:middle] == others[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def extra_keys_of(state: EngineState, sequence: SequenceState) -> tuple[str, str]:

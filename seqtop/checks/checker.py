@@ -22,7 +22,7 @@ from seqtop.checks.wait_rules import WaitRules
 from seqtop.checks.waste_rules import WasteRules
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
-from seqtop.wire.batch import scheduled_requests
+from seqtop.wire.batch import members, scheduled_requests
 from seqtop.wire.messages import Event, Step
 
 __all__ = ["Checker", "Finding"]
@@ -74,6 +74,9 @@ class Checker:
 
     def before(self, event: Event) -> None:
         """Checks the state before an event is applied; the findings are the first of `after`."""
+        batch = list(members(event)) if isinstance(event, Step) else []
+        for group in self._groups:
+            group.members = batch
         self._before = [finding for group in self._groups for finding in group.before(event)]
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import has_positions
 from seqtop.state.model import SequenceState
-from seqtop.wire.batch import Member, SentOutput, members, scheduled_requests, sent_outputs
+from seqtop.wire.batch import Member, SentOutput, scheduled_requests, sent_outputs
 from seqtop.wire.messages import (
     Event,
     RequestArrived,
@@ -48,8 +48,6 @@ class LifecycleRules(RuleGroup):
 
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
-        self._members: list[Member] = []
-        """The batch of the current step."""
         self._named: dict[int, SequenceUpdate | None] = {}
         """The sequences in it and those that the step updates, with their updates."""
         self._before: dict[int, _Before] = {}
@@ -66,8 +64,7 @@ class LifecycleRules(RuleGroup):
         self._num_anomalies = self.state.num_anomalies
         if not isinstance(event, Step):
             return
-        self._members = list(members(event))
-        self._named = {member.seq_id: member.update for member in self._members}
+        self._named = {member.seq_id: member.update for member in self.members}
         self._named.update((update.seq_id, update) for update in event.sequences)
         for seq_id in self._named:
             if sequence := sequences.get(seq_id):
@@ -123,7 +120,7 @@ class LifecycleRules(RuleGroup):
                     yield from self._computed_back(sequence, before)
             if update is not None and update.new_token_ids:
                 yield from self._max_tokens_of(sequence, len(update.new_token_ids))
-        for member in self._members:
+        for member in self.members:
             before = self._before.get(member.seq_id)
             if before and member.num_computed_before != before.num_computed_tokens:
                 is_admitted = before.status is _WAITING or member.request_id in preempted

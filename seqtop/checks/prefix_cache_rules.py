@@ -8,7 +8,6 @@ from seqtop.checks.rules import LOADING, RuleGroup, rule
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
-from seqtop.wire.batch import members
 from seqtop.wire.messages import CachedBlocks, Event, Step
 
 
@@ -48,7 +47,7 @@ class PrefixCacheRules(RuleGroup):
         if not isinstance(event, Step) or info is None or info.block_size < 1:
             return
         changes = cache_changes(event) - self._computed_before
-        in_batch = {member.seq_id for member in members(event)} if self._admitted else set()
+        in_batch = {member.seq_id for member in self.members} if self._admitted else set()
         # One that is in no batch yet was admitted while this one was computed, before it.
         ahead = changes - {
             block for run in event.newly_cached_blocks or () for block in self._computed(run)

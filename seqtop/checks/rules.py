@@ -16,6 +16,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from seqtop.checks.finding import Finding, Severity
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.wire.batch import Member
 from seqtop.wire.messages import Event
 
 
@@ -78,7 +79,12 @@ class RuleGroup:
 
     Args:
         state: The state of the engine, which the `Checker` updates.
+
+    Attributes:
+        members: The sequences in the batch of the current event, set by the `Checker`.
     """
+
+    members: Sequence[Member] = ()
 
     def __init__(self, state: EngineState) -> None:
         self.state = state

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.state.sort_key import has_priorities
-from seqtop.wire.batch import Member, members, num_lookahead_slots
+from seqtop.wire.batch import num_lookahead_slots
 from seqtop.wire.messages import Event, Step
 
 
@@ -15,14 +15,13 @@ class SchedulingRules(RuleGroup):
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Checks a step against the engine's limits, and its preemptions."""
         if isinstance(event, Step):
-            batch = list(members(event))
-            yield from self._budget(event, len(batch))
-            yield from self._token_sum(event, batch)
+            yield from self._budget(event)
+            yield from self._token_sum(event)
             yield from self._inversion(event)
 
     @rule("budget", "a step computed more tokens, or ran more sequences, than its limits allow")
-    def _budget(self, step: Step, num_seqs: int) -> Iterator[Finding]:
-        info, stats = self.state.info, step.stats
+    def _budget(self, step: Step) -> Iterator[Finding]:
+        info, stats, num_seqs = self.state.info, step.stats, len(self.members)
         if info is None:
             return
         tokens = stats.num_prefill_tokens + stats.num_decode_tokens
@@ -33,17 +32,17 @@ class SchedulingRules(RuleGroup):
             yield self.of_engine(f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}")
 
     @rule("token-sum", "the tokens of the sequences in a step are not those that it computed")
-    def _token_sum(self, step: Step, batch: list[Member]) -> Iterator[Finding]:
+    def _token_sum(self, step: Step) -> Iterator[Finding]:
         """Compares the sum over the batch with the step's figures.
 
         Tokens that were computed and dropped are those of rejected drafts, and those of further
         iterations after the end of a sequence.
         """
-        if not batch:
+        if not self.members:
             return
         num_slots = num_lookahead_slots(step)
         least = most = 0
-        for member in batch:
+        for member in self.members:
             num_tokens, update = member.num_chunk_tokens, member.update
             if member.is_prompt or update is None:
                 num_new = num_drafted = 0
@@ -56,7 +55,8 @@ class SchedulingRules(RuleGroup):
         if not least <= computed <= most:
             range_ = f"{least}" if least == most else f"{least} to {most}"
             yield self.of_engine(
-                f"{computed} tokens were computed, those of its {len(batch)} sequences are {range_}"
+                f"{computed} tokens were computed, those of its {len(self.members)} sequences are"
+                f" {range_}"
             )
 
     @rule("priority-inversion", "a request is preempted for one of lower priority")

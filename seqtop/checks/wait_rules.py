@@ -10,7 +10,6 @@ from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.wait_causes import CAUSES, SESSION_INPUT, head_reason
 from seqtop.text.format import plural
-from seqtop.wire.batch import members
 from seqtop.wire.messages import EngineInfo, Event, RequestFinished, Step, StepStats
 
 _RUNNING = SequenceStatus.RUNNING
@@ -67,7 +66,7 @@ class WaitRules(RuleGroup):
         sequences = self.state.sequences
         return all(
             (sequence := sequences.get(member.seq_id)) is not None and sequence.status is _RUNNING
-            for member in members(step)
+            for member in self.members
         )
 
     @rule(

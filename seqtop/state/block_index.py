@@ -149,14 +149,16 @@ class BlockIndex:
             table, host_table = sequence.block_table, sequence.host_table
             group_blocks = [block for table in sequence.group_block_tables for block in table]
         new_positions, changed = self._device.set_table(seq_id, table)
-        changed |= self._groups.set_table(seq_id, group_blocks)[1]
+        if group_blocks or self._groups.num_tables:
+            changed |= self._groups.set_table(seq_id, group_blocks)[1]
         num_slots = len(table) * self._block_size
         unfilled = max(num_slots - sequence.num_computed_tokens, 0) if sequence else 0
         self.num_unfilled += unfilled - self._unfilled.pop(seq_id, 0)
         if unfilled:
             self._unfilled[seq_id] = unfilled
-        _, on_host = self._host.set_table(seq_id, host_table)
-        changed.update(self.num_device + block for block in on_host)
+        if host_table or self._host.num_tables:
+            _, on_host = self._host.set_table(seq_id, host_table)
+            changed.update(self.num_device + block for block in on_host)
         return TableChange(new_positions, changed)
 
     def _reserved(self) -> Iterator[Mapping[int, int]]:
@@ -228,7 +230,7 @@ class BlockOwners:
             The positions that are new, and the blocks that the sequence got or released.
         """
         before = self._tables.get(seq_id, [])
-        if not before and not table:
+        if table == before:
             return range(0), set()
         changed: set[int] = set()
         first_new = len(before)

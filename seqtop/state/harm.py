@@ -69,8 +69,10 @@ class StepHarm:
         self.has_estimates = state.step_costs.per_step is not None
         """True if the costs of tokens are known."""
         costs = state.step_costs
-        prefill = sum(own.prefill for own in self.tokens.values())
-        decode = sum(own.decode for own in self.tokens.values())
+        prefill = decode = 0
+        for own in self.tokens.values():
+            prefill += own.prefill
+            decode += own.decode
         per_step = costs.per_step or 0.0
         total = per_step + costs.per_prefill_token * prefill + costs.per_decode_token * decode
         scale = min(self.seconds / total, 1.0) if total > 0 else 0.0
@@ -138,12 +140,12 @@ def _charge_tokens(state: EngineData, own: StepHarm, touched: list[int]) -> None
     requests, num_others = state.requests, len(own.tokens) - 1
     per_prefill = num_others * own.per_prefill_token
     per_decode = num_others * own.per_decode_token
-    for request_id, (prefill, decode, _) in own.tokens.items():
+    for request_id, tokens in own.tokens.items():
         request = requests.get(request_id)
         if request is None or request.finish_reason is not None:
             continue
-        request.harm_estimated += per_prefill * prefill + per_decode * decode
-        if prefill and recomputes_for(request) is not None:
+        request.harm_estimated += per_prefill * tokens.prefill + per_decode * tokens.decode
+        if tokens.prefill and recomputes_for(request) is not None:
             other = _charged(state, request.preempted_for or "", touched)
             if other is None or other.harm is None:
                 continue

@@ -38,6 +38,7 @@ from seqtop.state.sequence_updates import (
     set_status,
     update_sequence,
 )
+from seqtop.state.step_costs import OwnTimes
 from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import block_moves
 from seqtop.wire.messages import (
@@ -160,18 +161,19 @@ def apply_step(state: EngineData, step: Step) -> Iterable[int]:
 def _run_batch(state: EngineData, step: Step) -> Iterable[int]:
     """Advances the sequences in the batch of a step; returns their ids."""
     touched: list[int] = []
+    times = step_costs.own_times_of(step, state.blocked.until)
     if step.execute is None:
-        _run_chunks(state, step, touched)
+        _run_chunks(state, step, times, touched)
         return touched
     for group in step.execute.seq_group_metadata_list:
         if isinstance(group, SequenceGroupMetadataDelta):
-            _apply_delta(state, step, group, touched)
+            _apply_delta(state, step, times, group, touched)
         else:
-            _apply_full(state, step, group, touched)
+            _apply_full(state, step, times, group, touched)
     return touched
 
 
-def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
+def _run_chunks(state: EngineData, step: Step, times: OwnTimes, touched: list[int]) -> None:
     """Advances the sequences of an engine that has no `SequenceGroupMetadata`."""
     counted: set[str] = set()
     for update in step.sequences:
@@ -183,7 +185,7 @@ def _run_chunks(state: EngineData, step: Step, touched: list[int]) -> None:
         if request.request_id not in counted:
             counted.add(request.request_id)
             is_prompt, num_tokens = chunk.is_prompt, chunk.num_tokens
-            _count_step(state, request, step, is_prompt=is_prompt, chunk=num_tokens)
+            _count_step(state, request, step, times, is_prompt=is_prompt, chunk=num_tokens)
         sequence = state.sequences.get(update.seq_id)
         if sequence is not None and sequence.request_id != request.request_id:
             state.report_anomaly(f"chunk for sequence {update.seq_id} of another request")
@@ -261,6 +263,7 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
 def _apply_full(
     state: EngineData,
     step: Step,
+    times: OwnTimes,
     group: SequenceGroupMetadata,
     touched: list[int],
 ) -> None:
@@ -273,7 +276,7 @@ def _apply_full(
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
     chunk = group.token_chunk_size or 1
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
+    _count_step(state, request, step, times, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data.items():
         sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
         if sequence is None:
@@ -305,6 +308,7 @@ def _correct(request: RequestState, sequence: SequenceState, data: SequenceData)
 def _apply_delta(
     state: EngineData,
     step: Step,
+    times: OwnTimes,
     group: SequenceGroupMetadataDelta,
     touched: list[int],
 ) -> None:
@@ -315,7 +319,7 @@ def _apply_delta(
     if _has_ended(state, request, step):
         return
     chunk = group.token_chunk_size or 1
-    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=chunk)
+    _count_step(state, request, step, times, is_prompt=group.is_prompt, chunk=chunk)
     for seq_id, data in group.seq_data_delta.items():
         sequence = state.sequences.get(seq_id)
         if sequence is None or sequence.request_id != request.request_id:
@@ -341,6 +345,7 @@ def _count_step(
     state: EngineData,
     request: RequestState,
     step: Step,
+    times: OwnTimes,
     *,
     is_prompt: bool,
     chunk: int,
@@ -351,12 +356,13 @@ def _count_step(
         state: The state.
         request: The request.
         step: The step.
+        times: Its times without those of the step before.
         is_prompt: Whether it computed tokens of the prompt.
         chunk: The tokens by which it advanced.
     """
     request.token_chunk_size = chunk
     request.num_scheduled_steps += 1
-    step_costs.charge_times(request.metrics, step_costs.own_times_of(step, state.blocked.until))
+    step_costs.charge_times(request.metrics, times)
     kind: SpanKind = "prefill" if is_prompt else "decode"
     last = request.spans[-1]
     if kind == "decode" and last.kind == "decode":

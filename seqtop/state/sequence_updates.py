@@ -122,7 +122,7 @@ def update_sequence(
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
     _update_figures(state, sequence, update)
-    has_moved = update.status is not None or update.block_table is not None
+    has_moved = update.block_table is not None or update.group_block_tables is not None
     if update.engine_status != sequence.engine_status:
         change_engine_status(state, sequence, update.engine_status)
         has_moved = True
@@ -131,11 +131,12 @@ def update_sequence(
         state.requests[sequence.request_id].queue_turn = state.num_queued
     if update.status is not None and update.status is not sequence.status:
         set_status(state, sequence, update.status)
+        has_moved = True
     if update.is_removed:
         remove_sequence(state, sequence)
     elif has_moved:
         holdings.update_holders(state, state.requests[sequence.request_id])
-    elif update.new_blocks or update.group_block_tables:
+    elif update.new_blocks:
         state.holders[sequence.request_id] = True
 
 
