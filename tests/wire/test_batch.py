@@ -16,6 +16,7 @@ from seqtop.wire.batch import (
     full_metadata_of,
     members,
     metadata_of,
+    request_tokens,
     scheduled_requests,
 )
 from seqtop.wire.messages import Chunk, Event, RequestFinished, Step
@@ -197,3 +198,47 @@ def test_block_moves_are_those_of_the_request_to_the_worker() -> None:
         [], blocks_to_swap_in=[(1, 2)], blocks_to_swap_out=[(3, 4)], blocks_to_copy=[(5, 6)]
     )
     assert block_moves(batch) == ([(1, 2)], [(3, 4)], [(5, 6)])
+
+
+def _parts(batch: Step) -> dict[str, tuple[int, int, int]]:
+    """The tokens and sequences of each request, added up over the members."""
+    parts: dict[str, tuple[int, int, int]] = {}
+    for member in members(batch):
+        prefill, decode, number = parts.get(member.request_id, (0, 0, 0))
+        prefill += member.num_tokens * member.is_prompt
+        decode += member.num_tokens * (not member.is_prompt)
+        parts[member.request_id] = prefill, decode, number + 1
+    return parts
+
+
+def _tokens(batch: Step) -> dict[str, tuple[int, int, int]]:
+    return {
+        name: (own.prefill, own.decode, own.num_sequences)
+        for name, own in request_tokens(batch).items()
+    }
+
+
+def test_tokens_of_requests_are_sums_over_members() -> None:
+    """All tokens of all sequences count, which are several in a prefill after a preemption."""
+    several = set()
+    for seed in range(8):
+        for event in RandomEngine(seed, 60, num_blocks=24):
+            if isinstance(event, Step):
+                assert _tokens(event) == _parts(event)
+                several |= {(p > 0, d > 0) for p, d, number in _parts(event).values() if number > 1}
+    assert several >= {(True, False), (False, True)}
+
+
+@pytest.mark.parametrize("num_drafted", [0, 3])
+@pytest.mark.parametrize(
+    ("chunk", "computed", "found", "left"), [(1, 20, 16, 1), (17, 0, 16, 1), (1, 0, 16, -15)]
+)
+def test_tokens_of_a_decode_leave_out_those_found_in_the_prefix_cache(
+    chunk: int, computed: int, found: int, left: int, num_drafted: int
+) -> None:
+    """An engine may repeat what an admission found, or admit a request with one token left."""
+    change = delta("req-1", 1, computed=computed, token_chunk_size=chunk)
+    batch = step(0, change, delta("req-2", 2))
+    batch.sequences = [update(1, cached=found, drafted=num_drafted)]
+    assert _tokens(batch) == _parts(batch)
+    assert _tokens(batch)["req-1"] == (0, max(left + num_drafted, 0), 1)
