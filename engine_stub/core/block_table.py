@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import takewhile
@@ -42,13 +41,13 @@ class BlockTable:
         # Whatever else determines the content salts the first hash, and so the whole chain.
         parent = hashes[-1] if hashes else repr(seq.extra_hash()).encode()
         for start in range(0, len(content), num_bytes):
-            digest = blake2b(parent, digest_size=16)
-            digest.update(content[start : start + num_bytes])
-            parent = digest.digest()
+            parent = blake2b(parent + content[start : start + num_bytes], digest_size=16).digest()
             hashes.append(parent)
 
 
-def common_prefix(lists: Iterable[list[int]]) -> list[int]:
+def common_prefix(lists: list[list[int]]) -> list[int]:
     """Returns the longest common prefix of `lists`."""
+    if len(lists) == 1:
+        return lists[0]
     columns = zip(*lists, strict=False)
     return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import ScheduledSequenceGroup
 from seqtop.sequence import (
-    SequenceData,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
@@ -56,7 +53,7 @@ class MetadataBuilder:
         return SequenceGroupMetadata(
             request_id=seq_group.request_id,
             is_prompt=scheduled.is_prompt,
-            seq_data={seq.seq_id: snapshot(seq.data) for seq in seqs},
+            seq_data={seq.seq_id: seq.data.snapshot() for seq in seqs},
             sampling_params=seq_group.sampling_params,
             pooling_params=seq_group.pooling_params,
             block_tables=block_tables,
@@ -91,10 +88,3 @@ class MetadataBuilder:
     def remove(self, request_id: str) -> None:
         """Makes the next description of a group a complete one, if there is another."""
         self._sent_seq_ids.pop(request_id, None)
-
-
-def snapshot(data: SequenceData) -> SequenceData:
-    """Returns a copy of `data`; both share only the prompt, which never changes."""
-    return msgspec.structs.replace(
-        data, _output_token_ids=data.output_token_ids_array[:], _new_appended_tokens=[]
-    )

@@ -64,12 +64,10 @@ class ReportPublisher:
 
     Args:
         publisher: Receives the messages.
-        has_cache: False leaves out what is in the prefix cache, and the causes of its misses.
     """
 
-    def __init__(self, publisher: MessageSink, *, has_cache: bool = True) -> None:
+    def __init__(self, publisher: MessageSink) -> None:
         self._publisher = publisher
-        self._has_cache = has_cache
         self._block_size = 0
         self._history = PrefixHistory()
         # The sequences of unfinished requests, by id, and their ids by request id.
@@ -133,12 +131,11 @@ class ReportPublisher:
         num_preempted = len(step.sequences) - len(report.other_updates)
         preempted, others = step.sequences[:num_preempted], step.sequences[num_preempted:]
         step.sequences = [*preempted, *_merged(others, report.other_updates, updates)]
-        if self._has_cache:
-            self._find_prefix_misses(report, others)
-            step.newly_cached_blocks = self._newly_cached(report)
-            step.uncached_blocks = [
-                event.block for event in report.cache_events if isinstance(event, BlockRemoved)
-            ]
+        self._find_prefix_misses(report, others)
+        step.newly_cached_blocks = self._newly_cached(report)
+        step.uncached_blocks = [
+            event.block for event in report.cache_events if isinstance(event, BlockRemoved)
+        ]
         self._publisher.publish(step)
         for update in others:
             if update.is_removed:

@@ -256,14 +256,7 @@ class StepReporter:
 
     def _ended(self, group: SequenceGroup, time: float) -> RequestFinished:
         del self._groups[group.request_id]
-        return RequestFinished(
-            request_id=group.request_id,
-            time=time,
-            status=group.first_seq.status,
-            metrics=group.metrics,
-            text_lengths=[len(seq.output_text) for seq in group.seqs],
-            seq_ids=[seq.seq_id for seq in group.seqs],
-        )
+        return _finished(group, time)
 
 
 class StepPublisher(StepReporter):
@@ -271,16 +264,78 @@ class StepPublisher(StepReporter):
 
     Args:
         publisher: Receives the messages.
-        has_cache: False leaves out what is in the prefix cache, and the causes of its misses.
     """
 
-    def __init__(self, publisher: MessageSink, *, has_cache: bool = True) -> None:
-        self._reports = ReportPublisher(publisher, has_cache=has_cache)
+    def __init__(self, publisher: MessageSink) -> None:
+        self._reports = ReportPublisher(publisher)
         super().__init__(self._reports.publish)
 
     def snapshot(self, engine: LLMEngine) -> Snapshot:
         """Returns the whole state of the engine, for viewers. Called between two steps."""
         return self._reports.restore(self.state(engine))
+
+
+class FigurePublisher:
+    """Publishes what the figures of a run are counted from: no batches, blocks, texts or prompts.
+
+    Args:
+        publisher: Receives the messages.
+    """
+
+    def __init__(self, publisher: MessageSink) -> None:
+        self._publisher = publisher
+        self._num_preemptions = 0
+
+    def arrived(self, group: SequenceGroup) -> None:
+        """Publishes that a group has joined the waiting queue."""
+        self._publisher.publish(
+            RequestArrived(
+                request_id=group.request_id,
+                arrival_time=group.arrival_time,
+                seq_ids=[seq.seq_id for seq in group.seqs],
+                num_prompt_tokens=group.first_seq.get_prompt_len(),
+            )
+        )
+
+    def stepped(self, record: StepRecord) -> None:
+        """Publishes a step and the requests that it finished."""
+        publish = self._publisher.publish
+        for group in (*record.ignored, *record.aborted):
+            publish(_finished(group, group.metrics.finished_time or record.start_time))
+        self._num_preemptions += len(record.preemptions)
+        publish(
+            messages.Step(
+                step=record.step,
+                start_time=record.start_time,
+                time=record.time,
+                execute=None,
+                sequences=[
+                    messages.SequenceUpdate(
+                        seq_id=update.seq.seq_id,
+                        new_token_ids=update.new_token_ids,
+                        is_removed=update.is_removed,
+                    )
+                    for update in record.updates
+                ],
+                stats=_stats(record, self._num_preemptions),
+                metrics={group.request_id: group.metrics for group in record.changed_metrics},
+                preemptions=[_preemption(preemption) for preemption in record.preemptions],
+                wait_reasons=_wait_reasons(record),
+            )
+        )
+        for group in record.finished:
+            publish(_finished(group, record.time))
+
+
+def _finished(group: SequenceGroup, time: float) -> RequestFinished:
+    return RequestFinished(
+        request_id=group.request_id,
+        time=time,
+        status=group.first_seq.status,
+        metrics=group.metrics,
+        text_lengths=[len(seq.output_text) for seq in group.seqs],
+        seq_ids=[seq.seq_id for seq in group.seqs],
+    )
 
 
 def _sequence_snapshot(group: SequenceGroup, seq: Sequence, table: list[int]) -> SequenceSnapshot:

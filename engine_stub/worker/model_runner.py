@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from engine_stub.core.beam_search import beam_search_params, is_beam_search, num_candidates
-from engine_stub.core.metadata import snapshot
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.pooler import Pooler
@@ -233,7 +232,7 @@ class ModelRunner:
         requests = [request]
         for token_id in row.draft.token_ids:
             if depends_on_output(request.params):
-                data = snapshot(requests[-1].data)
+                data = requests[-1].data.snapshot()
                 data.append_token_id(token_id, 0.0)
                 request = replace(request, data=data)
             requests.append(request)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from engine_stub.core.metadata import snapshot
 from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.model_runner import ModelRunner
 from seqtop.sequence import CompletionSequenceGroupOutput, SequenceGroupMetadata
@@ -50,7 +49,7 @@ def _copy(group: SequenceGroupMetadata) -> SequenceGroupMetadata:
     assert group.state is not None
     return msgspec.structs.replace(
         group,
-        seq_data={seq_id: snapshot(data) for seq_id, data in group.seq_data.items()},
+        seq_data={seq_id: data.snapshot() for seq_id, data in group.seq_data.items()},
         state=msgspec.structs.replace(group.state),
     )
 

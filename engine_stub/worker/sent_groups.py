@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from engine_stub.core.metadata import snapshot
 from seqtop.sequence import SequenceGroupMetadata, SequenceGroupMetadataLike
 
 
@@ -19,7 +18,7 @@ def update_group(
     """
     if isinstance(sent, SequenceGroupMetadata):
         # Deltas change the copy; the request must stay unchanged.
-        seq_data = {seq_id: snapshot(data) for seq_id, data in sent.seq_data.items()}
+        seq_data = {seq_id: data.snapshot() for seq_id, data in sent.seq_data.items()}
         group = msgspec.structs.replace(sent, seq_data=seq_data)
         seq_groups[sent.request_id] = group
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as GenericSequence
+from copy import copy
 from itertools import chain, repeat
 
 import msgspec
@@ -317,6 +318,17 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         )
         self._new_appended_tokens = []
         return delta
+
+    def snapshot(self) -> SequenceData:
+        """Returns a copy; both share only what never changes, such as the prompt.
+
+        A delta of the copy begins with what is appended to it.
+        """
+        copied = copy(self)  # unlike `replace`, it does not make the lists of a long prompt anew
+        copied._output_token_ids = self._output_token_ids[:]
+        copied._cached_all_token_ids = self._cached_all_token_ids.copy()
+        copied._new_appended_tokens = []
+        return copied
 
     def apply_delta(self, delta: SequenceDataDelta) -> None:
         """Applies a delta from the sender.

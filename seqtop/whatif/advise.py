@@ -49,9 +49,10 @@ _CHOICES: Final[Mapping[str, tuple[Setting, ...]]] = {
 }
 """Settings with their values."""
 _BLOCK_SIZES: Final = (8, 16, 32, 64)
-_LOADS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""The loads that are tried first, as multiples of the recorded one."""
-_REFINEMENTS: Final = 2
+_LOADS: Final = (0.5, 8.0)
+"""The lowest and the highest load that are tried, as multiples of the recorded one."""
+_CLOSE_LOADS: Final = 1.2
+"""The ratio of two loads between which none is tried."""
 _INDIFFERENT: Final = 0.005
 """A share of the requests that is no reason to change a setting."""
 
@@ -153,6 +154,7 @@ def advise(
         repeated = replays.repeat(proof)
         try:
             search.run_first(first, found)
+            search.start_second()
             if not replays.prove(repeated, proof):
                 advice.trials, advice.recorded = [], None
                 return advice
@@ -229,6 +231,8 @@ class _Search:
         second = min(max(total // 3, first), total)
         self._parts = [first, second, total]
         self._seen: set[str] = set()
+        self._second: list[tuple[Settings, Future[ReplayResult]]] = []
+        """The replays of the second part that have been started."""
         self._trials: list[Trial] = []
         """Those of the part that was tried last, the best first."""
         self._replayed: dict[tuple[str, int], Future[ReplayResult]] = {}
@@ -267,13 +271,17 @@ class _Search:
         self._trials = self._results(first)
         self._show(self._trials, found)
 
+    def start_second(self) -> None:
+        """Starts the replays with which `run` begins, while the proof is made."""
+        if self._seems_enough():
+            self.submit([{}], part=2)
+        else:
+            self._second = self._submit_second()
+
     def run(self, found: Callable[[Advice], object]) -> None:
         """Searches on, and fills the advice."""
         if not self._is_enough():
-            trials = self._trials
-            second = [trial.settings for trial in trials[: NUM_KEPT[0]]]
-            second += self._combinations(trials)
-            trials = self._results(self.submit(_with_recorded(second), part=1))
+            trials = self._results(self._second or self._submit_second())
             between = self._results(self.submit(self._between(trials[0].settings), part=1))
             self._trials = ranked([*trials, *between], self._advice.slo)
             self._show(self._trials, found)
@@ -281,16 +289,27 @@ class _Search:
         candidates = _with_recorded(trial.settings for trial in last)
         trials = self._results(self.submit(candidates, part=2))
         self._show(trials, found)
-        self._find_loads([trials[0], *(own for own in trials if own is self._advice.recorded)])
+        recorded = [own for own in trials[1:] if own is self._advice.recorded]
+        self._find_loads([trials[0], *recorded])
         self._show(trials, found)
+
+    def _submit_second(self) -> list[tuple[Settings, Future[ReplayResult]]]:
+        """Starts replays of the second part, with the best settings of the first one."""
+        second = [trial.settings for trial in self._trials[: NUM_KEPT[0]]]
+        second += self._combinations(self._trials)
+        return self.submit(_with_recorded(second), part=1)
+
+    def _seems_enough(self) -> bool:
+        """Returns whether the recorded settings meet the objectives in the last part."""
+        recorded = self._advice.recorded
+        return recorded is not None and recorded.goodput >= 1.0 - _INDIFFERENT
 
     def _is_enough(self) -> bool:
         """Returns whether the recorded settings meet the objectives for all requests.
 
         They are only tried with all of them if they do for the part that was tried last.
         """
-        recorded = self._advice.recorded
-        if recorded is None or recorded.goodput < 1.0 - _INDIFFERENT:
+        if not self._seems_enough():
             return False
         ((_, whole),) = self.submit([{}], part=2)
         return _trial({}, result_of(whole)).goodput >= 1.0 - _INDIFFERENT
@@ -359,25 +378,40 @@ class _Search:
         """Searches the highest load that keeps the objectives, for each of some settings."""
         if self._advice.requests_per_second is None or self._replays.question.arrivals != "time":
             return
-        tried = [(trial, self._try_loads(trial, _LOADS)) for trial in trials]
-        for trial, points in tried:
-            for _ in range(_REFINEMENTS):
-                low, high = bracket(points)
-                if low is None or high is None:
-                    break
-                points |= self._try_loads(trial, [math.sqrt(low * high)])
-            trial.highest_load = bracket(points)[0] or 0.0
+        tried: list[tuple[Trial, dict[float, float]]] = [(trial, {}) for trial in trials]
+        while due := [
+            (trial, shares, load)
+            for trial, shares in tried
+            if (load := _next_load(shares)) is not None
+        ]:
+            replays = [self._replay(trial.settings, load) for trial, _, load in due]
+            for (_, shares, load), replay in zip(due, replays, strict=True):
+                shares[load] = result_of(replay).figures.share_within_slo or 0.0
+        for trial, shares in tried:
+            trial.highest_load = bracket(shares)[0] or 0.0
 
-    def _try_loads(self, trial: Trial, loads: Iterable[float]) -> dict[float, float]:
-        """Returns the share of the requests within the objectives, by load."""
-        futures = {
-            load: self._replays.submit(self.options(trial.settings, part=1, load=load))
-            for load in loads
-        }
-        return {
-            load: result_of(future).figures.share_within_slo or 0.0
-            for load, future in futures.items()
-        }
+    def _replay(self, settings: Settings, load: float) -> Future[ReplayResult]:
+        """Starts a replay of the second part with a load."""
+        if load == 1.0:  # it has been replayed
+            ((_, replay),) = self.submit([settings], part=1)
+            return replay
+        return self._replays.submit(self.options(settings, part=1, load=load))
+
+
+def _next_load(shares: Mapping[float, float]) -> float | None:
+    """Returns the load to try next; `None` if the highest that keeps the objectives is found.
+
+    Args:
+        shares: The share of the requests that meet the objectives, by load.
+    """
+    if not shares:
+        return 1.0
+    low, high = bracket(shares)
+    if high is None:
+        return max(shares) * 2 if max(shares) < _LOADS[1] else None
+    if low is None:
+        return high / 2 if high > _LOADS[0] else None
+    return math.sqrt(low * high) if high / low > _CLOSE_LOADS else None
 
 
 def ranked(trials: Iterable[Trial], slo: Mapping[str, float]) -> list[Trial]:

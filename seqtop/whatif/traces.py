@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import shake_128
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -448,11 +449,9 @@ class TraceTokens:
 
     def _drawn(self, seed: str, count: int) -> list[int]:
         """Returns tokens of which the first ones are the same whatever `count` is."""
-        draw = random.Random(seed)
         if len(self._tokens) < _NUM_BYTES:
-            return draw.choices(self._tokens, k=count)
-        # Thirty times as fast; a generator gives four bytes at a time.
-        return [*draw.randbytes(-(-count // 4) * 4)[:count]]
+            return random.Random(seed).choices(self._tokens, k=count)
+        return [*shake_128(seed.encode()).digest(count)]  # a hundred times as fast
 
 
 def names(requests: Sequence[TraceRequest]) -> Iterator[str]:
