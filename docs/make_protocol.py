@@ -132,7 +132,7 @@ UNITS: Final = {
     "as the cause says": "num_missing",
     "products of numbers of steps, tokens and seconds": "products",
     "seconds, tokens, or numbers of steps and requests": "sums samples",
-    "messages": "index",
+    "messages": "index num_messages",
     "events": "num_anomalies",
     "natural logarithm": """new_logprobs output_logprobs cumulative_logprob Logprob.logprob
         new_cumulative_logprob _cumulative_logprob""",

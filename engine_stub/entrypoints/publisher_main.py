@@ -101,7 +101,7 @@ class _Relay:
                         break
                     self._handle(message)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the engine has its state
-                    self._lose(repr(error))
+                    self._lose(error)
             self._forward()
             if self._is_incomplete or self._publisher.needs_snapshot():
                 self._connection.request_state()
@@ -122,11 +122,12 @@ class _Relay:
         elif not self._is_incomplete and not isinstance(message, Start | Stop):
             self._reports.publish(message)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, error: Exception) -> None:
+        self._publisher.count_not_made(error)
         if not self._is_incomplete:
+            reason = self._publisher.last_error
             logging.getLogger("engine_stub").warning("a gap in what is published: %s", reason)
         self._is_incomplete = True
-        self._publisher.count_lost(1, reason)
 
     def _forward(self) -> None:
         """Sends commands to the engine, as many as it has answered."""

@@ -33,6 +33,8 @@ from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import MessagePublisher, PublishError
 from seqtop.transport.publisher_process import EngineConnection, give_way
 from seqtop.transport.publisher_settings import PublisherSettings
+from seqtop.wire.error_location import describe_error
+from seqtop.wire.errors import WireError
 
 _SECONDS_FOR_FIRST_VIEWER = 30.0
 _SECONDS_WITHOUT_VIEWER = 3.0
@@ -137,10 +139,10 @@ def publish(
                 for event in translator.events(observation):
                     publisher.publish(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine has its state
+            publisher.count_not_made(error)
             if not translator.is_incomplete:
-                _log(f"seqtop: a gap, as an observation cannot be used: {error!r}")
+                _log(f"seqtop: a gap, as an observation cannot be used: {publisher.last_error}")
             translator.is_incomplete = True
-            publisher.count_lost(1, str(error))
         if translator.is_incomplete or publisher.needs_snapshot():
             receiver.request_all()
     publisher.close(reason, failed=failed)
@@ -165,7 +167,7 @@ class ViewerWatch:
         return now > self._unwanted_at
 
 
-class UnreadableObservation(Exception):  # noqa: N818 - it is received, not raised there
+class UnreadableObservation(WireError):  # noqa: N818 - it is received, not raised there
     """An observation that could not be decoded."""
 
 
@@ -186,7 +188,7 @@ class ObservationReceiver:
             try:
                 observation = cast(AnyObservation, self._decoder.decode(message))
             except (msgspec.MsgspecError, ValueError) as error:
-                yield UnreadableObservation(str(error))
+                yield UnreadableObservation(describe_error(error, AnyObservation, message))
             else:
                 yield observation
 

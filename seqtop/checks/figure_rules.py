@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
-from seqtop.wire.messages import EngineInfo, Event, SequenceUpdate, Step, StepStats
+from seqtop.text.format import plural
+from seqtop.wire.messages import (
+    EngineInfo,
+    Event,
+    RequestArrived,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    StreamingUpdate,
+)
 
 _COUNTS = (
     "num_running",
@@ -41,8 +50,8 @@ _OF_SEQUENCE = (
 )
 _IMPOSSIBLE = rule(
     "impossible-figure",
-    "a figure cannot be: it is negative, it falls although it is a total, or it is larger than that"
-    " of which it is a part",
+    "a figure cannot be: it is negative, it falls although it is a total, it is larger than that of"
+    " which it is a part, or it is not the number of what is there",
 )
 
 
@@ -53,7 +62,7 @@ def has_impossible_pool(stats: StepStats, info: EngineInfo) -> bool:
 
 
 class FigureRules(RuleGroup):
-    """The rule on the figures of steps and of sequences."""
+    """The rule on the figures of steps, of sequences and of prompts."""
 
     _before: StepStats | None = None
     """The figures of the step before."""
@@ -61,9 +70,11 @@ class FigureRules(RuleGroup):
     """The figures of the last step that cannot be, which are reported once."""
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
-        """Checks the figures of a step."""
+        """Checks the figures of an event."""
         if isinstance(event, EngineInfo):
             self._before = None
+        elif isinstance(event, RequestArrived | StreamingUpdate):
+            yield from self._of_prompt(event)
         elif isinstance(event, Step):
             yield from self._figures(event)
             for update in event.sequences:
@@ -80,6 +91,15 @@ class FigureRules(RuleGroup):
                 yield self.of_engine(message)
         # What falls is a finding each time.
         self._impossible = frozenset(name for name in found if not name.startswith("fell "))
+
+    @_IMPOSSIBLE
+    def _of_prompt(self, event: RequestArrived | StreamingUpdate) -> Iterator[Finding]:
+        number, num_known = event.num_prompt_tokens, len(event.prompt_token_ids)
+        if number < 0 or (num_known and number != num_known):
+            there = f", and the prompt has {plural(num_known, 'token')}" if num_known else ""
+            yield self.of_engine(
+                f"num_prompt_tokens is {number:,}{there}", request_id=event.request_id
+            )
 
     @_IMPOSSIBLE
     def _of_update(self, update: SequenceUpdate) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from seqtop.wire.messages import (
     EngineInfo,
     Event,
     Heartbeat,
+    NotPublished,
     RequestArrived,
     RequestFinished,
     Step,
@@ -142,7 +143,7 @@ class LivenessRules(RuleGroup):
                     self._add(request)
             case RequestFinished():
                 self._remove(event.request_id)
-            case EngineInfo():
+            case EngineInfo() | NotPublished():  # what was not published may be progress
                 self._restart_clock(self.state.time)
 
     def _step(self, step: Step) -> Iterator[Finding]:

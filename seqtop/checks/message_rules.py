@@ -7,11 +7,13 @@ from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
+from seqtop.text.format import plural
 from seqtop.wire.messages import (
     EngineInfo,
     EngineStopped,
     Event,
     Heartbeat,
+    NotPublished,
     RequestArrived,
     RequestFinished,
     Step,
@@ -33,6 +35,10 @@ rule(SNAPSHOT, "a snapshot does not come, or is not the state after the messages
 rule(WELCOME, "a new subscription gets no welcome message", "warning")
 rule(IGNORED, "a message has a name, an element or a key that nothing reads", "warning")
 rule(SILENCE, "nothing was sent for much longer than heartbeat_interval", "warning")
+NOT_PUBLISHED = "not-published"
+_IS_NOT_PUBLISHED = rule(
+    NOT_PUBLISHED, "the engine's publisher could not make a message, and says why"
+)
 PROTOCOL_RULES = frozenset({FRAMES, SNAPSHOT, WELCOME, IGNORED, SILENCE})
 
 
@@ -70,8 +76,15 @@ class MessageRules(RuleGroup):
                 yield from self._finite(times, event.request_id)
             case EngineInfo():
                 yield from self._finite([("start_time", event.start_time)])
+            case NotPublished():
+                yield from self._finite([("time", event.time)])
+                yield from self._not_published(event)
             case Heartbeat() | EngineStopped():
                 yield from self._finite([("time", event.time)])
+
+    @_IS_NOT_PUBLISHED
+    def _not_published(self, event: NotPublished) -> Iterator[Finding]:
+        yield self.of_engine(not_made(event.reason, event))
 
     @rule("step-number", "a step does not have a higher number than the step before")
     def _step_number(self, step: Step) -> Iterator[Finding]:
@@ -107,6 +120,11 @@ class MessageRules(RuleGroup):
                 yield self.of_engine(
                     f"{name} {id_} is not between 0 and {largest}", request_id=request_id
                 )
+
+
+def not_made(reason: str, event: NotPublished) -> str:
+    """Returns the sentence of a finding on a message that could not be made."""
+    return f"{reason} ({plural(event.num_messages, 'message')} so far)"
 
 
 def _step_times(step: Step) -> Iterator[tuple[str, float | None]]:

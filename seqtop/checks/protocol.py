@@ -17,9 +17,19 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import zmq
 
-from seqtop.checks.message_rules import FRAMES, IGNORED, SILENCE, SNAPSHOT, UNREADABLE, WELCOME
+from seqtop.checks.message_rules import (
+    FRAMES,
+    IGNORED,
+    NOT_PUBLISHED,
+    SILENCE,
+    SNAPSHOT,
+    UNREADABLE,
+    WELCOME,
+    not_made,
+)
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
+from seqtop.sequence.privacy import Privacy
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import sockets
 from seqtop.transport.connection import UnreachableError
@@ -30,7 +40,15 @@ from seqtop.wire import codec, frames, parsing
 from seqtop.wire.error_location import name_path
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Welcome
-from seqtop.wire.messages import EngineInfo, EngineStopped, Event, Refused, SnapshotRequest
+from seqtop.wire.messages import (
+    EngineInfo,
+    EngineStopped,
+    Event,
+    NotPublished,
+    Refused,
+    SnapshotRequest,
+)
+from seqtop.wire.redaction import privacy_of
 from seqtop.wire.snapshot import Reply, RequestSnapshot, Snapshot, SnapshotPart
 
 _POLL_MS: Final = 50
@@ -86,7 +104,7 @@ class _Message(NamedTuple):
 
     number: int
     payload: bytes
-    """Empty if it is of an unknown name."""
+    """Empty if it changes no state that is compared."""
 
 
 class _Joining:
@@ -148,6 +166,9 @@ class ProtocolChecker(StreamChecker):
         self._incarnation: str | None = None
         self._last_number: int | None = None
         """The number of the last message that was received."""
+        self._is_gap_announced = False
+        """True from a message that says why numbers will be missing, or that nobody can read, to
+        this gap."""
         self._num_lost = 0
         """The number after the last message that is missing or cannot be read: earlier snapshots do
         not help."""
@@ -295,7 +316,9 @@ class ProtocolChecker(StreamChecker):
                 self._state, self._applied = EngineState(), -1
                 self.start(-1, EngineState())
         elif self._last_number is not None and number != self._last_number + 1:
-            self.report(FRAMES, _jump(self._last_number, number))
+            if not self._is_gap_announced:
+                self.report(FRAMES, _jump(self._last_number, number))
+            self._is_gap_announced = False
             self._lose_state(number)
         self._last_number = number
         try:
@@ -307,10 +330,18 @@ class ProtocolChecker(StreamChecker):
             return
         except WireError as error:
             self.report(UNREADABLE, f"message {number}: {error}")
+            self._is_gap_announced = True
             self._lose_state(number + 1)
             return
         self._report_extra(f"message {number}: ", frame.payload, event, Event)
         self._check_event(frame, event)
+        if isinstance(event, NotPublished):
+            # Whether or not there is a state to apply it to: a gap follows.
+            self._is_gap_announced = True
+            reason = f"{event.reason}: {event.detail}" if event.detail else event.reason
+            self.report(NOT_PUBLISHED, not_made(reason, event))
+            self._add(_Message(number, b""))
+            return
         self._add(_Message(number, frame.payload))
 
     def _add(self, message: _Message) -> None:
@@ -489,16 +520,30 @@ def _compared(field: str, owner: str, one: Any, other: Any) -> Iterator[StateDif
     """Yields the fields in which two values differ: of structs, those inside."""
     names = getattr(one, "__struct_fields__", ()) or getattr(one, "__dataclass_fields__", ())
     if names and type(one) is type(other):
+        privacy = privacy_of(type(one)) if isinstance(one, msgspec.Struct) else {}
         for name in names:
-            if name not in _OPTIONAL:
-                inner = f"{field}.{name}".lstrip(".")
-                yield from _compared(inner, owner, getattr(one, name), getattr(other, name))
+            if name in _OPTIONAL:
+                continue
+            inner = f"{field}.{name}".lstrip(".")
+            here, there = getattr(one, name), getattr(other, name)
+            if privacy.get(name, Privacy.PUBLIC) is Privacy.PUBLIC:
+                yield from _compared(inner, owner, here, there)
+            elif here != there:
+                kind, wanted = _kind(here), _kind(there)
+                wanted = f"another {wanted}" if wanted == kind else wanted
+                yield StateDifference(inner, owner, kind, wanted)
     elif isinstance(one, float) and isinstance(other, float):
         # A sum may be rounded in another way.
         if one != other and not abs(one - other) <= _TOLERANCE_SECONDS:
             yield StateDifference(field, owner, _shown(one), _shown(other))
     elif one != other:
         yield StateDifference(field, owner, _shown(one), _shown(other))
+
+
+def _kind(value: Any) -> str:
+    """Returns what is said of a private value: its type, and its length if it has one."""
+    size = f" of length {len(value):,}" if hasattr(value, "__len__") else ""
+    return "nil" if value is None else f"{type(value).__name__}{size}"
 
 
 def _shown(value: Any) -> str:
@@ -510,11 +555,7 @@ def _jump(before: int, number: int) -> str:
     """Describes a number that is not the next one."""
     text = f"number {number} follows {before}"
     swapped = int.from_bytes(number.to_bytes(8, "big"), "little")
-    if swapped in {before + 1, 1}:
-        return f"{text}: numbers are big-endian"
-    if number > before + 1:
-        return f"{text}; why those between are missing is in the engine's log"
-    return text
+    return f"{text}: numbers are big-endian" if swapped in {before + 1, 1} else text
 
 
 def _extra(sent: Any, read: Any, path: str) -> Iterator[tuple[str, str]]:

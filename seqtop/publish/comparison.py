@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, TypeGuard, get_args
+from typing import Any, Final, Generic, TypeGuard, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.wire.arrays import Ints
+from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     Event,
     Preemption,
@@ -35,6 +36,8 @@ from seqtop.wire.messages import (
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 _CAUSES: tuple[str, ...] = get_args(WaitCause)
+_MAX_WORD: Final = 40
+"""Characters of a longest word that is taken for a name."""
 _RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
@@ -275,10 +278,10 @@ class Comparison(Generic[R]):
         """Announces a request, and returns its announcement.
 
         Raises:
-            TypeError: The id is no string: no viewer could decode it.
+            WireError: The id is no string: no viewer could decode it.
         """
         if not isinstance(request_id, str):
-            raise TypeError(f"the request id {request_id!r} is no str")
+            raise WireError(f"a request id is {_type(request_id)}, and not str")
         arrival_time = time if description.arrival_time is None else description.arrival_time
         prompt_ids = description.token_ids[: description.num_prompt_tokens]
         arrival = RequestArrived(
@@ -322,11 +325,11 @@ class Comparison(Generic[R]):
         """Adds to a step what it changed of a request.
 
         Raises:
-            ValueError: The request has fewer tokens than before, or a status that is not supported.
+            WireError: The request has fewer tokens than before, or a status that is not supported.
         """
         published, status = self._published[request_id], description.status
         if mistake := _mistake(published, description):
-            raise ValueError(f"request {request_id!r} {mistake}")
+            raise WireError(f"request {request_id!r} {mistake}")
         is_finished = SequenceStatus.is_finished(status)
         has_grown = self._grow(published, description)
         new_ids = [*description.token_ids[published.num_tokens :]]
@@ -427,9 +430,14 @@ def _final(status: SequenceStatus) -> SequenceStatus:
 def _mistake(published: _Published[R], description: RequestDescription) -> str | None:
     """Returns what an adapter says of a request that cannot be; `None` if it can."""
     if description.wait_cause is not None and description.wait_cause not in _CAUSES:
-        return f"has the wait_cause {description.wait_cause!r}: there are {', '.join(_CAUSES)}"
+        cause = description.wait_cause
+        shown = repr(cause) if isinstance(cause, str) and len(cause) <= _MAX_WORD else _type(cause)
+        return f"has the wait_cause {shown}: there are {', '.join(_CAUSES)}"
     if description.status == SequenceStatus.SWAPPED:
         return "is SWAPPED, which seqtop.publish does not support"
+    given: Any = description.num_prompt_tokens
+    if not isinstance(given, int):
+        return f"has num_prompt_tokens {_type(given)}"
     num_prompt_tokens = published.arrival.num_prompt_tokens
     may_grow = published.arrival.is_prompt_partial and published.num_tokens == num_prompt_tokens
     is_other = description.num_prompt_tokens != num_prompt_tokens
@@ -438,6 +446,11 @@ def _mistake(published: _Published[R], description: RequestDescription) -> str |
     if len(description.token_ids) < published.num_tokens:
         return f"has {len(description.token_ids)} tokens, and had {published.num_tokens}"
     return None
+
+
+def _type(value: Any) -> str:
+    """Returns what is said of a wrong value, which may be a text of a request."""
+    return f"of the type {type(value).__name__}"
 
 
 def _note_times(metrics: RequestMetrics, start_time: float, time: float, *, samples: bool) -> bool:

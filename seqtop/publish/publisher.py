@@ -144,9 +144,9 @@ class Publisher:
             publish(publisher, start_time)
         except Exception as error:  # noqa: BLE001 - an engine runs on, whatever its adapter does
             self.num_errors += 1
+            publisher.count_not_made(error)
             if self.num_errors == 1:
-                _log.warning("a step is not published: %s", error, exc_info=True)
-            publisher.count_lost(1, str(error))
+                _log.warning("a step is not published: %s", publisher.last_error, exc_info=True)
 
     def _before_step(self, publisher: transport.MessagePublisher, start_time: float) -> None:
         if publisher.needs_snapshot():

@@ -197,7 +197,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             return
         name, rule = _RULES[valid.index(False)]
         required = rule.format(max_tokens=self.max_tokens)
-        raise ValueError(f"{name} must be {required}, got {getattr(self, name)!r}")
+        # Stop strings and tokens are private, and the error may be published.
+        got = "" if name.startswith("stop") else f", got {getattr(self, name)!r}"
+        raise ValueError(f"{name} must be {required}{got}")
 
     @property
     def all_stop_token_ids(self) -> set[int]:

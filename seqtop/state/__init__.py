@@ -18,6 +18,7 @@ from seqtop.wire.messages import (
     EngineStopped,
     Event,
     Heartbeat,
+    NotPublished,
     RequestArrived,
     RequestFinished,
     Step,
@@ -52,6 +53,9 @@ class EngineState(EngineData):
             case RequestFinished():
                 return reducer.apply_finish(self, event)
             case Heartbeat():
+                self.time = max(self.time, event.time)
+            case NotPublished():
+                self.not_published = event
                 self.time = max(self.time, event.time)
             case EngineInfo():
                 self.info = event

@@ -23,6 +23,7 @@ from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import (
     EngineInfo,
     MissCause,
+    NotPublished,
     PreemptionMode,
     PrefixMiss,
     StepStats,
@@ -233,6 +234,8 @@ class EngineData(msgspec.Struct):
     num_parked: Public[dict[Name, int]] = {}
     """Waiting sequences by the engine's own name for what they wait for instead of their turn."""
     limits: Public[Limits] = Limits()
+    not_published: Public[NotPublished | None] = None
+    """The last message that the engine's publisher could not make; `None` if it could make all."""
 
     def report_anomaly(self, text: str) -> None:
         """Counts an event that contradicts the state, and stores `text` as the last one."""

@@ -19,6 +19,7 @@ import zmq
 
 from seqtop.state import EngineState
 from seqtop.text.format import shortened
+from seqtop.text.sanitize import safe_line
 from seqtop.transport import sockets
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
@@ -38,6 +39,7 @@ from seqtop.wire.messages import (
     EngineInfo,
     EngineStopped,
     Event,
+    NotPublished,
     Refused,
     Submit,
 )
@@ -75,8 +77,10 @@ _MAX_SUBSCRIPTION_BYTES: Final = 1024
 
 _SECONDS_BETWEEN_REPAIRS = 1.0
 
-_MAX_REFUSAL: Final = 1_000
-"""The longest reason for a refusal, in characters. It may quote what a viewer sent."""
+_MAX_REASON: Final = 1_000
+"""The longest reason for a refusal, or for a message that is missing, in characters. It may quote
+what a viewer sent, or an id."""
+_SECONDS_BETWEEN_REASONS: Final = 1.0
 
 
 class PublishError(Exception):
@@ -100,7 +104,7 @@ class PendingCommand:
 
     def refuse(self, error: str) -> None:
         """Replies with the reason for a refusal, in one sentence; a very long one is cut off."""
-        self._reply(Refused(error=shortened(error, _MAX_REFUSAL)))
+        self._reply(Refused(error=shortened(error, _MAX_REASON)))
 
 
 class MessagePublisher:
@@ -152,6 +156,9 @@ class MessagePublisher:
         self.last_error: str | None = None
         self._num_unannounced = 0
         self._num_undecodable = 0
+        self._num_not_made = 0
+        self._unsent_reason: NotPublished | None = None
+        self._reason_sent_at = -_SECONDS_BETWEEN_REASONS
         self._repairs = repairs
         self._gives_away = gives_away
         self._redacts = info.redacted
@@ -215,6 +222,7 @@ class MessagePublisher:
     def publish(self, event: Event | Snapshot) -> None:
         """Sends an event to every viewer. Never blocks and never raises; drops are counted."""
         self._count_undecodable()
+        self._send_reason(is_due=isinstance(event, Snapshot | EngineStopped))
         if self._needs_repair and not isinstance(event, Snapshot | EngineStopped):
             self._drop()  # no viewer can interpret it without the messages that were lost
             return
@@ -233,7 +241,9 @@ class MessagePublisher:
                 self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced, given))
                 self._num_bytes_queued += len(payload)
             self._num_unannounced = 0
-        except (WireError, QueueFullError) as error:
+        except WireError as error:
+            self.count_not_made(error)
+        except QueueFullError as error:
             self._drop(str(error))
 
     @property
@@ -242,8 +252,25 @@ class MessagePublisher:
         return self._server.num_subscriptions > 0
 
     def count_lost(self, count: int, error: str) -> None:
-        """Counts messages that the caller could not create, as if they had been dropped here."""
+        """Counts messages that did not reach the caller, as if they had been dropped here."""
         self._drop(error, count)
+
+    def count_not_made(self, error: Exception) -> None:
+        """Counts a message that the caller could not make as dropped, and tells viewers why.
+
+        Args:
+            error: The reason. What a `WireError` says is public; of others, only the type is.
+        """
+        reason = _sentence(error) or type(error).__name__
+        detail = ""
+        if not isinstance(error, WireError) and reason != type(error).__name__:
+            reason, detail = type(error).__name__, reason
+        self._drop(f"{reason}: {detail}" if detail else reason)
+        self._num_not_made += 1
+        self._unsent_reason = NotPublished(
+            time=self._clock(), num_messages=self._num_not_made, reason=reason, detail=detail
+        )
+        self._send_reason()
 
     def needs_snapshot(self) -> bool:
         """Returns whether messages were lost before they were numbered, and there is room again.
@@ -266,12 +293,26 @@ class MessagePublisher:
     def _num_bytes_waiting(self) -> int:
         return self._num_bytes_queued - self._server.num_bytes_sent
 
+    def _send_reason(self, *, is_due: bool = False) -> None:
+        """Publishes why a message could not be made, at most once a second unless it is due.
+
+        Viewers apply it to the state before the gap.
+        """
+        event, now = self._unsent_reason, time.monotonic()
+        if event is None or not (is_due or now - self._reason_sent_at >= _SECONDS_BETWEEN_REASONS):
+            return
+        payload = codec.encode(redact(event) if self._redacts else event)
+        with contextlib.suppress(QueueFullError):  # it is sent with the next message
+            self._outbound_queue.put(QueuedEvent(payload))
+            self._num_bytes_queued += len(payload)
+            self._unsent_reason, self._reason_sent_at = None, now
+
     def _require_room(self, size: int) -> None:
         frames.check_size(size)
         waiting = self._num_bytes_waiting
         # An empty queue accepts any message: otherwise a large one could never be sent.
         if waiting and waiting + size > MAX_QUEUED_BYTES:
-            raise WireError(f"{waiting:,} bytes wait to be sent already")
+            raise QueueFullError(f"{waiting:,} bytes wait to be sent already")
 
     def _drop(self, error: str | None = None, count: int = 1) -> None:
         self.num_dropped += count
@@ -335,6 +376,15 @@ class MessagePublisher:
         if self._authenticator is not None:
             self._authenticator.stop()
         sockets.terminate(self._context, linger=linger)
+
+
+def _sentence(error: Exception) -> str:
+    """Returns what an exception says, of limited length and without control characters."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - whatever it is, the engine runs on
+        return ""
+    return safe_line(text)[:_MAX_REASON]
 
 
 def _bind_advice(option: str) -> str:

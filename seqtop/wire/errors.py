@@ -4,5 +4,6 @@
 class WireError(ValueError):
     """A value that cannot be encoded, or bytes that cannot be decoded.
 
-    The message names the type, the field if it is known, and the reason.
+    The message names the type, the field if it is known, and the reason. It quotes no text of a
+    request.
     """

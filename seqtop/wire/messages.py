@@ -463,6 +463,22 @@ class Heartbeat(Message, tag="Heartbeat"):
     step: Public[int]
 
 
+class NotPublished(Message, tag="NotPublished"):
+    """The reason why messages are missing that the engine's publisher could not make.
+
+    It is sent when the first of them is missing, and at most once a second while more are.
+    """
+
+    time: Public[float]
+    num_messages: Public[int]
+    """The number of such messages since the engine started."""
+    reason: Public[Name]
+    """The reason of the last one, in one sentence without text of a request: what is wrong with the
+    value, or the type of an exception."""
+    detail: Private[Name] = ""
+    """The text of that exception, which may quote a request."""
+
+
 class EngineStopped(Message, tag="EngineStopped"):
     """The last message of an incarnation."""
 
@@ -480,6 +496,7 @@ Event: TypeAlias = (
     | Step
     | RequestFinished
     | Heartbeat
+    | NotPublished
     | EngineStopped
 )
 

@@ -52,6 +52,7 @@ def redact(struct: S) -> S:
         raise WireError(f"{type(struct).__qualname__} cannot be redacted: {error}") from error
 
 
+@cache
 def privacy_of(struct: type[msgspec.Struct]) -> dict[str, Privacy | None]:
     """Returns the declared privacy of each field; `None` for a field without a declaration."""
     hints = get_type_hints(struct, include_extras=True)

@@ -21,6 +21,7 @@ from seqtop.wire.messages import (
     EngineInfo,
     Message,
     MissCause,
+    NotPublished,
     PreemptionMode,
     Refused,
     RequestArrived,
@@ -258,6 +259,8 @@ class EngineHistory(Message):
     """The reason why the engine stopped; `None` while it runs."""
     limits: Public[Limits] = Limits()
     """The waiting so far, and figures of waste."""
+    not_published: Public[NotPublished | None] = None
+    """The last message that the engine's publisher could not make; `None` if it could make all."""
 
 
 class Snapshot(Message, tag="Snapshot"):

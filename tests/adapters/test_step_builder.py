@@ -249,8 +249,7 @@ def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None
         for number, request in enumerate(requests, start=1):
             request.lora_request = SimpleNamespace(lora_int_id=number, lora_name=f"poems{number}")
     if cause == "no_blocks":
-        requests[1].tokens += [7] * 12
-        requests[1].num_prompt_tokens += 12
+        requests[1] = Request("b-00000000", [1, *SHARED[1:], *[7] * 12], 9)
     with viewer(scheduler, endpoint) as (session, _):
         for request in requests:
             scheduler.add_request(request)

@@ -240,6 +240,10 @@ MISTAKES = {
         _snapshot(_set(4, 0, 1, 0, 0, 6, value=999)),
         ("snapshot", "update.num_computed_tokens of sequence 1 of 'req-1' is 999, and "),
     ),
+    "a snapshot of another text": (
+        _snapshot(_set(4, 0, 1, 0, 3, value="Twice")),
+        ("snapshot", "text of sequence 1 of 'req-1' is str of length 5, and another str of length"),
+    ),
     "a snapshot without a request": (
         _snapshot(lambda message: message[4].pop(0)),
         ("snapshot", "request 'req-1' is missing, and there by the messages"),

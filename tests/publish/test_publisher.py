@@ -167,7 +167,7 @@ def test_a_request_that_runs_again_has_lost_all_that_it_had_computed(
 @pytest.mark.parametrize(
     ("request_id", "changes", "sentence"),
     [
-        (7, {}, "the request id 7 is no str"),
+        (7, {}, "a request id is of the type int, and not str"),
         ("a", {"wait_cause": "busy"}, "request 'a' has the wait_cause 'busy': there are no_blocks"),
         ("a", {"status": SequenceStatus.SWAPPED}, "request 'a' is SWAPPED"),
         ("a", {"num_prompt_tokens": 7}, "request 'a' has 7 prompt tokens, and had 8"),

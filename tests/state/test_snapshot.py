@@ -18,6 +18,7 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     CachedBlocks,
     Heartbeat,
+    NotPublished,
     PrefixMiss,
     RequestArrived,
     RequestFinished,
@@ -224,6 +225,7 @@ def unusual() -> EngineState:
         num_missed_tokens={"evicted": 17},
         num_drafted=[3, 2],
         num_accepted=[2, 1],
+        not_published=NotPublished(time=39.0, num_messages=18, reason="KeyError", detail="'a'"),
     )
 
 

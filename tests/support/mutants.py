@@ -23,6 +23,7 @@ from seqtop.wire.batch import members, metadata_of
 from seqtop.wire.messages import (
     CachedBlocks,
     Event,
+    NotPublished,
     RequestArrived,
     RequestFinished,
     Step,
@@ -247,6 +248,19 @@ def swap_nothing(run: Run) -> None:
 
 def count_backwards(run: Run) -> None:
     steps_of(run)[20].step = 5
+
+
+def miscount_a_prompt(run: Run) -> None:
+    arrival = next(event for event in run if isinstance(event, RequestArrived))
+    arrival.num_prompt_tokens += 1
+
+
+def refuse_a_message(run: Run) -> None:
+    """The publisher could not make a message of what its adapter says."""
+    time = steps_of(run)[10].time
+    reason = "request 'a' has 7 prompt tokens, and had 8"
+    place = run.index(steps_of(run)[10]) + 1
+    run.insert(place, NotPublished(time=time, num_messages=1, reason=reason))
 
 
 def take_no_number_of_seconds(run: Run) -> None:
@@ -569,6 +583,7 @@ FIGURE_MUTANTS: list[Mutant] = [
     ("impossible-figure", count_hits_twice),
     ("impossible-figure", free_too_often),
     ("impossible-figure", forget_preemptions),
+    ("impossible-figure", miscount_a_prompt),
     ("stale-table", replace_by(field_cases.window_table)),
 ]
 LIMIT_MUTANTS: list[Mutant] = [
@@ -614,6 +629,7 @@ MESSAGE_MUTANTS: list[Mutant] = [
     ("step-number", count_backwards),
     ("not-finite", take_no_number_of_seconds),
     ("id-range", sample_beyond_any_vocabulary),
+    ("not-published", refuse_a_message),
 ]
 TIME_MUTANTS: list[Mutant] = [
     ("time-order", end_before_the_start),
@@ -639,6 +655,7 @@ NEED_TEXT = (
     sample_beyond_any_vocabulary,
     swallow_a_character,
     repeat_a_token,
+    miscount_a_prompt,
 )
 """The mutants that differ from a correct run in tokens or text alone, which redaction removes."""
 

@@ -253,6 +253,7 @@ def test_fields_that_are_not_public_are_these() -> None:
             " last_delta_length stop_reason text_lengths"
         ),
         "RequestFinished": "text_lengths",
+        "NotPublished": "detail",
         "SequenceSnapshot": "output_token_ids output_logprobs text top_logprobs",
         "SequenceHistory": "cumulative_logprob last_delta_length text_lengths",
         "ExecuteModelRequest": "previous_hidden_states last_sampled_token_ids async_callback",

@@ -220,6 +220,7 @@ def cache(ui: UiState, width: int) -> Line:
         for rank, text, number in (
             (1, "missed", connection.num_missed),
             (1, "errors", connection.num_errors),
+            (1, "not published", state.not_published.num_messages if state.not_published else 0),
             (2, "unknown events", connection.num_unknown),
             (2, "anomalies", state.num_anomalies),
         )

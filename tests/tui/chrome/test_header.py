@@ -13,6 +13,7 @@ from seqtop.tui.chrome.header import cache, identity, throughput
 from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
+from seqtop.wire.messages import NotPublished
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen, words
 from tests.support.scripted import Script, ScriptedSource, engine_info, scene
@@ -118,6 +119,17 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
             narrow = plain(cache(app.ui, 78))
         assert " free + " in narrow
         assert "missed 1,234  errors 5" in narrow
+
+
+def test_messages_that_could_not_be_made_are_counted(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    with play(app, (110, 24)) as pilot:
+        assert "not published" not in screen(app)
+        time, reason = source.state.time, "request 'a' has 7 prompt tokens, and had 8"
+        source.apply(NotPublished(time=time, num_messages=3, reason=reason))
+        pilot.draw()
+        assert "not published 3" in screen(app)
 
 
 def test_a_lost_engine_ages_in_the_header_and_the_rows_alone(lines: Counter[LineView]) -> None:
