@@ -110,7 +110,8 @@ class _Message(NamedTuple):
 class _Joining:
     """A snapshot, whose parts may not all have come."""
 
-    def __init__(self, next_number: int, first: Snapshot) -> None:
+    def __init__(self, incarnation: str, next_number: int, first: Snapshot) -> None:
+        self.incarnation = incarnation
         self.next_number = next_number
         self.state = EngineState()
         self.next_part = 0
@@ -167,8 +168,9 @@ class ProtocolChecker(StreamChecker):
         self._last_number: int | None = None
         """The number of the last message that was received."""
         self._is_gap_announced = False
-        """True from a message that says why numbers will be missing, or that nobody can read, to
-        this gap."""
+        """True from a `NotPublished`, which says why numbers will be missing, to this gap."""
+        self._unreadable = ""
+        """The error of the last message that cannot be read."""
         self._num_lost = 0
         """The number after the last message that is missing or cannot be read: earlier snapshots do
         not help."""
@@ -330,7 +332,7 @@ class ProtocolChecker(StreamChecker):
             return
         except WireError as error:
             self.report(UNREADABLE, f"message {number}: {error}")
-            self._is_gap_announced = True
+            self._unreadable = str(error)
             self._lose_state(number + 1)
             return
         self._report_extra(f"message {number}: ", frame.payload, event, Event)
@@ -339,7 +341,8 @@ class ProtocolChecker(StreamChecker):
             # Whether or not there is a state to apply it to: a gap follows.
             self._is_gap_announced = True
             reason = f"{event.reason}: {event.detail}" if event.detail else event.reason
-            self.report(NOT_PUBLISHED, not_made(reason, event))
+            if reason != self._unreadable:
+                self.report(NOT_PUBLISHED, not_made(reason, event))
             self._add(_Message(number, b""))
             return
         self._add(_Message(number, frame.payload))
@@ -398,7 +401,7 @@ class ProtocolChecker(StreamChecker):
             if isinstance(reply, Snapshot):
                 if reply.info is None:
                     self._report_once(SNAPSHOT, "Snapshot.info is nil")
-                self._joining = _Joining(frame.next_number, reply)
+                self._joining = _Joining(frame.incarnation, frame.next_number, reply)
             elif isinstance(reply, SnapshotPart) and self._joining is not None:
                 self._joining.add_part(reply)
             elif isinstance(reply, Refused):
@@ -419,7 +422,12 @@ class ProtocolChecker(StreamChecker):
             return
         if self._state is None and joining is not None:
             self._joining, self._is_joining = None, False
+            if self._waiting and self._waiting[0].number > joining.next_number:
+                self._num_lost = self._waiting[0].number
             if joining.next_number >= self._num_lost:
+                if self._incarnation is None:  # the next message shows whether some are missing
+                    self._incarnation = joining.incarnation
+                    self._last_number = joining.next_number - 1
                 self._state, self._applied = joining.state, joining.next_number - 1
                 self.start(self._applied, codec.decode(codec.encode(joining.state), EngineState))
             joining = None

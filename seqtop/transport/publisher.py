@@ -261,15 +261,10 @@ class MessagePublisher:
         Args:
             error: The reason. What a `WireError` says is public; of others, only the type is.
         """
-        reason = _sentence(error) or type(error).__name__
-        detail = ""
-        if not isinstance(error, WireError) and reason != type(error).__name__:
-            reason, detail = type(error).__name__, reason
-        self._drop(f"{reason}: {detail}" if detail else reason)
-        self._num_not_made += 1
-        self._unsent_reason = NotPublished(
-            time=self._clock(), num_messages=self._num_not_made, reason=reason, detail=detail
-        )
+        if isinstance(error, WireError):
+            self._drop_not_made(_sentence(error))
+        else:
+            self._drop_not_made(type(error).__name__, _sentence(error))
         self._send_reason()
 
     def needs_snapshot(self) -> bool:
@@ -319,11 +314,18 @@ class MessagePublisher:
         self._num_unannounced += count
         self.last_error = error or self.last_error
 
+    def _drop_not_made(self, reason: str, detail: str = "", count: int = 1) -> None:
+        self._drop(f"{reason}: {detail}" if detail else reason, count)
+        self._num_not_made += count
+        self._unsent_reason = NotPublished(
+            time=self._clock(), num_messages=self._num_not_made, reason=reason, detail=detail
+        )
+
     def _count_undecodable(self) -> None:
-        """Counts events that the replica could not decode as dropped."""
+        """Counts messages that the replica could not decode as dropped."""
         if count := self._server.num_undecodable - self._num_undecodable:
             self._num_undecodable += count
-            self._drop(self._server.last_error, count)
+            self._drop_not_made(shortened(self._server.last_error, _MAX_REASON), count=count)
 
     def commands(
         self, timeout: float = 0.0, *, limit: int = COMMANDS_PER_CALL

@@ -78,7 +78,7 @@ class StreamServer:
     ) -> None:
         self.num_bytes_sent = 0
         self.num_undecodable = 0
-        self.last_error: str | None = None
+        self.last_error = ""
         self.num_subscriptions = 0
         self._live = live
         self._router = router
@@ -158,7 +158,8 @@ class StreamServer:
         # Decoding the sent bytes ensures that the replica is what a viewer has.
         try:
             if event is None:
-                event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
+                name = "Event" if expected is Event else None  # as viewers call it
+                event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS, name=name)
             self._replica.apply(event)
         except WireError as error:
             self.last_error = str(error)

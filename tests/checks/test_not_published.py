@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seqtop.adapters.observations import (
     AllRequests,
@@ -27,8 +28,12 @@ from seqtop.checks.protocol import ProtocolChecker
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.live.session import Session
 from seqtop.publish import Adapter, EngineDescription, Publisher, RequestDescription, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.transport.publisher import MessagePublisher
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import codec
+from seqtop.wire.snapshot import RequestSnapshot, Snapshot
+from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
 SECRET = "the secret of the client"
@@ -223,6 +228,49 @@ def test_reasons_are_sent_once_a_second(endpoint: str, monkeypatch: pytest.Monke
         monkeypatch.setattr("seqtop.transport.publisher._SECONDS_BETWEEN_REASONS", 0.0)
         step_until(publisher, lambda: session.state.not_published is not first)
         assert session.state.not_published.num_messages > 100
+
+
+@contextmanager
+def silent(endpoint: str) -> Iterator[MessagePublisher]:
+    """A publisher that sends no heartbeats."""
+    info = replace(engine_info(), heartbeat_interval=3_600.0)
+    with MessagePublisher(endpoint, info, EngineState(), repairs=True) as publisher:
+        yield publisher
+
+
+def test_a_gap_before_the_first_message_that_a_checker_reads(endpoint: str) -> None:
+    checker = ProtocolChecker(endpoint)
+    with silent(endpoint) as publisher:
+        publisher.publish(arrival(1))
+        with checking(checker):
+            wait_until(lambda: checker.num_snapshots > 0)
+            publisher.count_lost(1, "the queue was full")
+            publisher.publish(Snapshot(time=1.0, step=-1, stats=None, requests=[]))
+            publisher.publish(arrival(2))
+            wait_until(lambda: checker.num_gaps > 0 and not checker.ends_in_gap)
+    assert [finding.message for finding in found(checker)] == ["number 3 follows 1"]
+
+
+def test_a_state_that_the_publisher_cannot_read_again_is_named(endpoint: str) -> None:
+    checker = ProtocolChecker(endpoint)
+    request = arrival(1)
+    request.priority = "high"  # type: ignore[assignment]
+    state = Snapshot(time=1.0, step=-1, stats=None, requests=[RequestSnapshot(request, [])])
+    with silent(endpoint) as publisher, checking(checker):
+        wait_until(lambda: checker.num_snapshots > 0)
+        publisher.publish(request)
+        wait_until(publisher.needs_snapshot)
+        publisher.publish(state)
+        wait_until(publisher.needs_snapshot)
+        publisher.publish(Snapshot(time=1.0, step=-1, stats=None, requests=[]))
+        publisher.publish(arrival(2))
+        wait_until(lambda: checker.num_gaps > 0 and not checker.ends_in_gap)
+    findings = found(checker)
+    assert [finding.rule for finding in findings] == ["unreadable", "not-published"]
+    assert "priority: Expected `int`, got `str`" in findings[0].message
+    assert "requests[0].arrival.priority: Expected `int`, got `str` (2 messages so far)" in (
+        findings[1].message
+    )
 
 
 STARTED = EngineStarted(
