@@ -22,6 +22,8 @@ MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""
 _LINE = 68
 """The characters of a line of ids."""
+FIRST_TOTAL = "finished requests"
+"""The figure from which on all are totals since the engine's start."""
 _NOTABLE = 0.05
 """The change from which on a rate or a latency is named first, relative and as a logarithm."""
 
@@ -140,22 +142,26 @@ def describe(
     later = fmt.seconds(times[1] - times[0])
     lines = [
         *_verdict(comparison, rates),
-        f"A: step {fmt.count(steps[0])}, {fmt.clock(times[0])}",
-        f"B: step {fmt.count(steps[1])}, {fmt.clock(times[1])}, {later} later",
+        f"A: {_step(steps[0])}, {fmt.clock(times[0])}",
+        f"B: {_step(steps[1])}, {fmt.clock(times[1])}, {later} later",
         "",
     ]
     rows = [("Figures:", "A", "B", "B - A")]
     rows += [(f"  {name}", str(a), str(b), _rate_change(a, b)) for name, a, b in rates]
-    rows += [
-        (f"  {own.name}", fmt.count(own.before), fmt.count(own.after), _change(own))
-        for own in comparison.figures
-    ]
+    for own in comparison.figures:
+        if own.name == FIRST_TOTAL:
+            rows.append(("Totals since the engine's start:", "", "", ""))
+        rows.append((f"  {own.name}", fmt.count(own.before), fmt.count(own.after), _change(own)))
     better = dict(enumerate((_is_better(a, b) for _, a, b in rates), 1))
     figures = [
         ComparedLine(line, better.get(number)) for number, line in enumerate(table(rows, left=(0,)))
     ]
     rest = [ComparedLine(line) for line in ("", *_requests(comparison))]
     return [*map(ComparedLine, lines), *figures, *rest]
+
+
+def _step(number: int) -> str:
+    return f"step {fmt.count(number)}" if number >= 0 else "before the first step"
 
 
 def _requests(comparison: StateComparison) -> list[str]:
@@ -224,25 +230,35 @@ def _figures(a: EngineData, b: EngineData) -> Iterator[FigureChange]:
         (SequenceStatus.SWAPPED, "swapped"),
     ):
         yield FigureChange(name, a.num_by_status[status], b.num_by_status[status])
-    yield FigureChange("finished requests", a.num_finished, b.num_finished)
-    yield FigureChange("prompt tokens", a.num_prefill_tokens, b.num_prefill_tokens)
-    yield FigureChange("output tokens", a.num_output_tokens, b.num_output_tokens)
-    for name, attribute in (
+    yield from _of_stats(
+        a,
+        b,
         ("used blocks", "num_used_blocks"),
         ("cached blocks", "num_cached_blocks"),
         ("free blocks", "num_free_blocks"),
+    )
+    yield FigureChange(FIRST_TOTAL, a.num_finished, b.num_finished)
+    yield FigureChange("prompt tokens", a.num_prefill_tokens, b.num_prefill_tokens)
+    yield FigureChange("output tokens", a.num_output_tokens, b.num_output_tokens)
+    yield from _of_stats(
+        a,
+        b,
         ("preemptions", "num_preemptions"),
         ("prefix queries, tokens", "prefix_cache_queries"),
         ("prefix hits, tokens", "prefix_cache_hits"),
-    ):
-        before, after = (getattr(state.stats, attribute, None) for state in (a, b))
-        yield FigureChange(name, before, after)
+    )
     for cause in a.num_missed_tokens | b.num_missed_tokens:
         yield FigureChange(
             f"missed tokens: {MISS_LABELS[cause]}",
             a.num_missed_tokens.get(cause, 0),
             b.num_missed_tokens.get(cause, 0),
         )
+
+
+def _of_stats(a: EngineData, b: EngineData, *figures: tuple[str, str]) -> Iterator[FigureChange]:
+    for name, attribute in figures:
+        before, after = (getattr(state.stats, attribute, None) for state in (a, b))
+        yield FigureChange(name, before, after)
 
 
 def _change(figure: FigureChange) -> str:

@@ -79,7 +79,7 @@ def parse_condition(source: str) -> Condition:
     """
     tests: list[Callable[[EngineData], bool]] = []
     others: list[str] = []
-    for word in words_of(source):
+    for word in words_of(source, ENGINE_FIELDS):
         name = (word["field"] or "").lower()
         if name in ENGINE_FIELDS:
             tests.append(engine_test(word))
@@ -98,7 +98,7 @@ def engine_test(word: re.Match[str]) -> Callable[[EngineData], bool]:
         FilterError: It compares with no number.
     """
     name, is_negated = word["field"].lower(), bool(word["no"])
-    wanted = word["bare"] if word["text"] is None else word["text"]
+    wanted = (word["bare"] if word["text"] is None else word["text"]).rstrip(",")
     field = ENGINE_FIELDS[name]
     compare = number_test(name, word["op"], share(wanted) if field.is_share else quantity(wanted))
 

@@ -1,6 +1,6 @@
 """The filter language, which selects sequences.
 
-A filter is a list of words separated by spaces. All of them must match:
+A filter is a list of words separated by spaces or commas. All of them must match:
 
     story                   in the request id, the prompt or the output; any case
     running                 a word of the status column finds that status, too
@@ -20,7 +20,7 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,6 +37,9 @@ _WORD = r"""(?P<no>[-!]?)
       | (?P<field>tok/s|[a-z0-9_]+)(?P<op>:|<=|>=|!=|==?|<|>)(?:"(?P<text>[^"]*)"?|(?P<bare>\S*))
       | (?P<plain>\S+)
     )(?=\s|$)"""
+_LITERAL = r'("[^"]*"?|re:/(?:\\.|[^/\\])*/?)'
+"""What is searched for as it is."""
+_OPERATOR = "(?:<=|>=|!=|==|[:=<>])"
 _NUMBER = r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)"
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {
     "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
@@ -118,9 +121,23 @@ def parse(source: str) -> Filter:
     return Filter(source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches))
 
 
-def words(source: str) -> Iterator[re.Match[str]]:
-    """Returns the words of a filter."""
-    return re.finditer(_WORD, source, re.VERBOSE | re.IGNORECASE)
+def words(source: str, more_fields: Iterable[str] = ()) -> Iterator[re.Match[str]]:
+    """Returns the words of a filter.
+
+    Commas may separate them, too, and blanks may be around the operator after a field.
+
+    Args:
+        source: The text.
+        more_fields: Names of fields besides those of sequences.
+    """
+    names = "|".join(map(re.escape, sorted({*FIELDS_BY_NAME, *more_fields}, key=len)[::-1]))
+    parts = re.split(_LITERAL, source)
+    for index in range(0, len(parts), 2):  # the others are literal
+        part = re.sub(rf",\s*(?=[-!]?(?:{names})\s*{_OPERATOR})", " ", parts[index], flags=re.I)
+        parts[index] = re.sub(
+            rf"(?<![^\s!-])({names})\s*({_OPERATOR})\s*", r"\1\2", part, flags=re.I
+        )
+    return re.finditer(_WORD, "".join(parts), re.VERBOSE | re.IGNORECASE)
 
 
 class TextSearch:

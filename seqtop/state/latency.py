@@ -32,8 +32,6 @@ from seqtop.wire.messages import EngineInfo
 
 MAX_SAMPLES = 100_000
 """Samples of each figure stored for one run of the engine."""
-MAX_MEDIANS = 3_600
-"""Medians of each figure stored for one run of the engine: one per second."""
 MAX_RUNS = 4
 """Runs of the engine for which samples are stored: the newest."""
 QUIET = 30.0
@@ -52,8 +50,6 @@ class Measured(NamedTuple):
     windows: Mapping[str, SlidingWindow]
     met: SlidingWindow
     """1.0 for each finished request that met all objectives, 0.0 for the others."""
-    medians: Mapping[str, Sequence[float]]
-    """The p50 of each figure, one per second, the newest last."""
 
 
 class _History:
@@ -61,7 +57,6 @@ class _History:
 
     def __init__(self) -> None:
         self.samples = {key: Samples(MAX_SAMPLES) for key in (*FIGURES, "met")}
-        self.medians = {key: Samples(MAX_MEDIANS) for key in FIGURES}
 
 
 class _Counted(msgspec.Struct, gc=False):
@@ -114,12 +109,9 @@ class Latencies:
         else:
             self._count(state, touched or ())
         self._state = state
-        second_before, self._time = self._time, state.time
+        self._time = state.time
         for window in (*self.windows.values(), self.met):
             window.expire(state.time)
-        if math.isfinite(state.time) and state.time // 1 != second_before // 1:
-            for key, window in self.windows.items():
-                self._history.medians[key].extend((state.time,), (window.percentile(50),))
         return is_whole
 
     def set_gaps(self, times: Sequence[float], gaps: Sequence[float]) -> None:
@@ -143,8 +135,7 @@ class Latencies:
     @property
     def now(self) -> Measured:
         """The latencies at the last `observe`."""
-        medians = {key: series.values for key, series in self._history.medians.items()}
-        return Measured(self.windows, self.met, medians)
+        return Measured(self.windows, self.met)
 
     def at(self, info: EngineInfo | None, time: float) -> Measured:
         """Returns the latencies at `time` (epoch seconds) of the run of the engine with `info`.
@@ -158,11 +149,7 @@ class Latencies:
             pairs = zip(samples.times, samples.values, strict=True)
             within = [pair for pair in pairs if begin < pair[0] <= time]
             window.extend((pair[0] for pair in within), (pair[1] for pair in within))
-        medians = {
-            key: [*series.values][: bisect_right(series.times, time)]
-            for key, series in history.medians.items()
-        }
-        return Measured(windows, windows.pop("met"), medians)
+        return Measured(windows, windows.pop("met"))
 
     def gaps(self, seq_id: int, count: int, until: float) -> list[float]:
         """Returns the newest times between two tokens of a running sequence, in seconds.

@@ -99,6 +99,19 @@ class SlidingWindow(Samples):
         ends = [*below, len(values)]
         return [end - start for start, end in zip([0, *below], ends, strict=True)]
 
+    def medians(self, now: float) -> list[float]:
+        """Returns the median of the samples of each second before `now`, the newest last.
+
+        That of a second without samples is NaN.
+        """
+        last = math.floor(now)
+        by_second: list[list[float]] = [[] for _ in range(int(WINDOW))]
+        for time, value in zip(self.times, self.values, strict=True):
+            if 0 <= (ago := last - math.floor(time)) < len(by_second):
+                by_second[-1 - ago].append(value)
+        medians = (percentile(sorted(values), 50) for values in by_second)
+        return [math.nan if median is None else median for median in medians]
+
     @property
     def _sorted_values(self) -> list[float]:
         if self._ordered is None:

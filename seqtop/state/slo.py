@@ -25,7 +25,7 @@ end-to-end latency.
 """
 
 
-_EQUALS = re.compile(r"\s*=\s*")
+_OPERATOR = re.compile(r"\s*(<=|≤|<|==|=)\s*")
 _SEPARATORS = re.compile(r"[,\s]+")
 
 
@@ -67,23 +67,34 @@ class Slo:
 def parse(text: str) -> Slo:
     """Parses objectives such as `ttft=0.5,itl=50ms`, separated by commas or spaces.
 
-    The default unit is seconds.
+    The default unit is seconds. `<`, `<=` and `≤` may stand in place of `=`.
 
     Raises:
         SloError: The text is invalid.
     """
     values: dict[str, float | str] = {}
     for word in words(text):
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise SloError(f"{word!r} is not like ttft=0.5")
+        key, operator, value = operation(word)
+        if not operator:
+            raise SloError(f"{word!r} is no objective; write FIGURE=TIME, such as ttft=500ms")
         values[key] = value
     return from_values(values)
 
 
 def words(text: str) -> list[str]:
     """Returns the words of a text such as `a=1, b = 2`, which commas or spaces separate."""
-    return [*filter(None, _SEPARATORS.split(_EQUALS.sub("=", text)))]
+    return [*filter(None, _SEPARATORS.split(_OPERATOR.sub(r"\1", text)))]
+
+
+def operation(word: str) -> tuple[str, str, str]:
+    """Returns the name, the operator and the value of a word; without one, the last two are empty.
+
+    Names have lower case.
+    """
+    match = _OPERATOR.search(word)
+    if match is None:
+        return word.lower(), "", ""
+    return word[: match.start()].lower(), match[1], word[match.end() :]
 
 
 def from_values(values: Mapping[str, float | str]) -> Slo:

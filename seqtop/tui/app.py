@@ -78,11 +78,12 @@ def _key_of(tab: Tab) -> Binding:
 
 
 TIME_KEYS = [
-    Binding("left,comma", "step(-1)", "Back", id="time.back", tooltip="One step back"),
+    # The comma first: in the block map, the arrows move the cursor.
+    Binding("comma,left", "step(-1)", "Back", id="time.back", tooltip="One step back"),
     *(
         unlisted(key, action, description, f"time.{name}")
         for key, action, description, name in (
-            ("right,full_stop", "step(1)", "One step forward", "on"),
+            ("full_stop,right", "step(1)", "One step forward", "on"),
             ("left_curly_bracket,shift+left", "step(-10)", "Ten steps back", "far-back"),
             ("right_curly_bracket,shift+right", "step(10)", "Ten steps forward", "far-on"),
             ("p", "jump('preemption', -1)", "Back to the last preemption", "preemption-before"),
@@ -91,6 +92,8 @@ TIME_KEYS = [
             ("E", "jump('finish', 1)", "Forward to the next end of a request", "finish-after"),
             ("w", "jump('swap', -1)", "Back to the last swap", "swap-before"),
             ("W", "jump('swap', 1)", "Forward to the next swap", "swap-after"),
+            ("left_square_bracket", "change(-1)", "Back to the last drop or spike", "drop-before"),
+            ("right_square_bracket", "change(1)", "Forward to the next one", "drop-after"),
             ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
             ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
             ("colon", "seek", "Go to a step or a time", "step"),
@@ -397,6 +400,13 @@ class SeqtopApp(BaseApp):
                 seek.to_kind(EventKind[kind.upper()], direction),
                 f"No {what} {where} this moment in the history.",
             )
+        self.draw()
+
+    def action_change(self, direction: int) -> None:
+        from seqtop.tui.output_changes import go_to_change
+
+        with self.ui.lock:
+            go_to_change(self.ui, direction)
         self.draw()
 
     def action_oldest(self) -> None:

@@ -197,6 +197,8 @@ def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, s
 
 
 def _cost(preemption: Preemption) -> str:
+    own = preemption.for_request_id
+    by = f" for {own}" if own else ""
     if preemption.mode == "swap":
-        return "swapped out"
-    return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost"
+        return f"swapped out{by}"
+    return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost{by}"

@@ -66,19 +66,20 @@ def test_requests_that_came_ended_and_changed_are_told() -> None:
     assert (
         "\n".join(text[2:])
         == """
-Figures:                    A    B  B - A
-  running                   2    0     -2
-  waiting                   1    3     +2
-  swapped                   0    0      0
-  finished requests         0    1     +1
-  prompt tokens            80   80      0
-  output tokens             2   26    +24
-  used blocks               6    0     -6
-  cached blocks             0    5     +5
-  free blocks             250  251     +1
-  preemptions               0    1     +1
-  prefix queries, tokens   80   80      0
-  prefix hits, tokens       0    0      0
+Figures:                            A    B  B - A
+  running                           2    0     -2
+  waiting                           1    3     +2
+  swapped                           0    0      0
+  used blocks                       6    0     -6
+  cached blocks                     0    5     +5
+  free blocks                     250  251     +1
+Totals since the engine's start:
+  finished requests                 0    1     +1
+  prompt tokens                    80   80      0
+  output tokens                     2   26    +24
+  preemptions                       0    1     +1
+  prefix queries, tokens           80   80      0
+  prefix hits, tokens               0    0      0
 
 Arrived: 1
   comes

@@ -71,11 +71,11 @@ def test_a_limit_that_is_just_met_is_not_missed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttft", "'ttft' is not like ttft=0.5"),
+        ("ttft", "'ttft' is no objective; write FIGURE=TIME, such as ttft=500ms"),
         ("tftt=1", "no objective 'tftt': there are ttft, itl, tpot, queue, e2e"),
         ("ttft=fast", "ttft: 'fast' is not a time, such as 0.5 or 500ms"),
         ("ttft=-1", "ttft: '-1' is not a time, such as 0.5 or 500ms"),
-        ("ttft=1, itl ", "'itl' is not like ttft=0.5"),
+        ("ttft=1, itl ", "'itl' is no objective; write FIGURE=TIME, such as ttft=500ms"),
         ("ttft=0", "ttft: '0' is not a time, such as 0.5 or 500ms"),
         ("ttft=5parsec", "ttft: no unit 'parsec': there are k, M, G, us, ms, s, m, h"),
     ],

@@ -21,6 +21,17 @@ MORE = pytest.mark.release("more of the same kind")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+def test_a_notice_covers_nothing(app: SeqtopApp) -> None:
+    with play(app, (80, 24)) as pilot:
+        before = screen(app).splitlines()
+        app._show_notice("Something has happened.")
+        until(pilot, lambda: "Something has happened." in screen(app))
+        after = screen(app).splitlines()
+        assert after[-2].split() == ["▌", "Something", "has", "happened."]
+        assert after[-1] == before[-1], "the keys"
+        assert after[-3] == before[-2], "the lower border of the table, with its keys"
+
+
 def test_quit(app: SeqtopApp, key: str) -> None:
     with play(app) as pilot:
         pilot.press(key)
@@ -101,7 +112,7 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
                 pilot.draw()
                 look(app)
             source.connect(ConnectionState.LIVE)
-            keys = "enter down down down right_square_bracket right_square_bracket x n space slash"
+            keys = "enter down down down o o x n space slash"
             for key in [*keys.split(), "escape", "s"]:
                 pilot.press(key)
                 look(app)

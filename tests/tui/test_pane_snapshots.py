@@ -29,8 +29,8 @@ def test_search_and_latencies(snap_compare: Snapshots, size: tuple[int, int]) ->
     ("name", "size", "keys"),
     [
         ("copy", (80, 24), ["y"]),
-        ("tokens", (80, 24), ["enter", *["right_square_bracket"] * 3]),
-        ("raw", (160, 46), ["left_square_bracket"]),
+        ("tokens", (80, 24), ["enter", *["o"] * 3]),
+        ("raw", (160, 46), ["O"]),
         ("folded", (40, 10), ["Z"]),
     ],
 )

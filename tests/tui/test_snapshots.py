@@ -24,7 +24,7 @@ def lively() -> SeqtopApp:
 
 def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     def explain(pilot: Pilot) -> None:
-        pilot.press(*["down"] * 8, "enter", "right_square_bracket", "right_square_bracket")
+        pilot.press(*["down"] * 8, "enter", "o", "o")
         until(pilot, lambda: "first token" in screen(lively))
         until(pilot, lambda: "Reading the history" not in screen(lively))
 
@@ -34,7 +34,7 @@ def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapsho
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("blocks", ["enter", "down", "right_square_bracket"]),
+        ("blocks", ["enter", "down", "o"]),
         ("filter", ["slash", *"prompt>1k promt:"]),
         ("sort", ["greater_than_sign", "s"]),
         ("submit", ["n"]),

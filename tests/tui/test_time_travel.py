@@ -177,7 +177,8 @@ def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
             if preemption:
                 lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
                 cost = "swapped out" if whom.mode == "swap" else lost
-                expected = f"Preempted here: {whom.request_id} ({cost})."
+                by = f" for {whom.for_request_id}" if whom.for_request_id else ""
+                expected = f"Preempted here: {whom.request_id} ({cost}{by})."
             assert expected in words(either)
             assert either.ui.selection[0].request_id == whom.request_id
         pilot.press(on)
@@ -315,7 +316,7 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         pilot.pause()
         text = words(app)
         assert "The engine was restarted at 00:00:00;" in text
-        assert "running; ← shows its last step." in text
+        assert "running; ',' shows its last step." in text
         assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in text_after("left")
         assert_shows(app, len(PAYLOADS))
         text_after("left")

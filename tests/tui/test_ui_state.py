@@ -30,7 +30,7 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         assert "▌new-1" in text
         assert "req-1" not in text
         assert "The engine was restarted at " in text
-        assert f"{len(running)} requests were running; ← shows its last step." in text
+        assert f"{len(running)} requests were running; ',' shows its last step." in text
 
 
 def test_sequences_that_the_state_drops_leave_the_table() -> None:

@@ -44,6 +44,8 @@ ROWS_AROUND = 120
 _MAX_TEXT = 2_000
 """Characters of a prompt and of an output that `--with-text` shows."""
 _MAX_SETTINGS = 60
+_TABLE = '<div class="scroll"><table>'
+"""The begin of a table, which scrolls in a box of its own where it is too wide."""
 _MAX_NAME = 200
 _LABELLED_ROWS = 60
 """The most rows that are high enough for a label."""
@@ -113,8 +115,6 @@ def write(
     style = files("seqtop.export.report").joinpath("page.css").read_text(encoding="utf-8")
     yield f"<title>{title}: seqtop report</title><style>{style}</style></head>"
     yield f'<body class="{"two" if len(recordings) > 1 else "one"}"><h1>{title}</h1>'
-    yield f'<p class="dim">Written by seqtop {__version__}. Times are from the start of the first'
-    yield " recorded step.</p>"
     samples = [{**contents.samples(), **contents.lengths()} for contents in recordings]
     scales = _scales(recordings, samples)
     if comparison is not None:
@@ -125,7 +125,6 @@ def write(
         yield from _one_tiles(tiles[0])
     else:
         yield _table_of_tiles(tiles, recordings)
-    yield "<h2>Engine and settings</h2>"
     yield _settings(recordings)
     for heading, section in (
         ("Over time", lambda contents, _: _over_time(contents, scales)),
@@ -139,7 +138,8 @@ def write(
     ):
         yield f"\n<h2>{heading}</h2>"
         yield _columns(section(*pair) for pair in zip(recordings, samples, strict=True))
-    yield "\n</body></html>\n"
+    yield f'\n<p class="dim">Written by seqtop {__version__}. Times are from the start of the first'
+    yield " recorded step.</p>\n</body></html>\n"
 
 
 def _text(text: str, *, limit: int = _MAX_NAME, newline: str = " ") -> str:
@@ -192,7 +192,7 @@ def _compared(comparison: RunComparison, recordings: Sequence[Contents]) -> Iter
     for title, of_requests in ((f"The {count} of both", True), ("In the recording", False)):
         figures = [figure for figure in comparison.figures if figure.of_requests is of_requests]
         rows = "".join(map(_compared_row, figures))
-        yield f"<table><tr><th>{title}</th>{heads}</tr>{rows}</table>"
+        yield f"{_TABLE}<tr><th>{title}</th>{heads}</tr>{rows}</table></div>"
     sentences = [*verdict.remarks(comparison)]
     if sentences:
         yield f'<p class="dim">{_text(". ".join(sentences), limit=_MAX_VERDICT)}.</p>'
@@ -311,16 +311,19 @@ def _table_of_tiles(tiles: list[list[Tile]], recordings: Sequence[Contents]) -> 
             value, note = (tile.value, tile.note) if tile else (fmt.UNKNOWN, "")
             cells += f'<td class="number"><b>{value}</b></td><td class="dim">{note}</td>'
         rows.append(f"<tr><th>{title}</th>{cells}</tr>")
-    return f"<table><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
+    return f"{_TABLE}<tr><th></th>{heads}</tr>{''.join(rows)}</table></div>"
 
 
 def _settings(recordings: Sequence[Contents]) -> str:
+    """Returns the settings, folded unless those of two recordings differ."""
     columns = [_settings_of(contents) for contents in recordings]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = []
+    is_open = ""
     for name in islice(names, _MAX_SETTINGS):
         values = [column.get(name, fmt.UNKNOWN) for column in columns]
         is_different = len(set(values)) > 1 and name != "recorded"
+        is_open = " open" if is_different else is_open
         style = ' class="differs"' if is_different else ""
         cells = "".join(f"<td>{value}</td>" for value in values)
         rows.append(f"<tr{style}><th>{name}</th>{cells}</tr>")
@@ -329,7 +332,10 @@ def _settings(recordings: Sequence[Contents]) -> str:
             0,
             "<tr><th></th>" + "".join(f"<th>{_text(it.name)}</th>" for it in recordings) + "</tr>",
         )
-    return f"<table>{''.join(rows)}</table>"
+    return (
+        f"<details{is_open}><summary><h2>Engine and settings</h2></summary>"
+        f"{_TABLE}{''.join(rows)}</table></div></details>"
+    )
 
 
 def _settings_of(contents: Contents) -> dict[str, str]:
@@ -480,9 +486,9 @@ def _limits(contents: Contents) -> str:
     )
     return (
         "<p>Why a step ran no more sequences: the reason that the scheduler gave for the head of"
-        " its queue.</p><table><tr><th>limited by</th><th></th>"
+        f" its queue.</p>{_TABLE}<tr><th>limited by</th><th></th>"
         '<th class="number">of steps</th><th class="number">steps</th>'
-        f'<th class="number">of their time</th></tr>{rows}</table>'
+        f'<th class="number">of their time</th></tr>{rows}</table></div>'
     )
 
 
@@ -577,9 +583,9 @@ def _slowest(contents: Contents, *, with_text: bool) -> str:
         which = f"The requests without an end that have waited longest{then}"
     return (
         f"{none}<p>{which}, and the longest parts of their time.</p>"
-        '<table class="slow"><tr><th>request</th>'
+        '<div class="scroll"><table class="slow"><tr><th>request</th>'
         '<th class="number">arrived</th><th class="number">prompt</th><th class="number">output'
-        f"</th><th>latency</th></tr>{rows}</table>"
+        f"</th><th>latency</th></tr>{rows}</table></div>"
     )
 
 
@@ -623,7 +629,7 @@ def _groups(contents: Contents) -> str:
     return (
         f"<p>{which} by {key}, those with the most KV blocks first. Running, Waiting, Blocks and KV"
         f" (the share of the blocks in use) are those{moment}; the rest is of the whole run.</p>"
-        f"<table><tr><th>{key}</th>{titles}</tr>{rows}</table>"
+        f"{_TABLE}<tr><th>{key}</th>{titles}</tr>{rows}</table></div>"
     )
 
 
@@ -644,8 +650,8 @@ def _preemptions(contents: Contents) -> str:
         else f"{fmt.plural(len(preemptions), 'preemption')}, those that lost most tokens first."
     )
     return (
-        f'<p>{which}</p><table><tr><th class="number">after</th><th class="number">step</th>'
-        f"<th></th></tr>{rows}</table>"
+        f'<p>{which}</p>{_TABLE}<tr><th class="number">after</th><th class="number">step</th>'
+        f"<th></th></tr>{rows}</table></div>"
     )
 
 
@@ -665,6 +671,6 @@ def _findings(contents: Contents) -> str:
     )
     sentences = "".join(f"<li>{_text(text, limit=600)}</li>" for text in findings.sentences)
     return (
-        f'<p>{scope}</p><table><tr><th class="number">findings</th><th>rule</th></tr>'
-        f"{counts}</table><h3>The first findings</h3><ul>{sentences}</ul>"
+        f'<p>{scope}</p>{_TABLE}<tr><th class="number">findings</th><th>rule</th></tr>'
+        f"{counts}</table></div><h3>The first findings</h3><ul>{sentences}</ul>"
     )

@@ -1,6 +1,6 @@
 """The header: the engine, its connection, its rates and the use of its KV cache."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len
@@ -13,7 +13,18 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.base_header import BADGES, BaseHeader, gap
-from seqtop.tui.rendering.bars import bar, figure, grid, row, sparkline, spread
+from seqtop.tui.rendering.bars import (
+    KV_RAMP,
+    bar,
+    figure,
+    graded,
+    graded_spark,
+    graded_style,
+    grid,
+    row,
+    sparkline,
+    spread,
+)
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.ui_state import UiState
 
@@ -167,7 +178,7 @@ def throughput(ui: UiState, width: int) -> Line:
             ),
         ),
         (0, 12 + more, _count("●", running, counts[SequenceStatus.RUNNING], "running")),
-        (0, 12 + more, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
+        (0, 12 + more, _waiting(counts[SequenceStatus.WAITING], counts[SequenceStatus.RUNNING])),
         (4, 12, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
         if swaps or counts[SequenceStatus.SWAPPED]
         else (9, 0, ()),
@@ -237,7 +248,9 @@ def cache(ui: UiState, width: int) -> Line:
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
     numbers: Line = ((f"{fmt.count(used)} used  {free} free + {reusable} cached", PLAIN),)
     parts = ((used or 0, "computed", "━"), (cached or 0, "cached", "═"))
-    use = fmt.percent(kv_use(stats, info) if stats and info else None)
+    share = kv_use(stats, info) if stats and info else None
+    use, heat = fmt.percent(share), graded_style(share or 0.0, KV_RAMP)
+    use_style = heat if heat in KV_RAMP[-2:] else "strong"
     query = (stats.prefix_cache_hits, stats.prefix_cache_queries) if stats else (None, None)
     hits = figure("prefix hit rate", fmt.percent(*query))
     preempted = figure("preempted", fmt.count(stats.num_preemptions if stats else None))
@@ -251,7 +264,7 @@ def cache(ui: UiState, width: int) -> Line:
         (_LEAST_BAR, short, 2 * digits + 9),
     ):
         items: list[tuple[int, int, Line]] = [
-            (0, cells + 8, (("KV ", "dim"), *bar(cells, total, parts), (f" {use}", "strong"))),
+            (0, cells + 8, (("KV ", "dim"), *_kv_bar(cells, total, parts), (f" {use}", use_style))),
             (2, room, figures),
             (4, 20, hits),
             (3, 12, preempted),
@@ -264,7 +277,11 @@ def cache(ui: UiState, width: int) -> Line:
     num_seconds = _spark_width(width - line_width(line) - len("KV use "))
     blocks = ui.step_series.gauge_by_second("used", state.time, num_seconds)
     spark = sparkline(blocks, num_seconds, ceiling=float(total))
-    return (*line, ("KV use ", "dim"), (spark, "computed")) if spark else line
+    return (*line, ("KV use ", "dim"), *graded_spark(spark, KV_RAMP)) if spark else line
+
+
+def _kv_bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Line:
+    return graded(bar(width, total, parts), "computed", KV_RAMP)
 
 
 def _findings(ui: UiState) -> Line:
@@ -283,6 +300,14 @@ def _findings(ui: UiState) -> Line:
             (fmt.plural(warnings, "warning"), "waiting"),
         )
     return line
+
+
+def _waiting(number: int, num_running: int) -> Line:
+    """Returns the number of waiting sequences, hotter if they are more than those that run."""
+    sign, (text, style), word = _count("○", "waiting", number, "waiting")
+    if number:
+        style = "waiting" if number <= num_running else "preempted"
+    return (sign, (text, style), word)
 
 
 def _count(sign: str, style: str, number: int, word: str) -> Line:

@@ -1,5 +1,7 @@
 """Latencies of the last minute: percentiles, distribution and history."""
 
+from collections.abc import Sequence
+
 from textual.timer import Timer
 
 from seqtop.state.latency import Measured
@@ -8,7 +10,7 @@ from seqtop.state.slo import FIGURES, Slo
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.ui_state import Changes, UiState
 
 SECONDS_BETWEEN = 1.0
@@ -16,8 +18,13 @@ SECONDS_BETWEEN = 1.0
 _BINS = 16
 _NAME = 7
 _NUMBER = 9
+_HISTORY = "p50 each second"
 _HISTORY_START = 73
-"""The cells left of the history of the p50. The title of the history takes 15."""
+"""The cells left of the history of the p50."""
+_GAP, _NUM_LEFT = 4, 3
+"""The cells between two columns, and the figures in the left one."""
+TWO_COLUMNS = 2 * (_HISTORY_START + len(_HISTORY)) + _GAP
+"""The width from which on there are two columns."""
 
 
 class LatencyPanel(LineView):
@@ -62,27 +69,53 @@ class LatencyPanel(LineView):
             self._next.stop()
             self._next = None
         self._position = self._paused_position
-        slo = self._ui.latencies.slo
-        self.set_lines(latency_lines(slo, self._ui.measured, self.text_width))
+        ui, width = self._ui, self.text_width
+        self.set_class(width >= TWO_COLUMNS, "-two-columns")
+        self.set_lines(latency_lines(ui.latencies.slo, ui.measured, ui.state.time, width))
 
 
-def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
-    """Returns titles, a line per figure, and the goodput."""
+def latency_lines(slo: Slo, measured: Measured, now: float, width: int) -> list[Line]:
+    """Returns titles, a line per figure, and the goodput; side by side where there is room.
+
+    Args:
+        slo: The objectives.
+        measured: The latencies of the last minute.
+        now: The moment on display, epoch seconds.
+        width: The cells of a line.
+    """
+    if width < TWO_COLUMNS:
+        lines = _figure_lines([*FIGURES], slo, measured, now, width)
+        return [*lines, goodput(slo, measured.met, width)]
+    half = (width - _GAP) // 2
+    figures = [*FIGURES]
+    left = _figure_lines(figures[:_NUM_LEFT], slo, measured, now, half)
+    right = _figure_lines(figures[_NUM_LEFT:], slo, measured, now, half)
+    right.append(goodput(slo, measured.met, half))
+    return [
+        (*fitted(one, half), (" " * _GAP, PLAIN), *other)
+        for one, other in zip(left, right, strict=True)
+    ]
+
+
+def _figure_lines(
+    keys: Sequence[str], slo: Slo, measured: Measured, now: float, width: int
+) -> list[Line]:
+    """Returns titles, and a line per figure."""
     heads = [f"{head:>{_NUMBER}}" for head in ("p50", "p90", "p99", "max")]
     titles = row(
         [
             (0, ((f"{'':<{_NAME}}{''.join(heads)}", "dim"),)),
             (1, ((f"{'samples':>8}", "dim"),)),
             (2, ((f"{'spread':<{_BINS}}", "dim"),)),
-            (3, (("p50 each second", "dim"),)),
+            (3, ((_HISTORY, "dim"),)),
         ],
         width,
     )
     lines = [titles]
-    for key, title in FIGURES.items():
+    for key in keys:
         window, limit = measured.windows[key], slo.limits.get(key)
         figures = window.figures()
-        numbers: list[StyledText] = [(f"{title:<{_NAME}}", "strong")]
+        numbers: list[StyledText] = [(f"{FIGURES[key]:<{_NAME}}", "strong")]
         for value in figures[1:]:
             text = fmt.seconds(value)
             over = limit is not None and value > limit
@@ -90,18 +123,15 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
             style = "alert" if over else PLAIN if figures.num else "dim"
             numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
-        history = [*measured.medians[key]][-max(width - _HISTORY_START, 1) :]
-        spark = sparkline(history, width)
+        has_room = width >= _HISTORY_START + len(_HISTORY)
+        spark = sparkline(window.medians(now), width - _HISTORY_START) if has_room else ""
         lines.append(
             row(
                 [
                     (0, tuple(numbers)),
                     (1, ((f"{fmt.count(figures.num):>8}", "dim"),)),
                     (2, ((f"{_histogram(bins):<{_BINS}}", "computed"),)),
-                    (
-                        3,
-                        ((spark, "running"),) if width >= _HISTORY_START + 15 else (),
-                    ),
+                    (3, ((spark, "running"),) if has_room else ()),
                 ],
                 width,
             )

@@ -25,6 +25,8 @@ SENTENCES = {
     ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
     ConnectionState.REPLAY: "",
 }
+STEP_KEYS = "',' '.'"
+"""The keys that move by one step on every screen."""
 _MAX_STEP = 2**62
 """More steps than any engine runs."""
 
@@ -52,23 +54,18 @@ class Notice(LineView):
             self.update()
 
 
-def notice_text(ui: UiState, step_keys: str) -> str:
-    """Describes the moment on display and the connection; empty if the display is live.
-
-    Args:
-        ui: The display.
-        step_keys: The keys that move by one step, as the text names them.
-    """
+def notice_text(ui: UiState) -> str:
+    """Describes the moment on display and the connection; empty if the display is live."""
     connection, travel = ui.source.connection, ui.time_travel
     reason = ""
     if connection.state is not ConnectionState.LIVE:
         reason = connection.detail or SENTENCES[connection.state]
     if travel.playback is not None:
-        moment = _replay_text(ui, travel.playback.speed, step_keys)
+        moment = _replay_text(ui, travel.playback.speed)
     elif ui.paused:
-        moment = _paused_text(ui, step_keys)
+        moment = _paused_text(ui)
     else:
-        moment = _restart_text(ui, step_keys)
+        moment = _restart_text(ui)
     return " ".join(filter(None, (_search_text(ui), moment, reason)))
 
 
@@ -81,7 +78,7 @@ def _search_text(ui: UiState) -> str:
     return f"Searching for {ui.condition_finder.condition}: step {step:,}; Esc cancels."
 
 
-def _restart_text(ui: UiState, step_keys: str) -> str:
+def _restart_text(ui: UiState) -> str:
     """Describes a recent restart of the engine, and the key to its last step before."""
     restart = ui.restarts.recent
     if restart is None:
@@ -89,21 +86,18 @@ def _restart_text(ui: UiState, step_keys: str) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(restart.time))
     were = "was" if restart.num_running == 1 else "were"
     running = f"{fmt.plural(restart.num_running, 'request')} {were} running"
-    return (
-        f"The engine was restarted at {clock}; {running};"
-        f" {step_keys.split()[0]} shows its last step."
-    )
+    return f"The engine was restarted at {clock}; {running}; ',' shows its last step."
 
 
-def _paused_text(ui: UiState, step_keys: str) -> str:
+def _paused_text(ui: UiState) -> str:
     """Describes the moment of a paused display, the history, and the keys to go on."""
     history = _history_text(ui.source.history)
     text = f"{_position_text(ui)}; {history}." if history else f"{_position_text(ui)}."
-    keys = f"{step_keys} step, space resumes."
+    keys = f"{STEP_KEYS} step, space resumes."
     return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
 
 
-def _replay_text(ui: UiState, speed: float, step_keys: str) -> str:
+def _replay_text(ui: UiState, speed: float) -> str:
     """Describes the moment of a recording on display, its length and the playing speed."""
     index, position = ui.source.history.index, ui.time_travel.position
     start, end = bounds(ui.source.history)
@@ -112,7 +106,7 @@ def _replay_text(ui: UiState, speed: float, step_keys: str) -> str:
     last = index[index.at_step(_MAX_STEP, near=position)].step
     moment = f"{_step_text(index[position].step)} of {last:,}"
     times = f"{_clock(at)} of {_clock(length)} at {speed:g}x"
-    keys = f"{step_keys} step, space {'resumes' if ui.paused else 'pauses'}."
+    keys = f"{STEP_KEYS} step, space {'resumes' if ui.paused else 'pauses'}."
     if ui.paused and position >= ui.source.history.last:
         keys = _keys_at_the_end(index, position)
     return " ".join(filter(None, (f"{moment}, {times}.", ui.time_travel.status_message, keys)))

@@ -17,23 +17,23 @@ from textual.message import Message
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.state import not_available
 from seqtop.state.step_costs import TIME_PARTS
+from seqtop.state.wait_causes import CAUSES
 from seqtop.text import format as fmt
 from seqtop.tui import seek
-from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.bars import KV_RAMP, ramp, row
 from seqtop.tui.rendering.charts import (
     DOTS,
     TIME_SIGNS,
     area_chart,
     column_heights,
     part_name,
-    ramp,
     round_top,
     stacked_chart,
 )
 from seqtop.tui.rendering.line_view import DraggableView
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, line_width, merged
 from seqtop.tui.rendering.time_axis import TimeWindow, countable, labels, ticks
-from seqtop.tui.rendering.timeline_bars import marked, merged
+from seqtop.tui.rendering.timeline_bars import marked
 from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.rendering.wrapped_text import centred
 from seqtop.tui.ui_state import UiState
@@ -63,7 +63,6 @@ RAMPS = {
     "waiting": ("waiting-low", "waiting", "preempted"),
 }
 """By the style of a figure, those of its chart, from the lowest load to the highest."""
-KV_RAMP = ("prefill-low", "prefill-mid", *["computed"] * 4, "waiting", "preempted")
 CACHED_SIGN = "⡪"
 
 Values = Sequence[Interval | None]
@@ -97,6 +96,8 @@ class Chart(NamedTuple):
     """The columns that it draws."""
     signs: str = ""
     """Its signs that the cursor does not hide."""
+    causes: frozenset[str] = frozenset()
+    """The causes of `seqtop.state.verdict` that it shows: it is larger while one of them limits."""
 
 
 class SharedAxis(Protocol):
@@ -174,12 +175,6 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         with ui.lock:
             self.update()
 
-    def time_beside_cursor(self, by: int) -> float:
-        """Returns the end of the column `by` columns after the cursor, epoch seconds."""
-        window, extent = self._window, self.extent
-        column = int((extent.now - window.start) // window.cell) + by
-        return min(window.start + (column + _ALMOST) * window.cell, extent.last)
-
     def update(self) -> None:
         """Draws the charts. Called under the lock of the display."""
         series = self._ui.step_series
@@ -233,12 +228,17 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
                 self.TimeChosen(self._window.start + (column + _ALMOST) * self._window.cell)
             )
 
+    def _limits(self, chart: Chart) -> bool:
+        """Returns whether a chart shows what limits the engine."""
+        return self._ui.verdict.cause in chart.causes
+
     def _heights(self, room: int) -> list[int]:
         """Returns the height of each chart; the last ones get none if there is no room."""
         heights = [int(number < room) for number in range(len(self._charts))]
+        weights = [chart.weight * (1 + self._limits(chart)) for chart in self._charts]
         for _ in range(room - len(self._charts)):
             growing = [
-                (heights[number] / chart.weight, number)
+                (heights[number] / weights[number], number)
                 for number, chart in enumerate(self._charts)
                 if chart.weight and 0 < heights[number] < _MAX_HEIGHT
             ]
@@ -295,12 +295,13 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         cursor: int | None,
     ) -> Iterable[Line]:
         figure = chart.figure(here, self._ui)
-        notes: list[Line] = [((chart.title, "strong"),), figure]
+        style = "waiting" if self._limits(chart) else "strong"
+        notes: list[Line] = [((chart.title, style),), figure]
         if height == 1:
             words = [(f" {word}", style) for text, style in figure for word in text.split()]
             while len(words) > 1 and len(chart.title) + line_width(tuple(words)) >= gutter:
                 words.pop()  # without its unit
-            notes = [((chart.title, "strong"), *words)]
+            notes = [((chart.title, style), *words)]
         elif height > 2 and (top := chart.top(values, self._ui)):
             notes.append(((f"to {top}", "dim"),))
         for number, line in enumerate(chart.draw(values, height, self._ui)):
@@ -405,23 +406,25 @@ def _gauge(name: str) -> Callable[[Interval], float | None]:
     return lambda interval: interval.gauges.get(name)
 
 
-def _rate_chart(title: str, name: str, style: str, weight: int) -> Chart:
+def _rate_chart(title: str, name: str, style: str, weight: int, *causes: str) -> Chart:
     return Chart(
         title,
         weight,
         _area_chart(_rate(name), RAMPS[style]),
         lambda interval, _: ((f"{fmt.rate(interval.rate(name))} tok/s", style),),
         _top_text(_rate(name)),
+        causes=frozenset(causes),
     )
 
 
-def _gauge_chart(title: str, name: str, style: str, weight: int) -> Chart:
+def _gauge_chart(title: str, name: str, style: str, weight: int, *causes: str) -> Chart:
     return Chart(
         title,
         weight,
         _area_chart(_gauge(name), RAMPS[style]),
         lambda _, ui: ((fmt.count(getattr(ui.state.stats, f"num_{name}", None)), style),),
         _top_text(_gauge(name)),
+        causes=frozenset(causes),
     )
 
 
@@ -503,19 +506,34 @@ _PREEMPTIONS = Chart(
     Columns.EXACT,
     "↺23456789+",
 )
-_KV = Chart("KV blocks", 3, _draw_kv, _kv_figure, lambda _, ui: fmt.count(_num_blocks(ui)))
+_KV = Chart(
+    "KV blocks",
+    3,
+    _draw_kv,
+    _kv_figure,
+    lambda _, ui: fmt.count(_num_blocks(ui)),
+    causes=frozenset({"no_blocks", "reserved_blocks"}),
+)
 _OUTPUT = _rate_chart("Output", "generated", "running", 3)
-_PREFILL = _rate_chart("Prefill", "prefill", "prefill", 2)
-_WAITING = _gauge_chart("Waiting", "waiting", "waiting", 2)
+_PREFILL = _rate_chart("Prefill", "prefill", "prefill", 2, "token_budget")
+_WAITING = _gauge_chart("Waiting", "waiting", "waiting", 2, *CAUSES)
 
 ALL_CHARTS = (
     _OUTPUT,
     _PREFILL,
-    _gauge_chart("Running", "running", "running", 2),
+    _gauge_chart("Running", "running", "running", 2, "seq_limit"),
     _WAITING,
     _KV,
     _PREEMPTIONS,
-    Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%", Columns.WHOLE),
+    Chart(
+        "Time",
+        3,
+        _draw_time,
+        _time_figure,
+        lambda _, __: "100%",
+        Columns.WHOLE,
+        causes=frozenset({"host", "scheduler", "empty_steps", "cuda_graph"}),
+    ),
 )
 """The charts of the overview screen."""
 RATE_CHARTS = (_OUTPUT, _PREFILL)

@@ -11,6 +11,8 @@ from seqtop.state.groups import HELP, GroupKeyError, name_by
 from seqtop.text.sanitize import safe_line
 from seqtop.tui.dialogs.prompts import Dialog, entry
 
+EXAMPLE = r"re:/user-(\d+)/"
+"""An expression to group by."""
 NOT_GROUPED = ("none", "a row for each sequence")
 
 
@@ -38,7 +40,7 @@ class GroupChooser(Dialog[str | None]):
             )
             yield Input(
                 self._by if self._by.startswith("re:") else "",
-                placeholder=r"re:/user-(\d+)/  what an expression finds in the id",
+                placeholder=f"{EXAMPLE}  what an expression finds in the id",
                 compact=True,
             )
             yield Label("Enter applies, / types an expression, Esc cancels", classes="dialog-hint")

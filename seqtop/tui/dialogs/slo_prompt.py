@@ -56,7 +56,7 @@ class SloPrompt(ReplayDialog):
             yield Input(self._slo.source, max_length=200, compact=True, id="slo-input")
             yield Static("", id="slo-error", markup=False)
             for example, about in EXAMPLES:
-                yield Label(Content.assemble((f"{example:<20}", "bold"), about))
+                yield Label(Content.assemble((f"{example:<22}", "bold"), about))
             yield Label(f"Seconds for {', '.join(FIGURES)}; an empty text for no limits")
             with VerticalScroll(id="slo-scroll", can_focus=False):
                 yield Static(self._misses(), id="replay-answer", markup=False)

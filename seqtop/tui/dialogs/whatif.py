@@ -11,7 +11,7 @@ from textual.widgets import Input, Label, Static
 from seqtop.history.file_store import FileStore
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState
-from seqtop.state.slo import FIGURES, SloError, parse, words
+from seqtop.state.slo import FIGURES, SloError, operation, parse, words
 from seqtop.text.tables import table
 from seqtop.tui.dialogs.replays import ReplayDialog, recording_of
 from seqtop.whatif import advice_report, report
@@ -97,7 +97,7 @@ def _answer(
 
     `unproven` is called if the recording cannot be repeated, and a prediction needs `anyway`.
     """
-    objectives = [word for word in changes if word.partition("=")[0] in FIGURES]
+    objectives = [word for word in changes if operation(word)[0] in FIGURES]
     changes = [word for word in changes if word not in objectives]
     try:
         slo = parse(",".join(objectives))

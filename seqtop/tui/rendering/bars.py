@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from rich.cells import get_character_cell_size
 
 from seqtop.text.sanitize import is_narrow
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, merged, text_width
 
+KV_RAMP = ("prefill-low", "prefill-mid", *["computed"] * 4, "waiting", "preempted")
+"""The styles of the use of the KV cache, from an empty pool to a full one."""
 SPARKS = "▁▂▃▄▅▆▇"
 """Heights of bars. Without `█`, which would touch what is in the line above."""
 ELLIPSIS = "…"
@@ -53,6 +55,53 @@ def sparkline(values: Sequence[float], width: int, ceiling: float | None = None)
     shown = values[-width:] if width > 0 else ()
     top = ceiling or max((value for value in shown if 0 < value < math.inf), default=0.0)
     return "".join(" " if math.isnan(value) else _spark(value, top) for value in shown)
+
+
+def ramp(styles: Sequence[str], height: int) -> list[str]:
+    """Returns the style of each of `height` lines, the upper one first.
+
+    Args:
+        styles: The styles from the lowest load to the highest.
+        height: The lines of a chart.
+    """
+    last = len(styles) - 1
+    return [styles[round((line + 0.5) / height * last)] for line in reversed(range(height))]
+
+
+def graded_style(share: float, styles: Sequence[str]) -> str:
+    """Returns the style of a load from 0 to 1."""
+    return styles[round(min(max(share, 0.0), 1.0) * (len(styles) - 1))]
+
+
+def graded(line: Line, style: str, styles: Sequence[str]) -> Line:
+    """Returns a bar whose cells of `style` have the style of their place, from calm to hot.
+
+    Args:
+        line: The bar.
+        style: The style to replace.
+        styles: The styles from the left end to the right one.
+    """
+    by_cell = _scale(styles, line_width(line))
+    spans: list[StyledText] = []
+    at = 0
+    for text, own in line:
+        if own == style:
+            spans += zip(text, by_cell[at : at + len(text)], strict=True)
+        else:
+            spans.append((text, own))
+        at += len(text)
+    return merged(spans)
+
+
+def graded_spark(spark: str, styles: Sequence[str]) -> Line:
+    """Returns a sparkline whose bars have the style of their height, from calm to hot."""
+    by_spark = dict(zip(SPARKS, _scale(styles, len(SPARKS)), strict=True))
+    return merged([(glyph, by_spark.get(glyph, PLAIN)) for glyph in spark])
+
+
+def _scale(styles: Sequence[str], length: int) -> list[str]:
+    """Returns the styles of `length` steps, from the first style to the last one."""
+    return [graded_style(step / max(length - 1, 1), styles) for step in range(length)]
 
 
 def _spark(value: float, top: float) -> str:

@@ -46,17 +46,6 @@ def column_heights(values: Sequence[float | None], height: int, top: float) -> l
     ]
 
 
-def ramp(styles: Sequence[str], height: int) -> list[str]:
-    """Returns the style of each of `height` lines, the upper one first.
-
-    Args:
-        styles: The styles from the lowest load to the highest.
-        height: The lines of a chart.
-    """
-    last = len(styles) - 1
-    return [styles[round((line + 0.5) / height * last)] for line in reversed(range(height))]
-
-
 def stacked_chart(
     columns: Sequence[Sequence[float]], signs: Sequence[StyledText], height: int
 ) -> list[list[StyledText]]:

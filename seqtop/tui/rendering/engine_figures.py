@@ -10,10 +10,15 @@ from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.wire.messages import EngineInfo, StepStats
 
 
-def engine_figures(state: EngineState, width: int) -> list[Line]:
+def engine_figures(state: EngineState, width: int, *, names_missing: bool = False) -> list[Line]:
     """Returns lines with what the engine reports besides the figures of the header.
 
     Drafts are those since the first step that was seen, the others are of the last step.
+
+    Args:
+        state: The state.
+        width: The cells of a line.
+        names_missing: Whether it is said that there were no drafts.
     """
     stats = state.stats
     if stats is None:
@@ -26,7 +31,10 @@ def engine_figures(state: EngineState, width: int) -> list[Line]:
         late_blocks(stats),
         parked(state),
     )
-    return rows([figure for figure in figures if figure], width)
+    shown = [figure for figure in figures if figure]
+    if names_missing and not figures[0]:
+        shown.append((("no draft tokens so far", "dim"),))
+    return rows(shown, width)
 
 
 def drafts(state: EngineState) -> Line:

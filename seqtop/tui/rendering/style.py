@@ -6,7 +6,8 @@ widget, they would be computed again at every change of focus.)
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -71,6 +72,14 @@ def fitted(line: Line, width: int) -> Line:
         fitting.append((text, style))
         room -= size
     return tuple(fitting) if width > 0 else ()
+
+
+def merged(pieces: Sequence[StyledText]) -> Line:
+    """Returns the texts as a line, with neighbours of one style joined."""
+    return tuple(
+        ("".join(text for text, _ in group), style)
+        for style, group in groupby(pieces, key=lambda piece: piece[1])
+    )
 
 
 def highlighted(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:

@@ -7,11 +7,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 from operator import attrgetter
 
 from seqtop.state import RequestState, Span
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, merged
 from seqtop.tui.rendering.time_axis import TimeWindow
 
 KINDS = {
@@ -70,14 +69,6 @@ def marked(line: Line, column: int | None, mark: StyledText, kept: str = "") -> 
         glyph, _ = pieces[column]
         pieces[column] = (glyph, "marked") if glyph in kept else mark
     return merged(pieces)
-
-
-def merged(pieces: Sequence[StyledText]) -> Line:
-    """Returns the texts as a line, with neighbours of one style joined."""
-    return tuple(
-        ("".join(text for text, _ in group), style)
-        for style, group in groupby(pieces, key=lambda piece: piece[1])
-    )
 
 
 def _in_view(spans: Sequence[Span], window: TimeWindow) -> Sequence[Span]:

@@ -36,9 +36,6 @@ class EngineScreen(TabbedScreen):
 
     _by_tab: ClassVar[dict[Tab, type[EngineScreen]]] = {}
 
-    STEP_KEYS: ClassVar[str] = "← →"
-    """The keys that move by one step through the history, as the notice names them."""
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "TAB" in vars(cls):  # a class for several screens has none
@@ -52,7 +49,7 @@ class EngineScreen(TabbedScreen):
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         header = Header(ui, title=title)
-        notice = Notice(ui, lambda: notice_text(ui, self.STEP_KEYS))
+        notice = Notice(ui, lambda: notice_text(ui))
         scrubber = Scrubber(ui)
         super().__init__(tabs, header, notice, scrubber)
         self.ui = ui

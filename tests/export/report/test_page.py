@@ -115,6 +115,17 @@ def test_a_page_has_no_text_unless_it_is_asked_for(run: Contents) -> None:
     assert "5 of 5 met E2E" in words
 
 
+def test_a_page_begins_with_the_verdict_and_folds_the_settings(run: Contents) -> None:
+    text = written(run)
+    assert '<meta name="viewport" content="width=device-width">' in text
+    body = text.split("</h1>")[1]
+    assert body.index('class="verdict"') < body.index('class="tiles"')
+    assert "<h" not in body.split('class="verdict"')[0]
+    settings = text[text.index("<details><summary><h2>Engine and settings") :]
+    assert "max_num_seqs" in settings.split("</details>")[0]
+    assert text.count("<table") == text.count('<div class="scroll"><table') > 3
+
+
 def test_nothing_from_a_recording_is_markup(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script><img src="http://example.org/">'
     request = msgspec.structs.replace(arrival(1), request_id=evil)
@@ -146,6 +157,7 @@ def test_two_recordings_have_one_axis_and_their_differences(
     assert "E2E, p50" not in words, "the requests that had not ended would not count"
     row = next(row for row in text.split("<tr") if "<th>max_num_seqs</th>" in row)
     assert "differs" in row
+    assert "<details open><summary><h2>Engine and settings" in text, "they differ"
     assert "<td>4</td><td>77</td>" in row
     charts = re.findall(r'aria-label="Sequences">.*?</svg>', text)
     ends = [re.findall(r">([^<]+)</text>", chart)[-1] for chart in charts]
@@ -232,12 +244,16 @@ def test_a_browser_shows_it_without_network_or_errors(
             "svg", "all => all.map(svg => [svg.clientWidth, svg.clientHeight])"
         )
         background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-        widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        widths = []
+        for width in (1200, 360):
+            browser.set_viewport_size({"width": width, "height": 700})
+            widths.append(browser.evaluate("document.documentElement.scrollWidth"))
     assert (requests, errors) == ([path.as_uri()], [])
     assert len(boxes) >= number * 12
     assert all(width > 50 and height > 5 for width, height in boxes)
     assert background == {"light": "rgb(247, 248, 249)", "dark": "rgb(17, 22, 28)"}[scheme]
-    assert widths[0] <= widths[1]
+    assert widths[0] <= 1200
+    assert widths[1] <= 360, "on a telephone only tables and charts scroll, in their own boxes"
 
 
 @pytest.mark.release("needs a browser")

@@ -9,7 +9,7 @@ from seqtop.live.playback import Playback
 from seqtop.text import format as fmt
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.header import cache, identity, throughput
+from seqtop.tui.chrome.header import _waiting, cache, identity, throughput
 from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
@@ -143,6 +143,23 @@ def test_a_lost_engine_ages_in_the_header_and_the_rows_alone(lines: Counter[Line
         after = drawn(app, pilot, lines)
         assert {name for name in after if after[name] != before[name]} == {"header", "Rows"}
         assert after["header"] - before["header"] == 1
+
+
+def test_a_full_pool_and_a_long_queue_look_hot() -> None:
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=4)
+    script.arrive("one")
+    script.step(prefill={"one": 64})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 30)):
+        bar = [style for text, style in cache(app.ui, 118) if "━" in text]
+        assert bar == ["prefill-low", "prefill-mid", "computed", "waiting", "preempted"]
+        assert ("100%", "preempted") in [
+            (text.strip(), style) for text, style in cache(app.ui, 118)
+        ]
+        assert _waiting(3, 4)[1] == (" 3", "waiting")
+        assert _waiting(5, 4)[1] == (" 5", "preempted")
+        assert _waiting(0, 4)[1] == (" 0", "dim")
 
 
 def test_rates_are_those_of_the_moment() -> None:

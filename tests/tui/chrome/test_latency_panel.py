@@ -1,5 +1,8 @@
 """Latencies and objectives on the screen."""
 
+from seqtop.demo import RECORDED_RUN
+from seqtop.history import FileStore
+from seqtop.live.playback import Playback
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES
 from seqtop.text import format as fmt
@@ -40,6 +43,17 @@ def test_latencies_and_goodput() -> None:
         assert lines["TTFT"].split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]  # all that was is too old
         pilot.press("l")
         assert "Goodput" not in screen(app)
+
+
+def test_a_wide_terminal_has_two_columns_with_the_past_of_a_recording() -> None:
+    with FileStore(RECORDED_RUN) as store:
+        app = SeqtopApp(Playback(store, "run.seqtop", paused=True, position=store.last))
+        with play(app, (200, 56)):
+            (row,) = (line for line in rows(app) if line.lstrip().startswith("ITL "))
+            assert "E2E" in row, "beside it"
+            spark = row.split("E2E")[0].split()[-1]
+            assert len(spark) >= 15, "a figure for each second, although nothing was played"
+            assert set(spark) <= set(SPARKS)
 
 
 def test_limits_are_set_while_the_app_runs() -> None:

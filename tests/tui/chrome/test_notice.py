@@ -23,9 +23,9 @@ def test_a_history_that_lacks_its_beginning_says_so() -> None:
     source, late = ScriptedSource(), ScriptedSource()
     scene(source, hostile="?")
     late.replace(source.state)
-    assert notice_text(paused(source), "←/→") == "Step 40, the newest. ←/→ step, space resumes."
-    sentence = notice_text(paused(late), "←/→")
-    assert sentence == "Step 40, the newest; history from step 40. ←/→ step, space resumes."
+    assert notice_text(paused(source)) == "Step 40, the newest. ',' '.' step, space resumes."
+    sentence = notice_text(paused(late))
+    assert sentence == "Step 40, the newest; history from step 40. ',' '.' step, space resumes."
 
 
 def test_a_recording_has_a_length_and_a_speed() -> None:
@@ -33,14 +33,14 @@ def test_a_recording_has_a_length_and_a_speed() -> None:
     scene(source, hostile="?")
     playback = Playback(source.history, "run.seqtop", paused=True, speed=2.5)
     ui = UiState(playback)
-    sentence = notice_text(ui, "←/→")
+    sentence = notice_text(ui)
     assert " of 40, 00:00 of 00:0" in sentence
-    assert " at 2.5x. ←/→ step, space resumes." in sentence
+    assert " at 2.5x. ',' '.' step, space resumes." in sentence
     ui.time_travel.resume()
-    assert notice_text(ui, "←/→").endswith("space pauses.")
+    assert notice_text(ui).endswith("space pauses.")
     ui.time_travel.go(seek.to_end(1), "")
     end = "p to the last preemption, e to the last end of a request"
-    sentence = notice_text(ui, "←/→")
+    sentence = notice_text(ui)
     assert sentence.endswith(f"The end: {end}, 0 to the beginning, space plays from there.")
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from seqtop.text.ascii_output import ascii_form
-from seqtop.tui.rendering.charts import area_chart, ramp, round_top, stacked_cells, stacked_chart
+from seqtop.tui.rendering.bars import ramp
+from seqtop.tui.rendering.charts import area_chart, round_top, stacked_cells, stacked_chart
 
 
 def test_areas_grow_by_dots_two_columns_in_each_cell() -> None:

@@ -58,7 +58,6 @@ class BlocksScreen(EngineScreen):
         """The misses were opened, so the history has to be read."""
 
     TAB = TAB
-    STEP_KEYS = "',' '.'"
     WORDS = (
         ("used", "blocks in the block table of a sequence"),
         ("freed late", "used blocks in no table, which the steps in flight may still write"),
@@ -89,14 +88,14 @@ class BlocksScreen(EngineScreen):
             tooltip="Show the misses of the prefix cache instead of the map, or the map again",
         ),
         Binding(
-            "left_square_bracket",
+            "less_than_sign",
             "next_block(-1)",
             "The selected sequence's block before",
             show=False,
             id="look.block-before",
         ),
         Binding(
-            "right_square_bracket",
+            "greater_than_sign",
             "next_block(1)",
             "The selected sequence's block after",
             show=False,

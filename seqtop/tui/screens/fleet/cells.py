@@ -15,7 +15,15 @@ from seqtop.text.column_layout import Column, fit
 from seqtop.text.sanitize import safe_text
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.header import badges
-from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline
+from seqtop.tui.rendering.bars import (
+    ELLIPSIS,
+    KV_RAMP,
+    bar,
+    crop_left,
+    graded,
+    graded_spark,
+    sparkline,
+)
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.ui_state import UiState
 
@@ -83,7 +91,8 @@ def _kv(ui: UiState, width: int) -> Line:
     use = _kv_use(ui)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
-    return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
+    drawn = graded(bar(width - 5, 1.0, [(use, "computed", "━")]), "computed", KV_RAMP)
+    return (*drawn, (f"{fmt.percent(use):>5}", "strong"))
 
 
 def _number(text: str, width: int, style: str = PLAIN) -> Line:
@@ -145,7 +154,7 @@ def _kv_history(ui: UiState, width: int) -> Line:
     values = ui.step_series.gauge_by_second("used", ui.newest.time, width)
     info = ui.newest.info
     top = float(info.num_gpu_blocks) if info else None
-    return ((sparkline(values, width, top).rjust(width), "computed"),)
+    return graded_spark(sparkline(values, width, top).rjust(width), KV_RAMP)
 
 
 def percentiles(ui: UiState, figure: str) -> Figures:

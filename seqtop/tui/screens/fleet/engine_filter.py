@@ -34,7 +34,7 @@ def parse_engine_filter(source: str) -> EngineFilter:
         FilterError: A field is unknown, or a word is invalid.
     """
     tests: list[EngineFilter] = []
-    for word in words(source):
+    for word in words(source, ENGINE_FIELDS):
         name = (word["field"] or "").lower()
         if name in ENGINE_FIELDS:
             tests.append(_state_test(engine_test(word)))

@@ -14,7 +14,7 @@ from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.filter_bar import FilterBar
-from seqtop.tui.chrome.latency_panel import latency_lines
+from seqtop.tui.chrome.latency_panel import TWO_COLUMNS, latency_lines
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
@@ -154,8 +154,10 @@ class FleetScreen(TabbedScreen):
             name = escape(safe_line(f"{info.engine_id} · {endpoint}" if info else endpoint))
             self._charts.border_title = name
             self._latency.border_title = "Latencies" if self._charts.display else name
+            width = self._latency.text_width
+            self._latency.set_class(width >= TWO_COLUMNS, "-two-columns")
             self._latency.set_lines(
-                latency_lines(ui.latencies.slo, ui.measured, self._latency.text_width)
+                latency_lines(ui.latencies.slo, ui.measured, ui.state.time, width)
             )
 
     def _line(self) -> tuple[tuple[str, str], ...]:

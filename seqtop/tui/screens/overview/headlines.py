@@ -36,12 +36,6 @@ class Headlines(LineView):
         self._sentences: dict[tuple[int, float], str] = {}
         """The sentences of changes whose steps have been read, by position and time."""
 
-    def positions(self) -> list[int]:
-        """Returns the position of the first step of each drop or spike. Called under the lock."""
-        index = self._ui.source.history.index
-        steps = (index.next_step(index.at_time(change.time)) for change in self._changes())
-        return [position for position in steps if position is not None]
-
     def _changes(self) -> list[Change]:
         """Returns the drops and spikes in the window of the charts."""
         window = self._charts.window

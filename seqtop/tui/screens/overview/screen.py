@@ -6,10 +6,8 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from seqtop.tui import seek
 from seqtop.tui.chrome.overview_charts import ALL_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.charts import TIME_WORDS
 from seqtop.tui.rendering.engine_figures import engine_figures
 from seqtop.tui.rendering.line_view import LineView
@@ -19,6 +17,8 @@ from seqtop.tui.screens.overview.headlines import Headlines
 from seqtop.tui.screens.viewport_screen import ViewportScreen
 from seqtop.tui.ui_state import Changes, UiState
 
+_TALL = 30
+"""From this height on, it is said that there were no drafts."""
 _MOST_FIGURES = 2
 """The most lines of figures that only some engines have."""
 
@@ -27,7 +27,6 @@ class OverviewScreen(ViewportScreen):
     """Charts of throughput, sequences, KV cache, preemptions and time on one time axis."""
 
     TAB = TAB
-    STEP_KEYS = "',' '.'"
     WORDS = (
         ("Output, Prefill", "tokens generated, and prompt tokens computed, per second"),
         ("KV blocks", "⣿ in block tables, ⡪ only in the prefix cache, blank: free"),
@@ -38,10 +37,6 @@ class OverviewScreen(ViewportScreen):
         *TIME_WORDS.items(),
     )
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        unlisted("left", "cursor(-1)", "Move the cursor a column back", "time.column-back"),
-        unlisted("right", "cursor(1)", "Move the cursor a column forward", "time.column-on"),
-        unlisted("left_square_bracket", "change(-1)", "To the drop or spike before", "time.drop"),
-        unlisted("right_square_bracket", "change(1)", "To the next drop or spike", "time.drop-on"),
         Binding(
             "enter", "open", "Sequences", id="screen.open",
             tooltip="Show the sequences of the moment on display",
@@ -63,7 +58,7 @@ class OverviewScreen(ViewportScreen):
             Vertical(self._charts, self._figures, self._headlines, id="overview-panel"),
             TAB.title,
             {"look.closer look.wider": "zoom", "look.earlier look.later": "move", "look.all": "all",
-             "look.now": "now", "time.drop time.drop-on": "change"},
+             "look.now": "now", "time.drop-before time.drop-after": "change"},
             is_main=True,
         )  # fmt: skip
 
@@ -77,17 +72,10 @@ class OverviewScreen(ViewportScreen):
     def update(self, changes: Changes) -> None:
         self._charts.update()
         self._headlines.update()
-        lines = engine_figures(self.ui.state, max(self.app.size.width - 4, 10))[:_MOST_FIGURES]
+        width, height = self.app.size
+        has_room = height >= _TALL
+        lines = engine_figures(self.ui.state, max(width - 4, 10), names_missing=has_room)
+        lines = lines[:_MOST_FIGURES]
         self._figures.display = bool(lines)
         self._figures.styles.height = max(len(lines), 1)
         self._figures.set_lines([((" ", PLAIN), *line) for line in lines])
-
-    def action_change(self, direction: int) -> None:
-        with self.ui.lock:
-            positions = self._headlines.positions()
-        otherwise = "There is no other drop or spike in the charts this way."
-        self.go_to(seek.to_next(positions, direction), otherwise)
-
-    def action_cursor(self, by: int) -> None:
-        wanted = seek.to_time(self._charts.time_beside_cursor(by), by)
-        self.go_to(wanted, "There is no other moment in the history this way.")

@@ -199,7 +199,7 @@ class DetailTabs(LineView):
             (f" {name} ", "tab" if index == self.active else "dim")
             for index, name in enumerate(TABS)
         )
-        return [((*names, ("  [ ] switch", "dim")), PLAIN)]
+        return [((*names, ("  o O switch", "dim")), PLAIN)]
 
     def on_click(self, event: events.Click) -> None:
         right = 0

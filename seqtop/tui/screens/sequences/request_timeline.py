@@ -9,8 +9,8 @@ from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import waited
 from seqtop.text import format as fmt
 from seqtop.tui.rendering.bars import figure, row, rows
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
-from seqtop.tui.rendering.timeline_bars import KINDS, merged
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, merged
+from seqtop.tui.rendering.timeline_bars import KINDS
 from seqtop.tui.screens.sequences.pane import FittingPane
 from seqtop.tui.ui_state import UiState
 

@@ -8,9 +8,11 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import FIELDS, sequence_name
 from seqtop.state.filter import parse
 from seqtop.state.ordering import Sort
+from seqtop.state.wait_graph import queue_head
 from seqtop.tui import seek
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.chrome.latency_panel import LatencyPanel
@@ -106,8 +108,8 @@ class SequencesScreen(EngineScreen):
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
         unlisted("enter", "open_detail", "Show the detail pane", "look.open-detail"),
-        unlisted("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
-        unlisted("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        unlisted("O", "turn(-1)", "Previous part of the detail", "look.before"),
+        unlisted("o", "turn(1)", "Next part of the detail", "look.after"),
         unlisted("left_parenthesis", "part(-1)", "Latency: to the part before", "look.part-before"),
         unlisted("right_parenthesis", "part(1)", "Latency: to the next part", "look.part-after"),
         unlisted("Q", "waits", "Whom it waits for, and what would unblock it", "look.waits"),
@@ -145,7 +147,7 @@ class SequencesScreen(EngineScreen):
         self._detail = self.panel(
             Detail(ui),
             "Sequence",
-            {"look.before look.after": "part", "look.larger look.smaller": "size",
+            {"look.after look.before": "part", "look.larger look.smaller": "size",
              "look.detail": "hide"},
         )  # fmt: skip
         self._latency = self.panel(
@@ -424,7 +426,16 @@ class SequencesScreen(EngineScreen):
         self._detail.turn_to(LATENCY)
 
     def action_waits(self) -> None:
-        """Shows whom the selected request waits for in the detail pane."""
+        """Shows whom the selected request waits for in the detail pane.
+
+        If the user has selected none, and the one in the first row waits for nothing, it is the
+        request that is next in the queue.
+        """
+        with self.ui.lock:
+            selection, head = self.ui.selection, queue_head(self.ui.state)
+            waits = selection is not None and selection[1].status is SequenceStatus.WAITING
+            if not self.ui.cursor.set_by_user and not waits and head and head.request:
+                self._table.rows.select(head.request.seq_ids[0])
         self.action_open_detail()
         self._detail.turn_to(WAITS)
 

@@ -13,8 +13,7 @@ from seqtop.text import format as fmt
 from seqtop.text.column_layout import UNLIMITED, Column, fit
 from seqtop.tui.rendering.bars import bar
 from seqtop.tui.rendering.charts import TIME_SIGNS, stacked_cells
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
-from seqtop.tui.rendering.timeline_bars import merged
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, merged
 from seqtop.wire.messages import EngineInfo
 
 Cell: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]

@@ -95,7 +95,7 @@ class Members(ListView):
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui)
         self._members: Sequence[Member] = ()
-        self._has_drafts = False
+        self._has_drafts = self._has_blocks = False
         self._cursor = 0
 
     @property
@@ -110,9 +110,9 @@ class Members(ListView):
     def set_members(self, members: Sequence[Member]) -> None:
         """Replaces the list and puts the cursor on its first row."""
         self._members = members
-        self._has_drafts = any(
-            member.update is not None and member.update.num_draft_tokens for member in members
-        )
+        updates = [member.update for member in members if member.update is not None]
+        self._has_drafts = any(update.num_draft_tokens for update in updates)
+        self._has_blocks = any(update.new_blocks for update in updates)
         self._cursor = 0
         self.set_height(len(members))
         self.scroll_to(y=0, animate=False)
@@ -142,7 +142,12 @@ class Members(ListView):
         self.refresh_changed()
 
     def line(self, key: int) -> Line:
-        return member_line(self._members[key], self.text_width - 1, has_drafts=self._has_drafts)
+        return member_line(
+            self._members[key],
+            self.text_width - 1,
+            has_drafts=self._has_drafts,
+            has_blocks=self._has_blocks,
+        )
 
     def on_focus(self) -> None:
         self.refresh_changed()
@@ -257,13 +262,16 @@ def _moved_blocks(step: StepSummary) -> str:
     return f"{', '.join(moved)}." if moved else ""
 
 
-def member_line(member: Member, width: int, *, has_drafts: bool = False) -> Line:
+def member_line(
+    member: Member, width: int, *, has_drafts: bool = False, has_blocks: bool = True
+) -> Line:
     """Returns one sequence of the batch: its request, its tokens and its progress.
 
     Args:
         member: The sequence.
         width: The cells of the line.
         has_drafts: Whether there is a column of draft tokens.
+        has_blocks: Whether there is one of new blocks.
     """
     name, update = safe_text(member.request_id), member.update
     if SequenceStatus.is_finished(member.status):
@@ -285,7 +293,7 @@ def member_line(member: Member, width: int, *, has_drafts: bool = False) -> Line
         (f"{fmt.count(num_tokens):>5} {'token' if num_tokens == 1 else 'tokens':<6}", PLAIN),
         (f"{gap}{drafts:<10}" if has_drafts else "", "dim"),
         (f"{gap}{f'{fmt.count(member.num_computed_tokens)} computed':<14}", "dim"),
-        (f"{gap}{blocks:<10}", "computed"),
+        (f"{gap}{blocks:<10}" if has_blocks else "", "computed"),
     )
     if update is not None and update.text_delta:
         line = (*line, (f" {safe_text(update.text_delta[:width])}", "delta"))

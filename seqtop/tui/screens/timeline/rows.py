@@ -16,7 +16,7 @@ from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.sequence_label import GLYPHS, glyph, shortened
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, merged, text_width
 from seqtop.tui.rendering.time_axis import TimeWindow, countable, labels, ticks
 from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.screens.sequence_rows import SequenceRows
@@ -229,7 +229,7 @@ class TimeAxis(LineView):
                 ),
                 (
                     (" " + scale.ljust(name + 3), "dim"),
-                    *timeline_bars.merged(line),
+                    *merged(line),
                 ),
             ]
         )

@@ -83,7 +83,7 @@ def test_token_ids_of_a_block_are_told_where_they_are_known() -> None:
     with play(app, (100, 24)) as pilot:
         pilot.press("2")
         assert f"token ids {' '.join(map(str, range(100, 116)))}" in words(app)
-        pilot.press("right_square_bracket")
+        pilot.press("greater_than_sign")
         assert "token ids 116 117 118 119 1 " in screen(app)
         assert "4 of 16 slots filled" in screen(app)
         sequence = source.state.sequences[app.ui.cursor.seq_id or 0]

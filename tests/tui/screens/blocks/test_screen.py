@@ -39,11 +39,11 @@ def test_the_blocks_of_the_selected_sequence_one_by_one(app: SeqtopApp) -> None:
         pilot.press("2")
         assert pool(app).cursor == blocks[0]
         for block in [*blocks[1:], blocks[0]]:
-            pilot.press("right_square_bracket")
+            pilot.press("greater_than_sign")
             assert pool(app).cursor == block
-        pilot.press("left_square_bracket")
+        pilot.press("less_than_sign")
         assert pool(app).cursor == blocks[-1]
-        pilot.press("b", *"255", "enter", "right_square_bracket")
+        pilot.press("b", *"255", "enter", "greater_than_sign")
         assert pool(app).cursor == blocks[0]
 
 

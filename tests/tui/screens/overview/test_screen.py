@@ -3,7 +3,7 @@
 import msgspec
 
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.overview_charts import Charts
+from seqtop.tui.chrome.overview_charts import ALL_CHARTS, Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire.messages import CudaGraph
@@ -25,7 +25,7 @@ def line_of(app: SeqtopApp, title: str) -> str:
 
 def test_one_key_shows_charts_of_everything_on_one_axis() -> None:
     app = an_app()
-    with play(app, (100, 28)) as pilot:
+    with play(app, (100, 34)) as pilot:
         pilot.press(KEY)
         assert isinstance(app.screen, OverviewScreen)
         for title in ("Output", "Prefill", "Running", "Waiting", "KV blocks", "Preempted", "Time"):
@@ -72,7 +72,7 @@ def test_the_cursor_moves_the_moment_on_every_screen() -> None:
         assert earlier < app.ui.state.time < newest
         pilot.press(KEY, *["right"] * 200)
         assert app.ui.state.time == newest
-        assert "There is no other moment in the history this way." in screen(app)
+        assert "This is the newest moment so far." in screen(app)
 
 
 def test_a_click_and_a_drag_choose_a_moment() -> None:
@@ -170,12 +170,26 @@ def test_every_size_is_drawn() -> None:
         assert not notices(app)
 
 
+def test_the_charts_of_what_limits_the_engine_are_larger() -> None:
+    app = an_app()
+    with play(app, (120, 40)) as pilot:
+        pilot.press(KEY)
+        charts = app.screen.query_one(Charts)
+        verdict = app.ui.verdict
+        for cause, title in (("no_blocks", "KV blocks"), ("seq_limit", "Running")):
+            at = next(index for index, it in enumerate(ALL_CHARTS) if it.title == title)
+            verdict.cause = None
+            usual = charts._heights(30)[at]
+            verdict.cause = cause
+            assert charts._heights(30)[at] > usual
+
+
 def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
     app = an_app()
     with play(app, (120, 30)) as pilot:
-        pilot.press(KEY)
-        until(pilot, lambda: "Output" in screen(app))
-        pilot.press("left_square_bracket", "left_square_bracket")
+        pilot.press("left_square_bracket")
+        assert "Output rose from" in words(app), "on any screen"
+        pilot.press("left_square_bracket", KEY)
         assert app.ui.paused
         text = words(app)
         assert "step 60: Output fell from 40.0 to 20.0 tok/s: 1.0 tokens a step, 2.0 before" in text
@@ -187,7 +201,7 @@ def test_keys_lead_to_a_drop_with_its_step_and_cause() -> None:
         pilot.press("right_square_bracket")
         assert app.ui.state.step > 60
         pilot.press(*["left_square_bracket"] * 9)
-        assert "There is no other drop or spike in the charts this way." in screen(app)
+        assert "No drop or spike of the output before this moment." in screen(app)
 
 
 def test_figures_that_only_some_engines_have_are_on_the_overview() -> None:
@@ -207,7 +221,7 @@ def test_figures_that_only_some_engines_have_are_on_the_overview() -> None:
             state.stats, cuda_graph=CudaGraph("FULL", 12, 16), num_late_blocks=3
         )
         app.draw(redraw=True)
-        until(pilot, lambda: "drafts 60% of 20 accepted, 80% of first ones" in words(app))
+        until(pilot, lambda: "2 WAITING_FOR_REMOTE_KVS" in words(app))
         text = words(app)
+        assert "drafts 60% of 20 accepted, 80% of first ones" in text
         assert "CUDA graph FULL +4 tokens of padding 3 blocks of ended requests" in text
-        assert "2 WAITING_FOR_REMOTE_KVS" in text

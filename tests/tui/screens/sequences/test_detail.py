@@ -33,7 +33,7 @@ def test_headline_tells_of_drafts_where_there_are_any() -> None:
 def test_detail(app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
         detail = app.screen.query_one(Detail)
-        for key in ("left_square_bracket", "right_square_bracket", "plus", "minus"):
+        for key in ("O", "o", "plus", "minus"):
             assert not detail.display
             pilot.press(key)
             assert detail.display, key
@@ -48,21 +48,21 @@ def test_detail(app: SeqtopApp) -> None:
         assert not detail.display
         pilot.press("d")
         assert "Once upon a time" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "slots filled" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "TTFT 68.0 ms" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "logprob" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "TTFT" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "The next step advances" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "Update of step 40" in screen(app)
-        pilot.press("right_square_bracket")
+        pilot.press("o")
         assert "Once upon a time" in screen(app)
-        pilot.press(*["left_square_bracket"] * 4)
+        pilot.press(*["O"] * 4)
         assert "logprob" in screen(app)
         pilot.press("d")
         assert not detail.display

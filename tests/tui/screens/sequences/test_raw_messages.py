@@ -11,7 +11,7 @@ def test_raw_messages_come_from_the_record() -> None:
     scene(source)
     app = SeqtopApp(source, clock=lambda: 0.0)
     with play(app, (100, 40)) as pilot:
-        pilot.press("enter", "left_square_bracket")
+        pilot.press("enter", "O")
         text = screen(app)
         assert "Update of step 40" in text
         assert "'num_computed_tokens': 80" in text

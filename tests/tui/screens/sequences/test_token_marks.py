@@ -32,7 +32,7 @@ def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
         pilot.press("i")
         assert app.ui.preferences.marking == "likelihood"
         assert "Once upon aOnce" in screen(app)
-        pilot.press("i", *["right_square_bracket"] * 3)
+        pilot.press("i", *["o"] * 3)
         assert app.ui.preferences.marking == "plain"
         lines = [line.split()[:3] for line in rows(app)]
         assert ["3", "4", "a"] in lines

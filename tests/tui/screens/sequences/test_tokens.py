@@ -56,7 +56,7 @@ def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
     script.step(prefill={"a": 40})
     app = SeqtopApp(source, clock=lambda: 0.0)
     with play(app, (100, 24)) as pilot:
-        pilot.press("enter", *["right_square_bracket"] * 3)
+        pilot.press("enter", *["o"] * 3)
         assert "logprob" in screen(app)
         decoded(source, 5, 20_000)
         pilot.draw()
