@@ -38,7 +38,7 @@ _WORD = r"""(?P<no>[-!]?)
       | (?P<plain>\S+)
     )(?=\s|$)"""
 _LITERAL = r'("[^"]*"?|re:/(?:\\.|[^/\\])*/?)'
-"""What is searched for as it is."""
+"""Texts that are searched for as they are."""
 _OPERATOR = "(?:<=|>=|!=|==|[:=<>])"
 _NUMBER = r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)"
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {

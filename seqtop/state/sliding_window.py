@@ -104,6 +104,8 @@ class SlidingWindow(Samples):
 
         That of a second without samples is NaN.
         """
+        if not math.isfinite(now):
+            return []
         last = math.floor(now)
         by_second: list[list[float]] = [[] for _ in range(int(WINDOW))]
         for time, value in zip(self.times, self.values, strict=True):

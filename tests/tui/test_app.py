@@ -21,17 +21,6 @@ MORE = pytest.mark.release("more of the same kind")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
-def test_a_notice_covers_nothing(app: SeqtopApp) -> None:
-    with play(app, (80, 24)) as pilot:
-        before = screen(app).splitlines()
-        app._show_notice("Something has happened.")
-        until(pilot, lambda: "Something has happened." in screen(app))
-        after = screen(app).splitlines()
-        assert after[-2].split() == ["▌", "Something", "has", "happened."]
-        assert after[-1] == before[-1], "the keys"
-        assert after[-3] == before[-2], "the lower border of the table, with its keys"
-
-
 def test_quit(app: SeqtopApp, key: str) -> None:
     with play(app) as pilot:
         pilot.press(key)
@@ -200,3 +189,14 @@ def test_a_screenshot_is_saved_where_one_works(
 
 def _full(*_: object, **__: object) -> int:
     raise OSError(28, "No space left on device")
+
+
+def test_a_notice_covers_nothing(app: SeqtopApp) -> None:
+    with play(app, (80, 24)) as pilot:
+        before = screen(app).splitlines()
+        app._show_notice("Something has happened.")
+        until(pilot, lambda: "Something has happened." in screen(app))
+        after = screen(app).splitlines()
+        assert after[-2].split() == ["▌", "Something", "has", "happened."]
+        assert after[-1] == before[-1], "the keys"
+        assert after[-3] == before[-2], "the lower border of the table, with its keys"

@@ -58,14 +58,11 @@ def test_the_wasted_part_of_the_kv_cache_and_the_savings_of_sharing(run: SeqtopA
 
 def test_the_fall_of_throughput_and_the_choices_of_the_scheduler(run: SeqtopApp) -> None:
     with play(run, (100, 40)) as pilot:
-        pilot.press("6")
-        rates: list[str] = []
-        for _ in range(60):
-            pilot.press("left")
-            rates.append(next(line for line in screen(run).splitlines() if "tok/s" in line))
-            if "20.0 tok/s" in screen(run) and 70 < run.ui.state.step < 95:
-                break
-        assert 70 < run.ui.state.step < 95, rates
+        pilot.press("left_square_bracket", "left_square_bracket")
+        assert "Output fell from 40.0 to 20.0 tok/s" in words(run)
+        pilot.press("right_curly_bracket", "right_curly_bracket", "6")
+        assert 70 < run.ui.state.step < 95
+        assert "20.0 tok/s" in screen(run)
         pilot.press("4")
         step = next(line for line in screen(run).splitlines() if "▸" in line)
         assert "●1" in step

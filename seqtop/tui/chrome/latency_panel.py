@@ -1,6 +1,6 @@
 """Latencies of the last minute: percentiles, distribution and history."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from textual.timer import Timer
 
@@ -83,13 +83,14 @@ def latency_lines(slo: Slo, measured: Measured, now: float, width: int) -> list[
         now: The moment on display, epoch seconds.
         width: The cells of a line.
     """
+    histories = _histories(measured, now)
     if width < TWO_COLUMNS:
-        lines = _figure_lines([*FIGURES], slo, measured, now, width)
+        lines = _figure_lines([*FIGURES], slo, measured, histories, width)
         return [*lines, goodput(slo, measured.met, width)]
     half = (width - _GAP) // 2
     figures = [*FIGURES]
-    left = _figure_lines(figures[:_NUM_LEFT], slo, measured, now, half)
-    right = _figure_lines(figures[_NUM_LEFT:], slo, measured, now, half)
+    left = _figure_lines(figures[:_NUM_LEFT], slo, measured, histories, half)
+    right = _figure_lines(figures[_NUM_LEFT:], slo, measured, histories, half)
     right.append(goodput(slo, measured.met, half))
     return [
         (*fitted(one, half), (" " * _GAP, PLAIN), *other)
@@ -97,8 +98,23 @@ def latency_lines(slo: Slo, measured: Measured, now: float, width: int) -> list[
     ]
 
 
+def _histories(measured: Measured, now: float) -> dict[str, list[float]]:
+    """Returns the medians of each figure by second, from the first second that any of them has."""
+    medians = {key: measured.windows[key].medians(now) for key in FIGURES}
+    known = (
+        next((index for index, value in enumerate(values) if value == value), len(values))
+        for values in medians.values()
+    )
+    start = min(known)
+    return {key: values[start:] for key, values in medians.items()}
+
+
 def _figure_lines(
-    keys: Sequence[str], slo: Slo, measured: Measured, now: float, width: int
+    keys: Sequence[str],
+    slo: Slo,
+    measured: Measured,
+    histories: Mapping[str, Sequence[float]],
+    width: int,
 ) -> list[Line]:
     """Returns titles, and a line per figure."""
     heads = [f"{head:>{_NUMBER}}" for head in ("p50", "p90", "p99", "max")]
@@ -124,7 +140,7 @@ def _figure_lines(
             numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
         has_room = width >= _HISTORY_START + len(_HISTORY)
-        spark = sparkline(window.medians(now), width - _HISTORY_START) if has_room else ""
+        spark = sparkline(histories[key], width - _HISTORY_START) if has_room else ""
         lines.append(
             row(
                 [

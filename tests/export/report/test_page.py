@@ -210,7 +210,7 @@ def test_odd_recordings(events: tuple[object, ...], sentence: str, tmp_path: Pat
     record(path, events)  # type: ignore[arg-type]
     text = written(read(path))
     assert sentence in shown(text)
-    assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', text)
+    assert not re.search(r'="[^"]*\b(nan|inf)\b[^"]*"', text)
 
 
 def test_a_long_recording_is_checked_in_part(

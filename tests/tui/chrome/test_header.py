@@ -148,7 +148,7 @@ def test_a_lost_engine_ages_in_the_header_and_the_rows_alone(lines: Counter[Line
 def test_a_full_pool_and_a_long_queue_look_hot() -> None:
     source = ScriptedSource()
     script = Script(source, num_gpu_blocks=4)
-    script.arrive("one")
+    script.arrive("one", num_prompt=64)
     script.step(prefill={"one": 64})
     app = SeqtopApp(source, clock=lambda: 0.0)
     with play(app, (120, 30)):

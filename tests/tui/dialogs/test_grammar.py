@@ -1,4 +1,4 @@
-"""What is typed in one dialog is typed alike in all others, and each example works."""
+"""One grammar for all dialogs, in which each example works."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def test_objectives_take_the_comparisons_of_filters(text: str) -> None:
     assert parse_slo(text).limits == {"ttft": 0.5, "itl": 0.05}
 
 
-def test_what_is_quoted_stays_as_it_is() -> None:
+def test_quoted_texts_stay_as_they_are() -> None:
     (pattern,) = parse_filter('"prompt > 1, out:2"').patterns
     assert pattern.search("prompt > 1, out:2")
     (expression,) = parse_filter("re:/prompt > 1, out:2/").patterns
