@@ -17,7 +17,7 @@ PERCENTILES = (50, 90, 99)
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Percentiles of a figure in seconds; `None` if nothing was counted."""
+    """Percentiles of a figure; `None` if nothing was counted."""
 
     p50: float | None = None
     p90: float | None = None
@@ -40,7 +40,10 @@ class RunFigures(msgspec.Struct, kw_only=True):
     """Computed tokens that preemptions discarded, and that were computed twice."""
     num_hit_tokens: int = 0
     """Tokens found in the prefix cache."""
+    queue_steps: Distribution = Distribution()
+    """Steps that began without the request after its arrival, until one computed it."""
     ttft: Distribution = Distribution()
+    """This and the following ones in seconds."""
     itl: Distribution = Distribution()
     """Gaps between two tokens of a sequence; several tokens in a step count with their mean."""
     tpot: Distribution = Distribution()
@@ -94,6 +97,9 @@ class FigureCounter:
         """Unfinished requests whose TTFT is counted."""
         self._seq_ids: dict[str, list[int]] = {}
         """The sequences with which a request arrived."""
+        self._queue_steps = array("d")
+        self._queued: dict[str, int] = {}
+        """The steps before the arrival of each request that was not scheduled yet."""
 
     def count(self, event: Event) -> None:
         """Counts a message."""
@@ -102,6 +108,7 @@ class FigureCounter:
                 self._step(event)
             case RequestArrived():
                 self._seq_ids[event.request_id] = event.seq_ids
+                self._queued[event.request_id] = self._run.num_steps
             case RequestFinished():
                 self._finish(event)
             case _:
@@ -113,6 +120,7 @@ class FigureCounter:
         return msgspec.structs.replace(
             self._run,
             makespan=max(self._end_time - start, 0.0),
+            queue_steps=_distribution(self._queue_steps),
             ttft=_distribution(self._ttft),
             itl=_distribution(self._itl),
             tpot=_distribution(self._tpot),
@@ -124,6 +132,10 @@ class FigureCounter:
         if self._start_time is None:
             self._start_time = step.start_time
         self._end_time = max(self._end_time, now)
+        for request_id, metrics in step.metrics.items():
+            self._count_ttft(request_id, metrics)
+            if metrics.first_scheduled_time is not None and request_id in self._queued:
+                self._queue_steps.append(run.num_steps - self._queued.pop(request_id))
         run.num_steps += 1
         run.num_hit_tokens = max(step.stats.prefix_cache_hits - self._num_hits_before, 0)
         if step.wait_reasons:
@@ -132,8 +144,6 @@ class FigureCounter:
         for preemption in step.preemptions:
             run.num_preemptions += 1
             run.num_lost_tokens += preemption.num_lost_tokens
-        for request_id, metrics in step.metrics.items():
-            self._count_ttft(request_id, metrics)
         for update in step.sequences:
             if not (count := len(update.new_token_ids)):
                 continue
@@ -153,6 +163,7 @@ class FigureCounter:
     def _finish(self, event: RequestFinished) -> None:
         seq_ids = event.seq_ids or self._seq_ids.get(event.request_id, [])
         self._seq_ids.pop(event.request_id, None)
+        self._queued.pop(event.request_id, None)
         ended = [self._sequences.pop(seq_id, (0, 0.0)) for seq_id in seq_ids]
         self._count_ttft(event.request_id, event.metrics)
         self._has_ttft.discard(event.request_id)

@@ -22,7 +22,14 @@ from seqtop.wire.messages import Setting
 Answer: TypeAlias = Prediction | Sweep | Capacity
 
 _BAR_WIDTH = 24
-_DECISIONS = ("steps", "preemptions", "tokens computed twice", "prefix-cache hits, tokens")
+_QUEUE = "steps in the queue"
+_DECISIONS = (
+    "steps",
+    "preemptions",
+    "tokens computed twice",
+    "prefix-cache hits, tokens",
+    *(f"{_QUEUE} p{percent}" for percent in PERCENTILES),
+)
 """The figures of decisions, which are exact whatever the times of steps are."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _Format: TypeAlias = Callable[[float | None], str]
@@ -146,6 +153,10 @@ def _figures() -> list[tuple[str, Callable[[RunFigures], float | None], _Format]
         ("preemptions", lambda run: run.num_preemptions, _count),
         ("tokens computed twice", lambda run: run.num_lost_tokens, _count),
         ("prefix-cache hits, tokens", lambda run: run.num_hit_tokens, _count),
+        *(
+            (f"{_QUEUE} p{percent}", attrgetter(f"queue_steps.p{percent}"), _count)
+            for percent in PERCENTILES
+        ),
         *(
             (f"{figure.upper()} p{percent}", attrgetter(f"{figure}.p{percent}"), seconds_text)
             for figure in ("ttft", "itl", "e2e")

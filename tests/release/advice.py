@@ -2,12 +2,14 @@
 
 python -m tests.release advice --workloads 20 --seed 0
 
-Half of the workloads are stepped: their requests arrive before the same steps, and the times of
-steps are made up, with a part that is not linear and one by chance, so that a busy machine changes
-nothing. The others run by the clock with the bundled model. Their clock counts the CPU time of the
-process, without pauses, so that other processes of a busy machine change less. The advice has only
-the recording of the first run; each point of the grid, and the advised setting, is another real
-run.
+There are three kinds of workloads. Those by step have requests that arrive before the same steps;
+those by the clock, requests that arrive by time. The times of steps of both are made up, with a
+part that is not linear and one by chance, so that a busy machine changes nothing. In those by CPU
+time, the bundled model runs, and its clock counts the CPU time of the process without pauses; on a
+machine whose caches others use, it still runs slower at times, and two equal runs differ.
+
+The advice has only the recording of the first run; each point of the grid, and the advised setting,
+is another real run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -34,6 +36,8 @@ from seqtop.whatif.replay import Arrivals, Clock, RecordingSink
 from tests.release.whatif import BASE, Request, make_workload
 from tests.support.simulated_model import engine_without_model
 
+Kind: TypeAlias = Literal["step", "clock", "cpu"]
+
 GRID = [
     {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
     for seqs in (4, 8, 16)
@@ -44,6 +48,8 @@ NEAR = 0.05
 NUM_REQUESTS = 40
 _GAP = 0.0005
 """The seconds between two simulated steps."""
+_SLOWER = {"step": 1.0, "clock": 4.0}
+"""The factor by which simulated steps take longer: so that requests that arrive by time wait."""
 
 
 class Outcome(NamedTuple):
@@ -64,13 +70,13 @@ class Outcome(NamedTuple):
         return self.advised >= self.best - NEAR
 
 
-def compare(seed: int, *, by_time: bool, folder: Path, num_requests: int = NUM_REQUESTS) -> Outcome:
+def compare(seed: int, kind: Kind, folder: Path, num_requests: int = NUM_REQUESTS) -> Outcome:
     """Runs a workload with all settings of the grid, and with the advised ones."""
     rng = random.Random(seed)
     requests = make_workload(seed, "fixed", num_requests)
     settings = rng.choice(GRID) | {"num_gpu_blocks": rng.choice((48, 96, 160))}
     path = folder / "run.seqtop"
-    _run(path, requests, seed, by_time, settings)
+    _run(path, requests, seed, kind, settings)
     usual = _figures(path, Slo())
     # Limits that about half of the requests keep with the recorded settings, or fewer.
     slo = Slo(
@@ -78,18 +84,17 @@ def compare(seed: int, *, by_time: bool, folder: Path, num_requests: int = NUM_R
         tpot=(usual.tpot.p50 or 1.0) * rng.uniform(1.1, 2.0),
     )
     first = _figures(path, slo).share_within_slo or 0.0
-    arrivals: Arrivals = "time" if by_time else "step"
+    arrivals: Arrivals = "step" if kind == "step" else "time"
     advice = advise(Question(source=str(path), arrivals=arrivals), slo)
     assert advice.best is not None, "the recording was not repeated"
     real = folder / "real.seqtop"
 
     def goodput(changes: dict[str, Any]) -> float:
-        _run(real, requests, seed, by_time, settings | changes)
+        _run(real, requests, seed, kind, settings | changes)
         return _figures(real, slo).share_within_slo or 0.0
 
     best = max(map(goodput, GRID))
     advised = goodput(advice.best.settings)
-    kind = "clock" if by_time else "step"
     return Outcome(kind, slo, first, advised, best, settings_text(advice.best.settings))
 
 
@@ -103,12 +108,49 @@ def _figures(path: Path, slo: Slo) -> RunFigures:
 
 
 def _run(
-    path: Path, requests: Sequence[Request], seed: int, by_time: bool, settings: dict[str, Any]
+    path: Path, requests: Sequence[Request], seed: int, kind: Kind, settings: dict[str, Any]
 ) -> None:
-    if by_time:
-        _serve(path, requests, settings)
+    """Records a run."""
+    clock: _CpuClock | _SimulatedClock
+    if kind == "cpu":
+        clock = _CpuClock()
+        config = EngineConfig(device="cpu", **(BASE | settings))
+        engine = LLMEngine(config, clock=clock, timer=clock)
     else:
-        _simulate(path, requests, seed, settings)
+        clock = _SimulatedClock()
+        engine = _simulated(clock, requests, seed, _SLOWER[kind], settings)
+    with FileWriter(path, overwrite=True) as writer:
+        sink = RecordingSink(writer)
+        sink.publish(engine_info(engine, engine_id="real", control=False))
+        steps = StepPublisher(sink)
+
+        def add(number: int, arrival_time: float | None = None) -> None:
+            request = requests[number]
+            for group in engine.add_request(
+                f"req-{number}", request.prompt, request.params, arrival_time
+            ):
+                steps.arrived(group)
+
+        def step() -> None:
+            clock.pass_gap()
+            steps.stepped(engine.step())
+
+        if kind == "step":
+            for number, request in enumerate(requests):
+                for _ in range(request.num_steps_before):
+                    if engine.has_unfinished_requests():
+                        step()
+                add(number)
+        else:
+            times = itertools.accumulate(request.delay for request in requests)
+            start = clock()
+            for number, since in enumerate(times):
+                while engine.has_unfinished_requests() and clock() < start + since:
+                    step()
+                clock.skip_to(start + since)
+                add(number, start + since)
+        while engine.has_unfinished_requests():
+            step()
 
 
 class _CpuClock:
@@ -124,65 +166,42 @@ class _CpuClock:
         """Goes on to a moment, unless that has passed."""
         self._offset += max(moment - self(), 0.0)
 
-
-def _serve(path: Path, requests: Sequence[Request], settings: dict[str, Any]) -> None:
-    """Records a run of the bundled model, whose requests arrive by the clock."""
-    clock = _CpuClock()
-    config = EngineConfig(device="cpu", **(BASE | settings))
-    engine = LLMEngine(config, clock=clock, timer=clock)
-    with FileWriter(path, overwrite=True) as writer:
-        sink = RecordingSink(writer)
-        sink.publish(engine_info(engine, engine_id="real", control=False))
-        steps = StepPublisher(sink)
-        times = itertools.accumulate((request.delay for request in requests), initial=clock())
-        waiting = [*enumerate(zip(times, requests, strict=False))]
-        waiting.reverse()
-        while waiting or engine.has_unfinished_requests():
-            if not engine.has_unfinished_requests():
-                clock.skip_to(waiting[-1][1][0])
-            while waiting and waiting[-1][1][0] <= clock():
-                number, (due, request) = waiting.pop()
-                name = f"req-{number}"
-                for group in engine.add_request(name, request.prompt, request.params, due):
-                    steps.arrived(group)
-            if engine.has_unfinished_requests():
-                steps.stepped(engine.step())
+    def pass_gap(self) -> None:
+        """Does nothing: the time between two steps passes by itself."""
 
 
-def _simulate(path: Path, requests: Sequence[Request], seed: int, settings: dict[str, Any]) -> None:
-    """Records a run whose steps take simulated times, and with tokens that are made up."""
-    rng, clock = random.Random(seed), Clock()
-    clock.now = 1e9
+class _SimulatedClock(Clock):
+    """A clock that stands still but for steps and gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1e9
+
+    def skip_to(self, moment: float) -> None:
+        """Goes on to a moment, unless that has passed."""
+        self.now = max(self.now, moment)
+
+    def pass_gap(self) -> None:
+        """Goes on by the time between two steps."""
+        self.now += _GAP
+
+
+def _simulated(
+    clock: Clock, requests: Sequence[Request], seed: int, slower: float, settings: dict[str, Any]
+) -> LLMEngine:
+    """Returns an engine whose steps take simulated times, with tokens that are made up."""
+    rng = random.Random(seed)
 
     def step_seconds(size: Size) -> float:
         tokens = size.num_prefill_tokens + size.num_decode_tokens
         seconds = 0.004 + 2e-5 * size.num_prefill_tokens + 2e-4 * size.num_decode_tokens
-        return (seconds + 1e-7 * tokens**1.5) * rng.uniform(0.95, 1.05)
+        return slower * (seconds + 1e-7 * tokens**1.5) * rng.uniform(0.95, 1.05)
 
     outputs = {
         f"req-{number}": [1 + number] * (request.params.max_tokens or 1)
         for number, request in enumerate(requests)
     }
-    engine = engine_without_model(
-        clock, outputs, step_seconds, dtype="float32", **(BASE | settings)
-    )
-
-    def step() -> None:
-        clock.now += _GAP
-        steps.stepped(engine.step())
-
-    with FileWriter(path, overwrite=True) as writer:
-        sink = RecordingSink(writer)
-        sink.publish(engine_info(engine, engine_id="simulated", control=False))
-        steps = StepPublisher(sink)
-        for number, request in enumerate(requests):
-            for _ in range(request.num_steps_before):
-                if engine.has_unfinished_requests():
-                    step()
-            for group in engine.add_request(f"req-{number}", request.prompt, request.params):
-                steps.arrived(group)
-        while engine.has_unfinished_requests():
-            step()
+    return engine_without_model(clock, outputs, step_seconds, dtype="float32", **(BASE | settings))
 
 
 def main(arguments: list[str]) -> None:
@@ -190,26 +209,21 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--requests", type=int, default=NUM_REQUESTS)
-    parser.add_argument("--kind", choices=("step", "clock", "both"), default="both")
+    parser.add_argument("--kind", choices=("step", "clock", "cpu", "both"), default="both")
     options = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
     print("workload, kind: goodput of the recording, of the advised setting, and best of the grid")
     for number in range(options.workloads):
-        by_time = options.kind == "clock" or (options.kind == "both" and number % 2 == 1)
+        kind = ("step", "clock")[number % 2] if options.kind == "both" else options.kind
         with tempfile.TemporaryDirectory() as name:
-            own = compare(
-                options.seed + number,
-                by_time=by_time,
-                folder=Path(name),
-                num_requests=options.requests,
-            )
+            own = compare(options.seed + number, kind, Path(name), options.requests)
         outcomes.append(own)
         print(
             f"{options.seed + number}, {own.kind}: {own.first:.0%}, {own.advised:.0%},"
             f" {own.best:.0%}{'' if own.is_near else '  WORSE'}  {own.slo}: {own.settings}",
             flush=True,
         )
-    for kind in ("step", "clock"):
+    for kind in ("step", "clock", "cpu"):
         of_kind = [own for own in outcomes if own.kind == kind]
         if of_kind:
             near = sum(own.is_near for own in of_kind)

@@ -6,6 +6,7 @@ from engine_stub.entrypoints.whatif import BundledScheduler
 from seqtop.diff.comparison import RunComparison, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore, FileWriter
+from seqtop.whatif.figures import RunFigures
 from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions, ReplayResult, WorkloadReplay
 from seqtop.whatif.workload import read_workload
 from tests.support.random_runs import RandomRun
@@ -30,6 +31,16 @@ def replayed(source: Path, target: Path, options: ReplayOptions) -> ReplayResult
     with FileWriter(target, overwrite=True) as writer:
         replay = WorkloadReplay(workload, options, clock, RecordingSink(writer))
         return replay.run(BundledScheduler(workload, options, replay, clock, replay, source.name))
+
+
+def figures_alone(source: Path, options: ReplayOptions) -> RunFigures:
+    """Replays a recording into none, for its figures."""
+    with FileStore(source) as recording:
+        workload = read_workload(recording)
+    clock = Clock()
+    replay = WorkloadReplay(workload, options, clock)
+    scheduler = BundledScheduler(workload, options, replay, clock, replay, source.name)
+    return replay.run(scheduler).figures
 
 
 def compared(a: Path, b: Path) -> RunComparison:

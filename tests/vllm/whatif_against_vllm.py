@@ -42,8 +42,11 @@ from seqtop.history import FileStore, FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.history.step_time import StepTime
 from seqtop.live.session import Session
+from seqtop.state.slo import Slo
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.publisher_settings import PublisherSettings
+from seqtop.whatif.advise import advise, sentence
+from seqtop.whatif.predict import Question
 from seqtop.whatif.replay import Clock, RecordingSink, ReplayOptions, ReplayResult, WorkloadReplay
 from seqtop.whatif.workload import read_workload
 from tests.support.waiting import SECONDS
@@ -317,6 +320,37 @@ def test_a_recorded_run_comes_out_again_and_predictions_are_what_runs_do(
     COUNTS[way] += counts
     print(f"\nvLLM {vllm_package.__version__}, {way}: {dict(COUNTS[way])}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("seed", range(0, 2 * NUM_WORKLOADS, 2))  # those without aborts
+def test_the_advised_settings_decide_in_a_real_run_as_predicted(
+    tmp_path: Path, is_async: bool, seed: int
+) -> None:
+    base, again, real, best = (tmp_path / name for name in ("base", "again", "real", "best"))
+    settings = settings_of(seed, is_async=is_async)
+    record(base, seed, settings)
+    usual = predict(base, again, ReplayOptions(step_time=STEP_TIME)).figures
+    assert usual.ttft.p50
+    assert usual.tpot.p50
+    question = Question(
+        source=str(base),
+        arrivals="step",
+        step_time={"step": 1e-3, "prefill": 1e-5, "decode": 1e-5},
+        python=sys.executable,
+        output=str(best),
+    )
+    advice = advise(question, Slo(ttft=0.8 * usual.ttft.p50, tpot=1.5 * usual.tpot.p50))
+    assert advice.best is not None, advice.basis.proof
+    record(real, seed, settings | advice.best.settings)
+    comparison = compared(real, best)
+    way = "async" if is_async else "sync"
+    print(
+        f"\nvLLM {vllm_package.__version__}, {way}, workload {seed}: {sentence(advice)};"
+        f" {comparison.num_equal_steps} steps equal to the real run"
+    )
+    assert comparison.first is None
+    assert not comparison.settings
+    assert compared(base, real).first is not None, "no advice had an effect"
 
 
 @pytest.mark.parametrize("run", ["fcfs", "async", "async, model runner V2", "priority"])

@@ -12,7 +12,7 @@ from seqtop.whatif.workload import read_workload
 from seqtop.wire.messages import Event, Step
 from tests.support.greedy_runs import record_run
 from tests.support.random_runs import small_models
-from tests.support.replaying import compared, record_random, replayed
+from tests.support.replaying import compared, figures_alone, record_random, replayed
 
 NUM_RUNS = 15
 
@@ -42,6 +42,7 @@ def test_random_runs_come_out_again(tmp_path: Path, models: list[Path]) -> None:
         assert comparison.first is None, (seed, comparison.first)
         assert not comparison.settings
         assert (result.num_steps, result.cut, result.refused) == (run.num_steps, {}, {})
+        assert figures_alone(path, options) == result.figures
         num_steps += run.num_steps
         num_aborts += run.num_aborts
         with FileStore(again) as recording:

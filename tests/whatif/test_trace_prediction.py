@@ -65,6 +65,18 @@ def test_the_requests_have_the_lengths_and_times_of_the_trace(trace: str, tmp_pa
     assert arrived[following] == pytest.approx(ended[turn] + 2.0)
 
 
+def test_the_queue_is_counted_in_steps(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 64, "output_length": 10}
+    path.write_text(f"{json.dumps(row)}\n" * 2)
+    medians: list[float | None] = []
+    for limit in (1, 2):
+        run = answer(str(path), changes=[*POOL, f"max_num_seqs={limit}"]).predicted
+        assert run is not None
+        medians.append(run.figures.queue_steps.p50)
+    assert medians == [(0 + 10) / 2, 0]
+
+
 def test_twice_the_load_and_the_first_rows_only(trace: str) -> None:
     fast = answer(trace, scale_arrivals=2.0, limit=2).predicted
     assert fast is not None
