@@ -214,7 +214,7 @@ def main(arguments: list[str]) -> None:
     outcomes: list[Outcome] = []
     print("workload, kind: goodput of the recording, of the advised setting, and best of the grid")
     for number in range(options.workloads):
-        kind = ("step", "clock")[number % 2] if options.kind == "both" else options.kind
+        kind: Kind = ("step", "clock")[number % 2] if options.kind == "both" else options.kind
         with tempfile.TemporaryDirectory() as name:
             own = compare(options.seed + number, kind, Path(name), options.requests)
         outcomes.append(own)
