@@ -246,8 +246,9 @@ def check_dead_publisher() -> None:
     with TemporaryDirectory(prefix="sq") as directory:
         attachment = follow(scheduler, PublisherSettings(bind=f"ipc://{directory}/e", tokenizer=""))
         assert attachment is not None
-        attachment._publisher._process.kill()
-        attachment._publisher._process.wait()
+        process = attachment._publisher._process._process
+        process.kill()
+        process.wait()
         serve(scheduler, "")
         assert not attachment.is_attached
 
