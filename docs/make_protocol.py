@@ -95,7 +95,7 @@ UNITS: Final = {
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
         paced_time time_in_queue Inversion.seconds WaitTimes.total by_cause named blocked_before
         WaitTimes.between between_before BlockedTimes.between harm
-        harm_estimated per_step per_prefill_token per_decode_token""",
+        harm_estimated per_step per_prefill_token per_decode_token without_graph""",
     "tokens": """block_size max_num_batched_tokens max_model_len max_num_encoder_input_tokens
         encoder_cache_size num_prompt_tokens num_computed_tokens num_tokens num_padded_tokens
         num_cached_tokens num_external_tokens num_draft_tokens num_accepted_tokens num_lost_tokens

@@ -180,7 +180,9 @@ def _fit(
     if not timed or not free:
         return between | costs | dict(given), []
     rows = [
-        step_costs.step_sums(step.num_prefill_tokens, step.num_decode_tokens, step.seconds)
+        step_costs.step_sums(
+            (1.0, float(step.num_prefill_tokens), float(step.num_decode_tokens)), step.seconds
+        )
         for step in timed
     ]
     sums = [math.fsum(column) for column in zip(*rows, strict=True)]

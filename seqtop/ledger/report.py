@@ -157,11 +157,13 @@ def _knowledge(costs: StepCosts) -> str:
     """Describes the costs of tokens that the estimates are made of, or that there are none."""
     if costs.per_step is None:
         return f"Nothing is estimated: {fmt.plural(costs.num_steps, 'step')} are too few."
+    graph = costs.without_graph
     return (
         f"Estimated from the costs of tokens after {fmt.plural(costs.num_steps, 'step')}:"
         f" {fmt.seconds(costs.per_step)} a step,"
         f" {fmt.seconds(costs.per_prefill_token)} a prefill token,"
-        f" {fmt.seconds(costs.per_decode_token)} a decode token."
+        f" {fmt.seconds(costs.per_decode_token)} a decode token"
+        + (f", {fmt.seconds(graph)} more without a CUDA graph." if graph else ".")
     )
 
 
@@ -216,5 +218,6 @@ def _costs(costs: StepCosts) -> dict[str, Any] | None:
         "per_step": costs.per_step,
         "per_prefill_token": costs.per_prefill_token,
         "per_decode_token": costs.per_decode_token,
+        "without_graph": costs.without_graph,
         "num_steps": costs.num_steps,
     }

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from seqtop.state.holdings import HELD, Holding, Holdings, has_ended
 from seqtop.state.model import EngineData, RequestState
-from seqtop.state.step_costs import elapsed
+from seqtop.state.step_costs import elapsed, has_graph, scheduling_time
 from seqtop.state.wait_causes import head_reason
 from seqtop.wire.batch import request_tokens
 from seqtop.wire.messages import Step
@@ -74,9 +74,12 @@ class StepHarm:
             prefill += own.prefill
             decode += own.decode
         per_step = costs.per_step or 0.0
+        if has_graph(step.stats) is False:
+            per_step += costs.without_graph
+        scheduling = scheduling_time(step, state.blocked.until, self.seconds)
         total = per_step + costs.per_prefill_token * prefill + costs.per_decode_token * decode
-        scale = min(self.seconds / total, 1.0) if total > 0 else 0.0
-        self._per_step = scale * per_step
+        scale = min((self.seconds - scheduling) / total, 1.0) if total > 0 else 0.0
+        self._per_step = scheduling + scale * per_step
         self.per_prefill_token = scale * costs.per_prefill_token
         """Seconds by which a prefill token made it longer, as estimated."""
         self.per_decode_token = scale * costs.per_decode_token

@@ -2,11 +2,13 @@
 
 This is the one place that divides the time of a step, and the one fit of it: the columns *Harm*,
 the ledger, predictions and headlines have their figures from here. A step takes the same time for
-each prefill token, for each decode token, and for itself.
+each prefill token, for each decode token, and for itself, which may be more without a CUDA graph.
+The scheduler's time is no cost of a token, so a state leaves it out.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -33,6 +35,8 @@ MIN_STEPS = 20
 """Steps that a fit needs."""
 COSTS = ("step", "prefill", "decode")
 """The things that costs are fitted for: each step, each prefill token and each decode token."""
+_COLUMNS = (*COSTS, "without_graph")
+"""The same, and each step that has no CUDA graph, which a state fits, too."""
 _FADE = 0.999
 """The weight of a step's sums after each further step, for the costs in a state."""
 _MAX_STEPS_BETWEEN_FITS = 500
@@ -84,6 +88,12 @@ def own_times_of(step: Step, since: float) -> OwnTimes:
         stats.model_execute_time,
         since - step.start_time,
     )
+
+
+def scheduling_time(step: Step, since: float, duration: float) -> float:
+    """Returns the seconds of scheduling in a step after `since`, at most its duration."""
+    seconds = own_times_of(step, since).scheduler or 0.0
+    return min(seconds, duration) if seconds > 0 else 0.0  # none if it is no number
 
 
 def charge_times(metrics: RequestMetrics, times: OwnTimes) -> None:
@@ -164,10 +174,15 @@ def elapsed(start: float, end: float) -> float:
     return seconds if 0 < seconds < math.inf else 0.0
 
 
-def step_sums(num_prefill_tokens: float, num_decode_tokens: float, seconds: float) -> list[float]:
-    """Returns what one step adds to the sums that costs are fitted to (`StepCosts.products`)."""
-    one, p, d, t = 1.0, float(num_prefill_tokens), float(num_decode_tokens), seconds
-    return [one, p, d, p * p, p * d, d * d, t, t * p, t * d]
+def step_sums(amounts: Sequence[float], seconds: float) -> list[float]:
+    """Returns what one step adds to the sums that costs are fitted to (`StepCosts.products`).
+
+    Args:
+        amounts: 1, prefill tokens, decode tokens and, if that is fitted, 1 without a CUDA graph.
+        seconds: The duration of the step.
+    """
+    pairs = itertools.combinations_with_replacement(amounts, 2)
+    return [*(one * other for one, other in pairs), *(seconds * amount for amount in amounts)]
 
 
 def fit(sums: Sequence[float], given: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -178,19 +193,19 @@ def fit(sums: Sequence[float], given: Mapping[str, float] | None = None) -> dict
         given: Costs that are not fitted, by their names in `COSTS`.
 
     Returns:
-        Seconds by the names in `COSTS`, without those that are 0.
+        Seconds by the names in `COSTS`, and of `without_graph`, without those that are 0.
     """
-    rows, products = _products(sums), sums[-len(COSTS) :]
-    given = given or {}
-    fixed = [given.get(name, 0.0) for name in COSTS]
-    free = [column for column, name in enumerate(COSTS) if name not in given]
+    rows = _products(sums)
+    names, products, given = _COLUMNS[: len(rows)], sums[-len(rows) :], given or {}
+    fixed = [given.get(name, 0.0) for name in names]
+    free = [column for column, name in enumerate(names) if name not in given]
     targets = [
         products[i] - sum(own * cost for own, cost in zip(rows[i], fixed, strict=True))
         for i in free
     ]
     best = solve_non_negative([[rows[i][j] for j in free] for i in free], targets)
-    fitted = {COSTS[free[i]]: cost for i, cost in best.items() if cost >= _LEAST_COST}
-    return {name: given[name] for name in COSTS if name in given} | fitted
+    fitted = {names[free[i]]: cost for i, cost in best.items() if cost >= _LEAST_COST}
+    return {name: given[name] for name in names if name in given} | fitted
 
 
 def errors(sums: Sequence[float], fitted: Sequence[str], squared: float) -> dict[str, float]:
@@ -210,10 +225,13 @@ def errors(sums: Sequence[float], fitted: Sequence[str], squared: float) -> dict
     }
 
 
-def _products(sums: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-    """Returns the sums of the products of each two of a step's 1, prefill and decode tokens."""
-    one, p, d, pp, pd, dd, *_ = sums
-    return (one, p, d), (p, pp, pd), (d, pd, dd)
+def _products(sums: Sequence[float]) -> list[list[float]]:
+    """Returns the sums of the products of each two amounts, a square matrix."""
+    width = next(size for size in (3, 4) if len(sums) == size * (size + 3) // 2)
+    rows, upper = [[0.0] * width for _ in range(width)], iter(sums)
+    for row, column in itertools.combinations_with_replacement(range(width), 2):
+        rows[row][column] = rows[column][row] = next(upper)
+    return rows
 
 
 def count_step(state: EngineData, step: Step) -> None:
@@ -222,7 +240,9 @@ def count_step(state: EngineData, step: Step) -> None:
     seconds = elapsed(state.blocked.until, step.time)
     if not seconds or not 0 < stats.num_prefill_tokens + stats.num_decode_tokens < math.inf:
         return
-    sums = step_sums(stats.num_prefill_tokens, stats.num_decode_tokens, seconds)
+    tokens = float(stats.num_prefill_tokens), float(stats.num_decode_tokens)
+    amounts = 1.0, *tokens, float(has_graph(stats) is False)
+    sums = step_sums(amounts, seconds - scheduling_time(step, state.blocked.until, seconds))
     if len(costs.products) == len(sums):
         sums = [a * _FADE + b for a, b in zip(costs.products, sums, strict=True)]
     costs = replace(costs, products=sums, num_steps=costs.num_steps + 1)
@@ -234,6 +254,7 @@ def count_step(state: EngineData, step: Step) -> None:
             per_step=fitted.get("step", 0.0),
             per_prefill_token=fitted.get("prefill", 0.0),
             per_decode_token=fitted.get("decode", 0.0),
+            without_graph=fitted.get("without_graph", 0.0),
             num_fitted=costs.num_steps,
         )
     state.step_costs = costs

@@ -34,7 +34,7 @@ SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapp
 Seconds: TypeAlias = Annotated[dict[Name, float], msgspec.Meta(max_length=64)]
 """Seconds by cause. Viewers have many copies of them, so there are few causes."""
 
-Sums: TypeAlias = Annotated[list[float], msgspec.Meta(max_length=9)]
+Sums: TypeAlias = Annotated[list[float], msgspec.Meta(max_length=14)]
 """Weighted sums over steps."""
 
 
@@ -93,7 +93,8 @@ class StepCosts(msgspec.Struct, array_like=True, frozen=True):
     """
 
     per_step: Public[float | None] = None
-    """Seconds of a step without tokens; `None` while there are too few steps."""
+    """Seconds of a step without tokens and the scheduler's time; `None` while there are too few
+    steps."""
     per_prefill_token: Public[float] = 0.0
     """Seconds of a prefill token."""
     per_decode_token: Public[float] = 0.0
@@ -103,8 +104,11 @@ class StepCosts(msgspec.Struct, array_like=True, frozen=True):
     num_fitted: Public[int] = 0
     """The number of them when the costs were last fitted."""
     products: Public[Sums] = []
-    """Sums of 1, prefill tokens P, decode tokens D, P², PD, D², and of a step's seconds T, TP and
-    TD; empty before the first step."""
+    """Sums of the products of each two of a step's amounts, which are 1, prefill tokens, decode
+    tokens and 1 without a CUDA graph, and of each with its seconds without those of the
+    scheduler; empty before the first step."""
+    without_graph: Public[float] = 0.0
+    """Seconds by which a step is longer without a CUDA graph."""
 
 
 class Inversion(msgspec.Struct, array_like=True, frozen=True):

@@ -284,3 +284,14 @@ def test_facts_of_steps_are_said_before_who_is_charged(
     assert lines[1].startswith("The run: ")
     assert words in lines[1]
     assert "charged to" in lines[2]
+
+
+def test_nobody_is_charged_with_the_time_of_the_scheduler() -> None:
+    """It takes 60 ms of a step of 70 at the end, and a request has 60 steps with seven others."""
+    state = EngineState()
+    for event in field_cases.scheduler_grows():
+        state.apply(event)
+    costs = state.step_costs
+    assert costs.per_step is not None
+    assert costs.per_step < 0.012
+    assert max(request.harm_estimated for request in state.requests.values()) < 0.1

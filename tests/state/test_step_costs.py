@@ -1,5 +1,6 @@
 """The costs of steps: the fit that harm, the ledger and predictions share, and CUDA graphs."""
 
+import math
 import random
 
 import pytest
@@ -16,7 +17,8 @@ Row = tuple[int, int, float]
 
 
 def sums(rows: list[Row]) -> list[float]:
-    return [sum(column) for column in zip(*(step_sums(*row) for row in rows), strict=True)]
+    own = [step_sums((1.0, *tokens), seconds) for *tokens, seconds in rows]
+    return [sum(column) for column in zip(*own, strict=True)]
 
 
 def squared_error(rows: list[Row], costs: dict[str, float]) -> float:
@@ -79,6 +81,42 @@ def test_a_state_and_a_prediction_find_the_same_costs() -> None:
     assert costs.per_step == pytest.approx(model.per_step, rel=0.1)
     assert costs.per_prefill_token == pytest.approx(model.per_prefill_token, rel=0.1, abs=1e-5)
     assert costs.per_decode_token == pytest.approx(model.per_decode_token, rel=0.1, abs=1e-4)
+
+
+def test_neither_a_missing_graph_nor_the_scheduler_is_a_cost_of_tokens() -> None:
+    """Batches of more than 32 have no graph, and the scheduler takes a millisecond a sequence."""
+    state, time = EngineState(), 100.0
+    for number in range(200):
+        size, prefill = 16 + number % 32, 50 * (number % 5)
+        has = size <= 32
+        scheduling = 0.001 * size
+        seconds = (0.008 if has else 0.035) + 0.0001 * prefill + 0.00002 * size + scheduling
+        figures = events.stats(
+            num_prefill_tokens=prefill, num_decode_tokens=size, scheduler_time=scheduling
+        )
+        figures.cuda_graph = CudaGraph("FULL" if has else "NONE", num_tokens=1, num_padded_tokens=1)
+        start, time = time, time + seconds
+        state.apply(events.step(number, stats=figures, start_time=start, time=time))
+    costs = state.step_costs
+    assert costs.per_step == pytest.approx(0.008, rel=0.01)
+    assert costs.without_graph == pytest.approx(0.027, rel=0.01)
+    assert costs.per_decode_token == pytest.approx(0.00002, rel=0.1)
+    assert costs.per_prefill_token == pytest.approx(0.0001, rel=0.01)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300, None])
+def test_a_time_of_the_scheduler_that_cannot_be_leaves_the_costs_numbers(
+    seconds: float | None,
+) -> None:
+    state = EngineState()
+    for event in RandomEngine(3, 100):
+        if isinstance(event, Step):
+            event.stats.scheduler_time = seconds
+        state.apply(event)
+    costs = state.step_costs
+    assert costs.per_step is not None
+    known = costs.per_step, costs.per_prefill_token, costs.per_decode_token, costs.without_graph
+    assert all(0 <= cost < 1 for cost in known)
 
 
 def test_a_step_with_a_graph_is_told_from_one_without() -> None:
