@@ -1,6 +1,7 @@
 """The base class of the apps: themes, signals, and the keys that work everywhere."""
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Final
 
 from textual.binding import Binding
 from textual.command import Provider
+from textual.driver import Driver
 from textual.events import Resize
 from textual.geometry import Size
 
@@ -30,6 +32,24 @@ def _palette_commands() -> type[Provider]:
     from seqtop.tui.dialogs.palette import PaletteCommands  # imported when it is opened
 
     return PaletteCommands
+
+
+def _sized_by_input(driver: type[Driver]) -> type[Driver]:
+    """Returns a driver that takes the terminal's size from standard input.
+
+    Textual takes it from standard output, of which a pipe has none: 80 by 24.
+    """
+    if not hasattr(driver, "_get_terminal_size") or "COLUMNS" in os.environ:
+        return driver
+
+    class SizedByInput(driver):  # type: ignore[misc, valid-type]
+        def _get_terminal_size(self) -> tuple[int, int]:
+            try:
+                return os.get_terminal_size(self.fileno)
+            except OSError:
+                return super()._get_terminal_size()  # type: ignore[no-any-return]
+
+    return SizedByInput
 
 
 class BaseApp(OrderedKeysApp):
@@ -54,6 +74,9 @@ class BaseApp(OrderedKeysApp):
         for each in (theme.DARK, theme.LIGHT):
             self.register_theme(theme.for_terminal(each, color_system))
         theme.begin_with(self, theme_name or theme.DARK.name)
+
+    def get_driver_class(self) -> type[Driver]:
+        return _sized_by_input(super().get_driver_class())
 
     @property
     def size(self) -> Size:

@@ -28,6 +28,9 @@ def test_the_app_fills_the_terminal_also_with_its_output_in_a_pipe(recording: st
     app = Terminal("bash", "-c", command, size=(100, 30))
     try:
         app.wait_until(lambda: "Request" in app.text and "q Quit" in app.text.splitlines()[29])
+        app.press("6")
+        app.wait_until(lambda: "no draft tokens" in app.text)
+        assert "q Quit" in app.text.splitlines()[29], "after the first frame, too"
         app.press("q")
         app.wait_until(lambda: app.process.poll() is not None)
     finally:
