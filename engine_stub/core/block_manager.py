@@ -144,7 +144,7 @@ class BlockManager:
         return ComputedBlocks(
             blocks=blocks,
             num_new_blocks=num_new_blocks,
-            num_unused_blocks=sum(self.device.ref_count(block) == 0 for block in blocks),
+            num_unused_blocks=self.device.num_unused(blocks),
             use_cache=use_cache,
         )
 
@@ -341,13 +341,7 @@ class BlockManager:
         table = self._tables.setdefault(seq.seq_id, BlockTable())
         num_blocks = (seq.get_len() - 1) // self.block_size
         table.hash_blocks(seq, num_blocks)
-        blocks: list[int] = []
-        for block_hash in table.hashes[:num_blocks]:
-            block = self.device.get_cached_block(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        return self.device.cached_prefix(table.hashes[:num_blocks])
 
     def _prefix_queried(self, seqs: list[Sequence], computed: ComputedBlocks) -> PrefixQueried:
         num_tokens, num_hits = seqs[0].get_len(), len(computed.blocks)

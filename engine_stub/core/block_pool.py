@@ -53,23 +53,34 @@ class BlockPool:
         """Returns the number of tables that contain a block."""
         return self._ref_counts[block]
 
-    def get_cached_block(self, block_hash: bytes) -> int | None:
-        """Returns the block with the content of this hash; None if there is none."""
-        return self._block_of_hash.get(block_hash)
+    def num_unused(self, blocks: list[int]) -> int:
+        """Returns how many of some blocks are in no table."""
+        counts = self._ref_counts
+        return sum([not counts[block] for block in blocks])
+
+    def cached_prefix(self, hashes: list[bytes]) -> list[int]:
+        """Returns the blocks with the contents of the first hashes, up to one that no block has."""
+        get_block = self._block_of_hash.get
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = get_block(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
 
     def get_new_blocks(self, num_blocks: int, seq_id: int) -> list[int]:
         """Takes free blocks, and then evicts cached ones, for the table of one sequence."""
-        blocks: list[int] = []
-        for _ in range(num_blocks):
-            if self._free:
-                block = self._free.popleft()
-            else:
-                block, _ = self._cached.popitem(last=False)
-                block_hash = self._stored.pop(block).block_hash
-                del self._block_of_hash[block_hash]
-                self.events.append(BlockRemoved(block, block_hash, seq_id))
-            self._ref_counts[block] = 1
+        take = self._free.popleft
+        blocks = [take() for _ in range(min(num_blocks, len(self._free)))]
+        for _ in range(num_blocks - len(blocks)):
+            block, _ = self._cached.popitem(last=False)
+            block_hash = self._stored.pop(block).block_hash
+            del self._block_of_hash[block_hash]
+            self.events.append(BlockRemoved(block, block_hash, seq_id))
             blocks.append(block)
+        for block in blocks:
+            self._ref_counts[block] = 1
         return blocks
 
     def touch(self, blocks: Iterable[int]) -> None:

@@ -64,7 +64,7 @@ class Spy:
         ) -> None:
             (seq,) = computing
             for position in range(num_cached, num_full):
-                if pool.get_cached_block(hashes[position]) is None:
+                if not pool.cached_prefix([hashes[position]]):
                     self._content[blocks[position]] = content_of(seq, position)
             cache_full_blocks(seq_id, blocks, hashes, num_cached, num_full)
 
