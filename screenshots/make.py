@@ -39,6 +39,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.process.observable import Observable
 from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.finished import FinishedMemory
 from seqtop.state.listener import Listener, StateChange
 from seqtop.transport.connection import Connection, ConnectionState, ControlError
 from seqtop.tui.app import SeqtopApp
@@ -118,6 +119,7 @@ class RunSource(Observable):
         self.leaks = False
         """True if the published figures of some steps have a block that nobody holds."""
         self.history = MemoryStore()
+        self.finished_memory = FinishedMemory()
         self.listeners: list[Listener] = [self.history.record]
 
     def publish(self, event: Event) -> None:
@@ -257,7 +259,7 @@ async def draw_tour() -> None:
             await add("seqtop demo --tour", SECONDS_PER_STOP)
         await pilot.press("I", *WHAT_IF, "enter")
         dialog = app.screen
-        while "PREDICTION" not in str(dialog.query_one("#whatif-answer").render()):
+        while "PREDICTION" not in str(dialog.query_one("#replay-answer").render()):
             await pilot.pause(0.1)
         await add(f"What if: {WHAT_IF}", SECONDS_PER_STOP)
     path = Path(__file__).with_name("tour.svg")
