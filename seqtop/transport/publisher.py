@@ -222,7 +222,8 @@ class MessagePublisher:
     def publish(self, event: Event | Snapshot) -> None:
         """Sends an event to every viewer. Never blocks and never raises; drops are counted."""
         self._count_undecodable()
-        self._send_reason(is_due=isinstance(event, Snapshot | EngineStopped))
+        if self._unsent_reason is not None:
+            self._send_reason(is_due=isinstance(event, Snapshot | EngineStopped))
         if self._needs_repair and not isinstance(event, Snapshot | EngineStopped):
             self._drop()  # no viewer can interpret it without the messages that were lost
             return

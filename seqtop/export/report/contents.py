@@ -238,8 +238,9 @@ class Contents(msgspec.Struct):
 
 def is_served(lifecycle: RequestLifecycle) -> bool:
     """Returns whether a request ended with a complete output."""
-    return lifecycle.request.finish_reason in _SERVED and not any(
-        sequence.status is SequenceStatus.FINISHED_IGNORED for sequence in lifecycle.sequences[:1]
+    return lifecycle.request.finish_reason in _SERVED and any(
+        sequence.status is not SequenceStatus.FINISHED_IGNORED
+        for sequence in lifecycle.sequences[:1]  # none, if all were removed
     )
 
 

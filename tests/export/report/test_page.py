@@ -16,8 +16,9 @@ from seqtop.diff.run import RunDecisions
 from seqtop.export.report import charts, contents, page
 from seqtop.export.report.contents import Contents
 from seqtop.history import FileStore
-from seqtop.sequence import SequenceStatus, latency
+from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state.slo import Slo
+from seqtop.wire.messages import RequestFinished
 from tests.support import field_cases
 from tests.support.broken_recordings import BROKEN, NO_STEP, record
 from tests.support.browsing import a_page
@@ -202,6 +203,20 @@ _NO_NUMBER = step(2, start_time=math.nan, time=math.nan, stats=stats(scheduler_t
                 step(0, sequences=[update(1, SequenceStatus.RUNNING)]),
             ),
             "No request finished.",
+        ),
+        (
+            (
+                engine_info(),
+                arrival(1),
+                step(0, sequences=[update(1, is_removed=True)]),
+                RequestFinished(
+                    request_id="req-1",
+                    time=1.0,
+                    status=SequenceStatus.FINISHED_STOPPED,
+                    metrics=RequestMetrics(0.0, 0.0, None, None, None),
+                ),
+            ),
+            "1 step",
         ),
     ],
 )
