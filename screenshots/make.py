@@ -300,7 +300,7 @@ async def draw_checks() -> None:
         app.ui.update()
     async with app.run_test(size=SCREEN_SIZE) as pilot:
         await pilot.press("5")
-        while app.ui.checks.checker is None or app.ui.checks.checker.is_behind:
+        while app.ui.checks.checker is None or app.ui.checks.checker.replay.is_behind:
             await pilot.pause(0.1)
         await picture(pilot, run, "checks", SCREEN_SIZE)
 
