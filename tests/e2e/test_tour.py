@@ -169,7 +169,7 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         app.wait_until(lambda: _step(app) == lost_at)
         app.wait_until(lambda: "Preempted here: " in flowed(app))
         described = re.findall(
-            r"(\S+) \((\d+) tokens? lost\)", flowed(app).partition("Preempted here: ")[2]
+            r"(\S+) \((\d+) tokens? lost[^)]*\)", flowed(app).partition("Preempted here: ")[2]
         )
         victims = [
             request for request in truth["requests"] if lost_at in request["preemption_steps"]
