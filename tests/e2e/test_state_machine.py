@@ -40,8 +40,8 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport import publisher as publisher_module
 from seqtop.transport.connection import ConnectionState
+from seqtop.transport.outbound_queue import QueueFullError
 from seqtop.wire import codec
-from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Heartbeat, PreemptionMode
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 from tests.support.fault_proxy import HARMLESS, FaultProxy, Faults
@@ -348,7 +348,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _refuse(_size: int) -> None:
-    raise WireError("the queue is full")
+    raise QueueFullError("the queue is full")
 
 
 def test_any_run_under_any_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
