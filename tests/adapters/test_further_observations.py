@@ -5,7 +5,6 @@ from seqtop.adapters.observations import (
     AnyObservation,
     Arrived,
     Counts,
-    EngineStarted,
     RequestEnded,
     Scheduled,
     Stepped,
@@ -17,30 +16,9 @@ from seqtop.checks.checker import Checker
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.snapshot import Snapshot
+from tests.support.observed_engine import an_engine_started
 
-STARTED = EngineStarted(
-    engine="an engine",
-    engine_id="e",
-    model="m",
-    dtype="",
-    device="",
-    start_time=0.0,
-    block_size=4,
-    num_gpu_blocks=12,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-    max_model_len=64,
-    enable_chunked_prefill=True,
-    enable_prefix_caching=False,
-    policy="preempted_last",
-    groups=[],
-    tokenizer=None,
-    tokenizer_revision=None,
-    data_parallel_rank=0,
-    has_random_suffix=False,
-    num_reserved_blocks=2,
-    num_cpu_blocks=6,
-)
+STARTED = an_engine_started(policy="preempted_last", num_reserved_blocks=2, num_cpu_blocks=6)
 
 
 class Viewer:

@@ -17,7 +17,6 @@ from seqtop.adapters.observations import (
     Arrived,
     Counts,
     CurrentRequest,
-    EngineStarted,
     Scheduled,
     Stepped,
 )
@@ -34,6 +33,7 @@ from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.wire import codec
 from seqtop.wire.snapshot import RequestSnapshot, Snapshot
 from tests.support.events import arrival, engine_info
+from tests.support.observed_engine import an_engine_started
 from tests.support.waiting import SECONDS, wait_until
 
 SECRET = "the secret of the client"
@@ -273,28 +273,6 @@ def test_a_state_that_the_publisher_cannot_read_again_is_named(endpoint: str) ->
     )
 
 
-STARTED = EngineStarted(
-    engine="an engine",
-    engine_id="e",
-    model="m",
-    dtype="",
-    device="",
-    start_time=0.0,
-    block_size=4,
-    num_gpu_blocks=12,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-    max_model_len=64,
-    enable_chunked_prefill=True,
-    enable_prefix_caching=False,
-    policy="fcfs",
-    groups=[],
-    tokenizer=None,
-    tokenizer_revision=None,
-    data_parallel_rank=0,
-    has_random_suffix=False,
-    num_reserved_blocks=0,
-)
 COUNTS = Counts(1, 12, None, 0, 0)
 
 
@@ -335,7 +313,7 @@ def test_a_bad_field_is_named_through_the_process_of_a_publisher(
 ) -> None:
     checker = ProtocolChecker(endpoint)
     sender = ObservationSender(endpoint, PublisherSettings(bind=endpoint, redact=redact))
-    sender.send(STARTED)
+    sender.send(an_engine_started())
     with checking(checker):
         wait_until(lambda: checker.num_snapshots > 0)
         sender.send(_arrived(num_prompt_tokens))
