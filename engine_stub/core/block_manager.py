@@ -117,8 +117,6 @@ class BlockManager:
         """Returns the leading blocks of all sequences in the prefix cache; None if that is off."""
         if not self.enable_prefix_caching:
             return None
-        if len(seqs) == 1:
-            return self._tables[seqs[0].seq_id].cached_blocks
         return common_prefix([self._tables[seq.seq_id].cached_blocks for seq in seqs])
 
     # --- Sequences without blocks

@@ -46,7 +46,7 @@ class BlockTable:
 
 
 def common_prefix(lists: list[list[int]]) -> list[int]:
-    """Returns the longest common prefix of `lists`."""
+    """Returns the longest common prefix of `lists`: of a single one itself, only to be read."""
     if len(lists) == 1:
         return lists[0]
     columns = zip(*lists, strict=False)
