@@ -7,6 +7,7 @@ compares each snapshot with the state that the messages have led to.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -287,11 +288,13 @@ class ProtocolChecker(StreamChecker):
         poller.poll(_POLL_MS)
         if reason := first.refusal():
             raise UnreachableError(reason)
+        # Replies are received first and handled last: the messages before them have come by then.
+        replies = [list(_received(connection.requests)) for connection in self._connections]
         for connection in self._connections:
             for parts in _received(connection.live):
                 self._on_message(parts, connection, is_first=connection is first)
-            for parts in _received(connection.requests):
-                self._on_reply(parts)
+        for parts in itertools.chain.from_iterable(replies):
+            self._on_reply(parts)
         self._check_silence()
 
     def _on_message(self, parts: list[bytes], connection: _Connection, *, is_first: bool) -> None:
@@ -317,11 +320,15 @@ class ProtocolChecker(StreamChecker):
             if number == 0:
                 self._state, self._applied = EngineState(), -1
                 self.start(-1, EngineState())
-        elif self._last_number is not None and number != self._last_number + 1:
-            if not self._is_gap_announced:
-                self.report(FRAMES, _jump(self._last_number, number))
-            self._is_gap_announced = False
-            self._lose_state(number)
+        else:
+            last = self._last_number
+            if last is None:  # a snapshot came first; it may have overtaken messages
+                last = min(self._applied, number - 1)
+            if number != last + 1:
+                if not self._is_gap_announced:
+                    self.report(FRAMES, _jump(last, number))
+                self._is_gap_announced = False
+                self._lose_state(number)
         self._last_number = number
         try:
             event = parsing.event(frame.payload)
@@ -427,7 +434,6 @@ class ProtocolChecker(StreamChecker):
             if joining.next_number >= self._num_lost:
                 if self._incarnation is None:  # the next message shows whether some are missing
                     self._incarnation = joining.incarnation
-                    self._last_number = joining.next_number - 1
                 self._state, self._applied = joining.state, joining.next_number - 1
                 self.start(self._applied, codec.decode(codec.encode(joining.state), EngineState))
             joining = None

@@ -117,6 +117,25 @@ def test_a_correct_publisher_has_no_finding(
     assert checker.num_gaps == 0
 
 
+def test_a_snapshot_may_overtake_the_messages_before_it(
+    checker: ProtocolChecker, endpoint: str
+) -> None:
+    """The first one is compared with nothing: the request for the next shows that it was read."""
+    held: list[Frames] = []
+
+    def hold_two(number: int, parts: Frames) -> list[Frames]:
+        if number > 2:
+            return [parts]
+        held.append(parts)
+        return held if number == 2 else []
+
+    with publishing(endpoint, SCRIPT, Mistake(live=hold_two)):
+        run(checker)
+    found = [located.finding for located in checker.findings()]
+    assert [finding for finding in found if finding.rule in protocol_rules()] == []
+    assert checker.num_gaps == 0
+
+
 def protocol_rules() -> set[str]:
     return {*PROTOCOL_RULES, "unreadable"}
 

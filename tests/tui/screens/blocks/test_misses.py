@@ -132,17 +132,20 @@ def test_a_fault_of_the_reader_is_shown(app: SeqtopApp, monkeypatch: pytest.Monk
 def test_totals_of_a_history_that_is_still_read_say_so_in_any_width(
     app: SeqtopApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, apply, num_steps = threading.Event(), BackgroundMisses.apply, count()
+    is_half_read, goes_on = threading.Event(), threading.Event()
+    apply, num_steps = BackgroundMisses.apply, count()
 
     def slowly(misses: BackgroundMisses, *arguments: Any) -> None:
         if next(num_steps) == len(PAYLOADS) // 2:
+            is_half_read.set()
             goes_on.wait()
         apply(misses, *arguments)
 
     monkeypatch.setattr(BackgroundMisses, "apply", slowly)
     with play(app, (80, 24)) as pilot:
         pilot.press(":", *"9999", "enter", "2", "m")
-        until(pilot, lambda: "blocks found" in screen(app))
+        until(pilot, is_half_read.is_set)
+        pilot.draw()
         (totals,) = (line for line in rows(app) if "blocks found" in line)
         assert "reading …" in totals
         goes_on.set()
