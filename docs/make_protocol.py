@@ -106,6 +106,7 @@ UNITS: Final = {
         max_tokens min_tokens truncate_prompt_tokens spec_token_acceptance_counts""",
     "blocks": """num_gpu_blocks num_cpu_blocks num_reserved_blocks num_used_blocks num_free_blocks
         num_cached_blocks num_free_cpu_blocks num_late_blocks""",
+    "bytes": "bytes_per_block",
     "block numbers": """new_blocks block_table group_block_tables blocks uncached_blocks host_table
         block_tables computed_block_nums cross_block_table blocks_to_swap_in blocks_to_swap_out
         blocks_to_copy""",

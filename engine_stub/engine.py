@@ -28,7 +28,7 @@ from engine_stub.processing.output_processor import (
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import StepRecord
 from engine_stub.step_timer import StepTimer
-from engine_stub.worker.pool_sizes import with_pool_sizes
+from engine_stub.worker.pool_sizes import bytes_per_block, with_pool_sizes
 from engine_stub.worker.recorded_worker import RecordedWorker
 from seqtop.sequence import (
     ParallelSampleSequenceGroup,
@@ -113,6 +113,13 @@ class LLMEngine:
         # Groups that ended between steps, for the next record.
         self._ignored: list[SequenceGroup] = []
         self._aborted: list[SequenceGroup] = []
+
+    @property
+    def bytes_per_block(self) -> int | None:
+        """The bytes of a block of the device's KV pool, in all layers; `None` without a model."""
+        if isinstance(self.worker, RecordedWorker):
+            return None
+        return bytes_per_block(self.config, self.model_config, self.model_config.num_hidden_layers)
 
     def step(self) -> StepRecord:
         """Runs one step: schedules a batch, executes it, processes its outputs, and records it.

@@ -67,6 +67,7 @@ def engine_info(
         control=control,
         redacted=redacted,
         scheduler_settings=settings,
+        bytes_per_block=engine.bytes_per_block,
     )
 
 

@@ -55,6 +55,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     encoder_cache_size: int | None = None
     kv_cache_specs: list[dict[str, Setting]] = []
     """`EngineInfo.kv_cache_specs`."""
+    bytes_per_block: int | None = None
+    """`EngineInfo.bytes_per_block`."""
     scheduler_settings: dict[str, Setting] = {}
     """Further settings that the scheduler's decisions depend on, by the engine's names."""
     num_reserved_blocks: int = 1

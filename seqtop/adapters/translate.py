@@ -94,6 +94,7 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         max_num_encoder_input_tokens=started.max_num_encoder_input_tokens,
         encoder_cache_size=started.encoder_cache_size,
         kv_cache_specs=started.kv_cache_specs,
+        bytes_per_block=started.bytes_per_block,
         scheduler_settings=started.scheduler_settings,
     )
 

@@ -130,6 +130,8 @@ class EngineInfo(Message, tag="EngineInfo"):
     """By KV-cache group, in the engine's order: its `kind`, and further settings by the engine's
     names. Empty if the engine does not describe them. `has_positions` is false if the place of a
     block in its table does not say which tokens it holds, as in a ring."""
+    bytes_per_block: Public[int | None] = None
+    """Bytes of a block of the device's KV pool, in all layers; `None` if they are unknown."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):

@@ -102,11 +102,21 @@ def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted
         )
         or None,
         kv_cache_specs=[_kv_cache_spec(spec) for spec in specs],
+        bytes_per_block=_bytes_per_block(scheduler.kv_cache_config),
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         scheduler_settings=_scheduler_settings(config),
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
     return started, Layout(main, whole_tables=not is_append_only)
+
+
+def _bytes_per_block(config: Any) -> int | None:
+    """Returns the bytes of a block on this rank: some versions say those of each tensor."""
+    tensors = getattr(config, "kv_cache_tensors", None)
+    num_blocks = getattr(config, "num_blocks", 0)
+    if not tensors or not num_blocks:
+        return None
+    return int(sum(tensor.size for tensor in tensors)) // num_blocks
 
 
 def _kv_cache_spec(spec: Any) -> dict[str, Setting]:

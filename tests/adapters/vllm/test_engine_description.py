@@ -20,6 +20,17 @@ def test_figures_are_those_of_the_scheduler(modules: SimpleNamespace) -> None:
     assert layout == (0, False)
 
 
+def test_the_bytes_of_a_block_are_those_in_all_tensors_if_a_version_tells_them(
+    modules: SimpleNamespace,
+) -> None:
+    settings = PublisherSettings(bind="ipc:///e")
+    scheduler = Scheduler(num_gpu_blocks=17)
+    assert describe(scheduler, settings)[0].bytes_per_block is None
+    scheduler.kv_cache_config.kv_cache_tensors = [SimpleNamespace(size=17 * 64)] * 2
+    scheduler.kv_cache_config.num_blocks = 17
+    assert describe(scheduler, settings)[0].bytes_per_block == 128
+
+
 def test_the_first_group_that_only_grows_is_the_main_one(modules: SimpleNamespace) -> None:
     scheduler = Scheduler()
     scheduler.kv_cache_config.kv_cache_groups[:] = [

@@ -9,6 +9,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.reporting import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
+from engine_stub.worker.worker import Worker
 from seqtop.sequence import SamplingParams, SequenceGroupMetadataDelta
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView
@@ -119,6 +120,14 @@ def test_the_text_of_a_snapshot_and_the_deltas_after_it_are_the_text(
     assert set(texts) == {group.first_seq.output_text}
     (finished,) = (event for event in sink.events if isinstance(event, RequestFinished))
     assert finished.text_lengths == [len(group.first_seq.output_text)]
+
+
+def test_the_bytes_of_a_block_are_those_of_the_pool(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_gpu_blocks=6)
+    info = engine_info(engine, engine_id="test", control=False)
+    assert isinstance(engine.worker, Worker)
+    num_bytes = engine.worker.cache.pool.nbytes
+    assert info.bytes_per_block == num_bytes // 7, "one block more is allocated"
 
 
 def test_the_queue_of_a_viewer_is_that_of_the_scheduler_after_a_preemption(

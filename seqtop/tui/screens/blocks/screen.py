@@ -34,7 +34,7 @@ WIDE = 140
 
 
 _WIDE_LEGEND = 100
-"""From this width of the legend on, it says the share of the slots that are unfilled."""
+"""From this width of the legend on, it says how much of the slots is unfilled."""
 
 TALL = 30
 """From this height on, the causes and the curve of the misses have all the lines that they need."""
@@ -172,7 +172,9 @@ class BlocksScreen(EngineScreen):
         super().resume()
 
     def on_admissions_moved(self, _: Admissions.Moved) -> None:
-        self._describe_admission()
+        with self.ui.lock:
+            self._describe_admission()
+            self.show_place()
 
     def action_misses(self) -> None:
         self.ui.misses.are_shown = not self.ui.misses.are_shown
@@ -215,6 +217,7 @@ class BlocksScreen(EngineScreen):
     def on_cell_map_moved(self, _: BlockMap.Moved) -> None:
         with self.ui.lock:
             self._update_details()
+            self.show_place()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Returns whether a key has a use: those of the map have none while misses are shown."""
@@ -282,6 +285,9 @@ class BlocksScreen(EngineScreen):
         unfilled = "slots unfilled"
         if slots and width >= _WIDE_LEGEND:
             unfilled += f", {fmt.percent(index.num_unfilled, slots)}"
+            if state.info is not None and state.info.bytes_per_block:
+                num_bytes = index.num_unfilled * state.info.bytes_per_block / state.info.block_size
+                unfilled += f", {fmt.size(num_bytes)}"
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "freed late": (stats.num_late_blocks or None) if stats else None,
