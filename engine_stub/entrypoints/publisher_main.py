@@ -115,6 +115,7 @@ class _Relay:
                 else:
                     pending.refuse(message.reply.error)
         elif isinstance(message, StateReport):
+            self._connection.state_came()
             # Viewers see a gap in the numbers, and request the new state.
             self._publisher.count_lost(1, "reports are missing")
             self._publisher.publish(self._reports.restore(message))

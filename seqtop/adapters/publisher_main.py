@@ -133,6 +133,7 @@ def publish(
             if isinstance(observation, UnreadableObservation):
                 raise observation  # noqa: TRY301 - handled as any other error
             if isinstance(observation, AllRequests):
+                receiver.state_came()
                 # Viewers see a gap in the numbers, and request the new state.
                 publisher.count_lost(max(observation.num_lost, 1), "observations are missing")
             if not translator.is_incomplete or isinstance(observation, AllRequests):
@@ -197,8 +198,12 @@ class ObservationReceiver:
         self._connection.is_unwanted = is_unwanted
 
     def request_all(self) -> None:
-        """Requests `AllRequests` from the engine, at most once a second."""
+        """Requests `AllRequests` from the engine, not again before it has had time to send it."""
         self._connection.request_state()
+
+    def state_came(self) -> None:
+        """Notes that `AllRequests` has come."""
+        self._connection.state_came()
 
 
 def _log(line: str) -> None:

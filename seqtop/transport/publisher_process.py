@@ -38,6 +38,9 @@ _CHECK_SECONDS = 1.0
 
 _POLL_MS = 200
 _SECONDS_BETWEEN_REQUESTS = 1.0
+_SECONDS_FOR_STATE = 10.0
+"""The time after which a state that was requested and has not come is requested again. Two answers
+would be two gaps for viewers, so the time is long: a busy machine is no reason to ask twice."""
 
 _open: set[PublisherProcess] = set()
 """References to all open instances. If one were garbage collected, its context would wait for its
@@ -219,6 +222,7 @@ class EngineConnection:
         self._directory = directory
         self._engine_ended = engine_ended
         self._requested_at = -_SECONDS_BETWEEN_REQUESTS
+        self._is_state_awaited = False
 
     def __enter__(self) -> EngineConnection:
         self._context = zmq.Context()
@@ -260,10 +264,19 @@ class EngineConnection:
             self._socket.send(message, zmq.DONTWAIT)
 
     def request_state(self) -> None:
-        """Requests the whole state from the engine, at most once a second."""
-        if time.monotonic() - self._requested_at >= _SECONDS_BETWEEN_REQUESTS:
-            self._requested_at = time.monotonic()
+        """Requests the whole state from the engine, at most once a second.
+
+        Until `state_came` is called, it is requested again only after ten seconds.
+        """
+        now = time.monotonic()
+        pause = _SECONDS_FOR_STATE if self._is_state_awaited else _SECONDS_BETWEEN_REQUESTS
+        if now - self._requested_at >= pause:
+            self._requested_at, self._is_state_awaited = now, True
             self.send(b"")
+
+    def state_came(self) -> None:
+        """Notes that the engine has sent its whole state."""
+        self._is_state_awaited = False
 
 
 def give_way() -> None:

@@ -224,6 +224,7 @@ def test_reasons_are_sent_once_a_second(endpoint: str, monkeypatch: pytest.Monke
         first = session.state.not_published
         assert first is not None
         assert first.num_messages == 1 < publisher.num_errors
+        wait_until(lambda: "not-published" in checker.counts())
         assert checker.counts()["not-published"] == 1
         monkeypatch.setattr("seqtop.transport.publisher._SECONDS_BETWEEN_REASONS", 0.0)
         step_until(publisher, lambda: session.state.not_published is not first)
