@@ -84,6 +84,10 @@ class EngineScreen(TabbedScreen):
         self._scrubber.update()
         self._tour.update()
         self.update(changes)
+        self.show_place()
+
+    def show_place(self) -> None:
+        """Shows the place of the cursor and the time. Called under the lock of `ui`."""
         # The end of the last step: a clock would draw a frame each second while nothing happens.
         end = self.ui.state.blocked.until
         clock = fmt.clock(end, 0) if end else ""

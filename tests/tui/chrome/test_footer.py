@@ -44,6 +44,15 @@ def test_the_cursor_and_the_time_stand_at_the_right(app: SeqtopApp, key: str, te
         assert "q Quit" in last
 
 
+@pytest.mark.parametrize("key", ["1", "2", "3", "4"])
+def test_the_place_follows_the_cursor(app: SeqtopApp, key: str) -> None:
+    with play(app, (140, 30)) as pilot:
+        pilot.press(key)
+        last = screen(app).splitlines()[-1]
+        pilot.press("up" if key == "4" else "down")
+        assert screen(app).splitlines()[-1] != last
+
+
 def test_a_footer_that_is_mounted_after_the_bindings_were_published(app: SeqtopApp) -> None:
     with play(app) as pilot:
         pilot.run(app.screen.query_one(KeyFooter).remove())

@@ -215,6 +215,7 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             self._detail.show(NOTHING)  # draws only another sequence
             self._show_counts()
+            self.show_place()
 
     def _show_counts(self) -> None:
         """Shows the numbers of matches, and a selected sequence that the filter hides."""

@@ -68,6 +68,7 @@ class StepsScreen(EngineScreen):
     def on_step_rows_moved(self, _: StepRows.Moved) -> None:
         with self.ui.lock:
             self._detail.show(self._table.rows.cursor)
+            self.show_place()
 
     def action_turn(self) -> None:
         if self._table.rows.has_focus and self._detail.display:

@@ -131,6 +131,7 @@ class TimelineScreen(ViewportScreen):
             before = self._rows.window
             self._rows.reveal_bar()
             has_moved = self.viewport.window(self._rows.extent, before.width) != before
+            self.show_place()
         if has_moved:
             self.show_all()
 

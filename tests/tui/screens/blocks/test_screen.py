@@ -1,5 +1,6 @@
 """The block map: what its cells say, and every key on it."""
 
+import re
 from typing import Any
 
 from seqtop.tui.app import SeqtopApp
@@ -7,7 +8,7 @@ from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.block_screen import pool, sequence, table
 from tests.support.piloting import play, screen, until, words
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import Script, ScriptedSource, scene
 
 
 def test_enter_goes_to_the_owner_and_back_again_is_its_block(app: SeqtopApp) -> None:
@@ -31,6 +32,19 @@ def test_it_fits_a_terminal_that_was_resized_elsewhere(app: SeqtopApp) -> None:
         pilot.resize_terminal(80, 24)
         pilot.press("2")
         until(pilot, lambda: "slots unfilled" in screen(app))
+
+
+def test_a_wide_legend_says_how_much_of_the_slots_is_unfilled() -> None:
+    source = ScriptedSource()
+    scene(source)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (200, 60)) as pilot:
+        pilot.press("2")
+        (unfilled,) = re.findall(r"(\d+) slots unfilled, [\d.]+%   ", screen(app))
+        assert app.ui.state.info is not None
+        app.ui.state.info.bytes_per_block = 16_000
+        pilot.press("1", "2")
+        assert re.search(rf"{unfilled} slots unfilled, [\d.]+%, {unfilled}.* kB   ", screen(app))
 
 
 def test_the_blocks_of_the_selected_sequence_one_by_one(app: SeqtopApp) -> None:
