@@ -1,8 +1,4 @@
-"""The requests that two runs have in common, and their figures in both.
-
-A request that has not ended has waited at least until the end of its recording. It counts with that
-time, so that no run looks better because its slowest requests had not ended yet.
-"""
+"""The requests that two runs have in common, and their figures in both."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from seqtop.diff.run import SERVED, RunDecisions, RunRequest
-from seqtop.sequence import latency
 from seqtop.state.percentiles import LeastPercentile, is_better, least_percentile
+from seqtop.state.request_times import MEASURES, Progress, RequestTime
 from seqtop.state.wait_causes import CAUSES, cause_in_words
 
 PairedBy: TypeAlias = Literal["request id", "prompt and order of arrival"]
@@ -109,14 +105,6 @@ def _pairs(
     }
 
 
-class _Time(NamedTuple):
-    """A time of a request in seconds."""
-
-    seconds: float
-    is_least: bool
-    """True if the request had not come so far: it takes at least this time."""
-
-
 class _Side(NamedTuple):
     """The requests of one run."""
 
@@ -127,11 +115,13 @@ class _Side(NamedTuple):
     def count(self, *ends: str | None) -> int:
         return sum(request.end in ends for request in self.requests)
 
-    def times(self, key: str) -> list[_Time]:
+    def times(self, key: str) -> list[RequestTime]:
+        """Returns the times of the requests; of TPOT, only of those with one sequence."""
         return [
             time
             for request in self.requests
-            if (time := _MEASURES[key][1](request, self.end)) is not None
+            if (key != "tpot" or request.num_sequences == 1)
+            and (time := MEASURES[key](_progress(request, self.end))) is not None
             and 0 <= time.seconds < math.inf
         ]
 
@@ -156,7 +146,7 @@ def figures(a: RunDecisions, b: RunDecisions, pairs: Pairs) -> list[Figure]:
     others = [len(side.requests) - side.count(None, *SERVED) for side in sides]
     if any(others):
         found.append(_figure("aborted or ignored", "requests", [*map(float, others)], -1))
-    for key, (title, _) in _MEASURES.items():
+    for key, title in _TITLES.items():
         times = [side.times(key) for side in sides]
         for percent in PERCENTS:
             values = [_percentile(own, percent) for own in times]
@@ -188,55 +178,14 @@ def _waits(a: dict[str, float], b: dict[str, float]) -> Iterator[Figure]:
         yield _figure(name, "request-s", [a.get(cause, 0.0), b.get(cause, 0.0)], -1)
 
 
-def _percentile(times: Sequence[_Time], percent: float) -> LeastPercentile | None:
+def _percentile(times: Sequence[RequestTime], percent: float) -> LeastPercentile | None:
     known = [time.seconds for time in times if not time.is_least]
     return least_percentile(known, [time.seconds for time in times if time.is_least], percent)
 
 
-def _ttft(request: RunRequest, end: float) -> _Time:
-    return _time(request, latency.ttft(request.metrics), end)
+def _progress(request: RunRequest, end: float) -> Progress:
+    return Progress(request.metrics, request.num_output_tokens, request.end in SERVED, end)
 
 
-def _e2e(request: RunRequest, end: float) -> _Time:
-    return _time(request, request.e2e if request.end in SERVED else None, end)
-
-
-def _queue(request: RunRequest, end: float) -> _Time:
-    metrics = request.metrics
-    queued = metrics.time_in_queue
-    if queued is None and metrics.first_scheduled_time is not None:
-        queued = metrics.first_scheduled_time - metrics.arrival_time
-    return _time(request, queued, end)
-
-
-def _time(request: RunRequest, seconds: float | None, end: float) -> _Time:
-    if seconds is not None:
-        return _Time(seconds, is_least=False)
-    metrics = request.metrics
-    until = end if metrics.finished_time is None else metrics.finished_time
-    return _Time(max(until - metrics.arrival_time, 0.0), is_least=True)
-
-
-def _tpot(request: RunRequest, end: float) -> _Time | None:
-    """Returns the mean time between two tokens; `None` for several sequences, or too few tokens.
-
-    Of a request that has not ended, the time since its last token counts as far as it is longer.
-    """
-    count, metrics = request.num_output_tokens, request.metrics
-    if request.num_sequences != 1 or not count or metrics.first_token_time is None:
-        return None
-    if request.end in SERVED:
-        mean = latency.itl(metrics, count)
-        return None if mean is None else _Time(mean, is_least=False)
-    until = end if metrics.finished_time is None else metrics.finished_time
-    so_far = latency.itl_so_far(metrics, count) or 0.0
-    return _Time(max(so_far, (until - metrics.first_token_time) / count), is_least=False)
-
-
-_MEASURES: dict[str, tuple[str, Callable[[RunRequest, float], _Time | None]]] = {
-    "ttft": ("TTFT", _ttft),
-    "tpot": ("TPOT", _tpot),
-    "e2e": ("end to end", _e2e),
-    "queue": ("time in queue", _queue),
-}
-"""The title of each figure, and the function that measures it up to the end of a recording."""
+_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "time in queue"}
+"""The title of each figure of `seqtop.state.request_times.MEASURES` that is compared."""
