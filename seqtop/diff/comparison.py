@@ -433,11 +433,16 @@ def _figures(a: RunDecisions, b: RunDecisions) -> list[Figure]:
         ("preemptions", "times", -1, lambda run: run.num_preemptions),
         ("lost to preemption", "tokens", -1, lambda run: run.num_lost_tokens),
         ("found in the prefix cache", "tokens", 1, lambda run: run.num_cached_tokens),
+        ("prefix-cache hit share", "share", 1, _hit_share),
     ]
     return [
         Figure(name=name, unit=unit, a=figure(a), b=figure(b), better=better)
         for name, unit, better, figure in recorded
     ]
+
+
+def _hit_share(run: RunDecisions) -> float | None:
+    return run.num_cached_tokens / run.num_admitted_tokens if run.num_admitted_tokens else None
 
 
 def _throughput(run: RunDecisions) -> float | None:

@@ -90,5 +90,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
 def _number(value: float | None, unit: str, *, is_least: bool = False) -> str:
     if value is None:
         return "unknown"
+    if unit == "share":
+        return fmt.percent(value)
     number = f"{value:,.3f}" if unit in _FRACTIONS else f"{value:,.0f}"
     return f"≥ {number}" if is_least else number

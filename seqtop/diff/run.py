@@ -117,6 +117,8 @@ class RunDecisions(Reader):
         self.num_preemptions = self.num_lost_tokens = self.num_cached_tokens = 0
         """Preemptions in the recording, the tokens lost to them, and the tokens that the first
         admissions of its requests found in the prefix cache."""
+        self.num_admitted_tokens = 0
+        """The tokens of the prompts that were looked up at these admissions."""
         self._numbers: dict[str, int] = {}
         self._request_of: dict[int, int] = {}
         self._waiting: set[int] = set()
@@ -306,6 +308,7 @@ class RunDecisions(Reader):
                 if request.num_cached_tokens is None:
                     request.num_cached_tokens = num_cached
                     self.num_cached_tokens += num_cached
+                    self.num_admitted_tokens += request.num_prompt_tokens
             if member.is_prompt or member.num_tokens != 1:
                 chunks.append((number, member.num_tokens))
             else:

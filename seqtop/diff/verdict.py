@@ -39,8 +39,11 @@ def value_text(value: float | None, unit: str, *, is_least: bool) -> str:
     """Returns a figure as short text; one that may be higher has the sign ≥ before it."""
     if value is None:
         return fmt.UNKNOWN
-    form = fmt.seconds if unit in ("s", "request-s") else fmt.count
-    return f"{'≥ ' if is_least else ''}{form(value)}"
+    if unit == "share":
+        text = fmt.percent(value)
+    else:
+        text = (fmt.seconds if unit in ("s", "request-s") else fmt.count)(value)
+    return f"{'≥ ' if is_least else ''}{text}"
 
 
 def change_text(figure: Figure) -> str:
@@ -102,7 +105,7 @@ def _reason(comparison: RunComparison) -> str:
     parts = []
     if comparison.settings:
         parts.append(changed(comparison.settings))
-    if (first := _telling(comparison.differences)) is not None:
+    if (first := telling(comparison)) is not None:
         step = first.step_a if first.step_a >= 0 else first.step_b
         own = first.cause.rpartition("; ")[2] if comparison.settings else first.cause
         parts.append(f"first in step {step:,}, {first.kind}: {own}")
@@ -115,7 +118,7 @@ def _reason(comparison: RunComparison) -> str:
     return "; ".join(parts)
 
 
-def _telling(differences: Sequence[Difference]) -> Difference | None:
+def telling(comparison: RunComparison) -> Difference | None:
     """Returns the first difference that is a decision, or else the first one."""
-    decisions = (own for own in differences if own.kind not in _NO_DECISIONS)
-    return next(decisions, differences[0] if differences else None)
+    decisions = (own for own in comparison.differences if own.kind not in _NO_DECISIONS)
+    return next(decisions, comparison.first)

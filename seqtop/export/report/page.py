@@ -201,7 +201,7 @@ def _compared(comparison: RunComparison, recordings: Sequence[Contents]) -> Iter
 def _compared_row(figure: Figure) -> str:
     a = verdict.value_text(figure.a, figure.unit, is_least=figure.a_is_least)
     b = verdict.value_text(figure.b, figure.unit, is_least=figure.b_is_least)
-    unit = "" if figure.unit in ("s", "requests", "times") else f" ({figure.unit})"
+    unit = "" if figure.unit in ("s", "requests", "times", "share") else f" ({figure.unit})"
     style = {True: " better", False: " worse", None: ""}[figure.is_better]
     return (
         f"<tr><th>{_text(figure.name + unit)}</th>"
