@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state import EngineState
-from seqtop.state.condition import Condition
-from seqtop.wire.messages import Event, StreamingUpdate
-
-_ENGINE = -1
-"""Stands for the engine among the ids of matching sequences."""
+from seqtop.state.condition import ENGINE, Condition, ConditionTracker
+from seqtop.wire.messages import Event
 
 
 class ConditionSearch:
@@ -44,9 +41,7 @@ class ConditionSearch:
         """The position that the search has reached."""
         self._timeline = timeline
         self._state = EngineState()
-        self._matching: set[int] = set()
-        """The sequences that match the filter."""
-        self._holds = False
+        self._tracker = ConditionTracker(condition)
         self._events: Iterator[tuple[int, Event | None]] | None = None
         self._start = position
         self._stop = timeline.last if direction > 0 else position - 1
@@ -77,14 +72,11 @@ class ConditionSearch:
             return
         self.position, event = following
         if event is None:
-            self._replace(self._timeline.at(self.position))
-            touched: Iterable[int] = self._state.sequences
+            self._state = self._timeline.at(self.position)
+            match = self._tracker.replace(self._state)
         else:
-            touched = self._state.apply(event)
-            if isinstance(event, StreamingUpdate) and self.condition.filter is not None:
-                for seq_id in touched:
-                    self.condition.filter.reset(seq_id)
-        if (match := self._update(touched)) is not None:
+            match = self._tracker.update(self._state, event, self._state.apply(event))
+        if match is not None:
             self._find(self.position, match)
 
     def _open(self) -> None:
@@ -96,10 +88,9 @@ class ConditionSearch:
         if self.direction < 0:
             self._start = timeline.keyframe_before(self._stop - 1)
         self._start = max(self._start, timeline.first)
-        self._matching.clear()
-        self._holds = False
-        self._replace(timeline.at(self._start))
-        seq_id = self._update(self._state.sequences)
+        self._tracker.clear()
+        self._state = timeline.at(self._start)
+        seq_id = self._tracker.replace(self._state)
         if self.direction < 0 and self._start == timeline.first and seq_id is not None:
             self._find(self._start, seq_id)
         self.position = self._start
@@ -121,29 +112,5 @@ class ConditionSearch:
 
     def _report(self, position: int, seq_id: int) -> None:
         self.match = position
-        self.match_seq_id = None if seq_id == _ENGINE else seq_id
+        self.match_seq_id = None if seq_id == ENGINE else seq_id
         self.is_done = True
-
-    def _replace(self, state: EngineState) -> None:
-        self._state = state
-        if self.condition.filter is not None:
-            self.condition.filter.reset()
-        self._matching &= {_ENGINE, *state.sequences}
-
-    def _update(self, touched: Iterable[int]) -> int | None:
-        """Updates the matches; returns a sequence that begins to match, or `_ENGINE`."""
-        condition, state, matching = self.condition, self._state, self._matching
-        first = None
-        if condition.filter is None:
-            matching.add(_ENGINE)
-        else:
-            for seq_id in state.sequences if condition.filter.grows else touched:
-                if not condition.matches(state, seq_id):
-                    matching.discard(seq_id)
-                elif seq_id not in matching:
-                    matching.add(seq_id)
-                    first = seq_id if first is None else first
-        held, self._holds = self._holds, bool(matching) and condition.holds_for_engine(state)
-        if not self._holds:
-            return None
-        return first if held else min(matching)

@@ -79,6 +79,8 @@ class Filter:
     """The patterns searched for in texts, for highlighting."""
     searches: tuple["TextSearch", ...] = ()
     """The tests that store their progress in each text."""
+    fields: tuple[str, ...] = ()
+    """The keys of the fields that are compared."""
 
     def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
         """Returns whether a sequence of `request` matches at the engine's time (epoch seconds)."""
@@ -108,6 +110,7 @@ def parse(source: str) -> Filter:
     tests: list[Test] = []
     searches: list[TextSearch] = []
     patterns: list[re.Pattern[str]] = []
+    fields: list[str] = []
     grows = False
     for word in words(source):
         test = _test(word)
@@ -117,8 +120,12 @@ def parse(source: str) -> Filter:
         if not word["no"] and (pattern := _pattern(word)) is not None:
             patterns.append(pattern)
         field = FIELDS_BY_NAME.get((word["field"] or "").lower())
-        grows = grows or (field is not None and field.grows is not None)
-    return Filter(source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches))
+        if field is not None:
+            fields.append(field.key)
+            grows = grows or field.grows is not None
+    return Filter(
+        source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches), tuple(fields)
+    )
 
 
 def words(source: str, more_fields: Iterable[str] = ()) -> Iterator[re.Match[str]]:

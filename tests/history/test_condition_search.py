@@ -19,6 +19,7 @@ CONDITIONS = (
     "waiting>=3 status:running",
     "kv>40% -status:running",
     "age>200ms",
+    "waited>400ms",
     "fox",
 )
 

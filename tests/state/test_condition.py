@@ -55,13 +55,14 @@ def test_every_figure_of_the_engine_can_be_compared(name: str, state: EngineStat
     ("name", "value"),
     [
         ("kv", 0.25), ("running", 3), ("waiting", 4), ("swapped", 5), ("free", 6),
-        ("prefill", 7), ("decode", 8),
+        ("prefill", 7), ("decode", 8), ("preemptions", 9),
     ],
 )  # fmt: skip
 def test_each_word_reads_its_figure(name: str, value: float) -> None:
     figures = msgspec.structs.replace(
         STATS, num_used_blocks=64, num_running=3, num_waiting=4, num_swapped=5,
         num_free_blocks=6, num_prefill_tokens=7, num_decode_tokens=8,
+        num_preemptions=9,
     )  # fmt: skip
     state = EngineState(info=engine_info(num_gpu_blocks=256), stats=figures)
     assert holds(f"{name}={value}", state)
@@ -83,6 +84,13 @@ def test_a_word_without_a_field_is_one_of_the_filter(state: EngineState) -> None
     assert holds("req-7 running>0", state)
     assert not holds("req-77", state)
     assert parse_condition("  req-7 ").source == "req-7"
+
+
+def test_the_fields_that_are_read_are_named() -> None:
+    condition = parse_condition("kv>95% Waiting>1 prompt > 1k, pre>0 -status:stop req-7")
+    assert condition.engine_fields == ("kv", "waiting")
+    assert condition.filter is not None
+    assert condition.filter.fields == ("prompt", "preempt", "status")
 
 
 def test_only_a_sequence_that_is_there_matches(state: EngineState) -> None:

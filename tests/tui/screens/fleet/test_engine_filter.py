@@ -37,7 +37,7 @@ def test_engines_that_match(fleet: SeqtopApp, source: str, engines: list[int]) -
     assert [number for number, ui in enumerate(fleet.engines.all) if matches(ui)] == engines
 
 
-FIELDS = "there are kv, running, waiting, swapped, free, prefill, decode"
+FIELDS = "there are kv, running, waiting, swapped, free, prefill, decode, preemptions"
 
 
 @pytest.mark.parametrize(
