@@ -7,8 +7,9 @@ seqtop until a test uses the fixture.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from seqtop.checks.live_checker import LiveChecker
+    from seqtop.gates.baseline import Baseline
     from seqtop.history.recorder import Recorder
     from seqtop.live.session import Session
 
@@ -25,13 +27,21 @@ _FIXTURE = "seqtop_checks"
 class CheckedEngine:
     """One engine that a test has given to `seqtop_checks`."""
 
-    def __init__(self, session: Session, checker: LiveChecker, recorder: Recorder, path: Path):
+    def __init__(
+        self,
+        session: Session,
+        checker: LiveChecker,
+        recorder: Recorder,
+        path: Path,
+        baseline: Baseline | None,
+    ) -> None:
         self.session = session
         """The viewer's session with the engine; `session.state` is the engine's state."""
         self.path = path
         """The recording."""
         self._checker = checker
         self._recorder = recorder
+        self._baseline = baseline
 
     def finish(self, *, fail_on: str, timeout: float) -> str | None:
         """Checks what the engine has published; returns the problems, or `None`."""
@@ -42,6 +52,8 @@ class CheckedEngine:
         self._recorder.close()
         if self._recorder.error is not None:
             report.complete, report.problem = False, self._recorder.error
+        elif self._baseline is not None:
+            self._baseline.compare(report, self.path)
         failed = report.num_errors or (report.num_warnings and fail_on == "warning")
         if not failed and report.complete:
             return None
@@ -98,7 +110,15 @@ class SeqtopChecks:
         return [engine.path for engine in self._engines]
 
     def __call__(
-        self, endpoint: str, *, thresholds: Mapping[str, float] | None = None, redact: bool = False
+        self,
+        endpoint: str,
+        *,
+        thresholds: Mapping[str, float] | None = None,
+        redact: bool = False,
+        fail_if: str | Sequence[str] = (),
+        slo: str | Sequence[str] = (),
+        baseline: str | os.PathLike[str] | None = None,
+        tolerance: float = 0.1,
     ) -> CheckedEngine:
         """Starts to check and record an engine, and waits for its first state.
 
@@ -107,20 +127,43 @@ class SeqtopChecks:
                 process or in another one.
             thresholds: Thresholds of the warnings, by name.
             redact: Leaves prompts, outputs and token ids out of the recording.
+            fail_if: Conditions that must not hold at any moment, such as `preemptions>0`.
+            slo: Objectives, such as `ttft=500ms,p=99`.
+            baseline: A recording that the run must not be worse than.
+            tolerance: How much worse a figure may be, as a share.
 
         Raises:
             UnreachableError: No engine answered.
             ThresholdError: A threshold is unknown, or its value is not a positive number.
+            FilterError: A condition is invalid.
+            SloError: An objective is invalid.
+            RecordingError: The baseline cannot be read.
         """
         from seqtop.checks.live_checker import LiveChecker
         from seqtop.checks.thresholds import from_values
-        from seqtop.history import FileWriter
+        from seqtop.gates.baseline import Baseline
+        from seqtop.gates.condition_gate import ConditionGate
+        from seqtop.gates.objective_gate import ObjectiveGate
+        from seqtop.history import FileStore, FileWriter
         from seqtop.history.memory_store import MemoryStore
         from seqtop.history.recorder import Recorder
         from seqtop.live.session import Session
+        from seqtop.state.slo import parse_objective
 
+        before = None
+        if baseline is not None:
+            with FileStore(baseline) as recording:
+                recording.require()
+                before = Baseline(baseline, recording, tolerance)
         session = Session(endpoint, history=MemoryStore(max_bytes=0), redact=redact)
-        checker = LiveChecker(session, thresholds=from_values(thresholds or {}))
+        checker = LiveChecker(
+            session,
+            thresholds=from_values(thresholds or {}),
+            gates=[
+                *map(ConditionGate, _listed(fail_if)),
+                *(ObjectiveGate(parse_objective(text)) for text in _listed(slo)),
+            ],
+        )
         path = self._directory / f"{self._name}-{len(self._engines)}.seqtop"
         recorder = Recorder(FileWriter(path, overwrite=True))
         self._open.callback(recorder.close)
@@ -128,7 +171,7 @@ class SeqtopChecks:
         self._open.enter_context(checker.running())
         self._open.enter_context(session)
         session.await_engine(self.timeout)
-        engine = CheckedEngine(session, checker, recorder, path)
+        engine = CheckedEngine(session, checker, recorder, path, before)
         self._engines.append(engine)
         return engine
 
@@ -144,6 +187,10 @@ class SeqtopChecks:
     def close(self) -> None:
         """Ends the sessions and the recordings."""
         self._open.close()
+
+
+def _listed(texts: str | Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -71,6 +71,67 @@ def test_findings_fail_the_test_by_name_and_leave_a_recording(
     assert "step 0: pool-sum: " in done.stdout
 
 
+GATES = """
+import time
+from msgspec.structs import replace
+import pytest
+from tests.support.broken_recordings import RIGHT, record
+from tests.support.events import preemption
+
+def run(engine):
+    now = time.time()  # as in heartbeats
+    times, later = dict(start_time=now, time=now), stats(num_preemptions=1)
+    engine.publish(replace(arrival(1), arrival_time=now - 0.5, metrics=None))
+    engine.publish(step(0, **times))
+    lost = [preemption("req-1", lost=4)]
+    for number in (1, 2):
+        engine.publish(step(number, preemptions=lost[number - 1 :], stats=later, **times))
+
+@pytest.mark.parametrize("fail_if", ["preemptions>0", ["kv>99%", "preemptions>0"], "preemptions>1"])
+def test_condition(seqtop_checks, engine, fail_if):
+    seqtop_checks.fail_on = "error"
+    seqtop_checks(engine.endpoint, fail_if=fail_if)
+    run(engine)
+
+@pytest.mark.parametrize("slo", ["ttft=1us", ["e2e=1h", "ttft=1h,p=90"]])
+def test_objective(seqtop_checks, engine, slo):
+    seqtop_checks(engine.endpoint, slo=slo)
+    run(engine)
+
+def test_baseline(seqtop_checks, engine, tmp_path):
+    record(tmp_path / "before.seqtop", RIGHT)
+    seqtop_checks(engine.endpoint, baseline=tmp_path / "before.seqtop", tolerance=0.5)
+    run(engine)
+
+@pytest.mark.parametrize(
+    "wrong", [{"slo": "ttft=x"}, {"fail_if": "x>1"}, {"baseline": "/nonexistent"}]
+)
+def test_wrong(seqtop_checks, engine, wrong):
+    with pytest.raises(Exception, match="ttft|no field 'x'|/nonexistent"):
+        seqtop_checks(engine.endpoint, **wrong)
+"""
+
+
+def test_gates(suite: Suite) -> None:
+    result = suite(GATES, "-rA")
+    result.assert_outcomes(passed=5, failed=4)
+    failed = {line.split("::")[1] for line in result.outlines if line.startswith("FAILED ")}
+    assert {line.split(" - ")[0] for line in failed} == {
+        "test_condition[preemptions>0]",
+        "test_condition[fail_if1]",
+        "test_objective[ttft=1us]",
+        "test_baseline",
+    }
+    result.stdout.fnmatch_lines_random(
+        [
+            "*step 1: condition: preemptions>0: begins to hold here; *",
+            "*: objective: TTFT ≤ 1 µs: the largest is ≥ *",
+            "*step 1: regression: preemptions within 50%: 0 → 1*",
+            "*compared with *before.seqtop: *first in step 1, preemption: *",
+        ]
+    )
+
+
 MANY = """
 def test_error_alone_is_asked_for(seqtop_checks, engine):
     seqtop_checks.fail_on = "error"

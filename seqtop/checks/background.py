@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from seqtop.checks.gate import Gate
 from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.replay import Replay
@@ -20,6 +23,7 @@ class BackgroundChecker(StreamChecker):
         timeline: The timeline to check.
         stored: The findings of a rule to store where there are too many, as in `StreamChecker`.
         thresholds: The thresholds of the rules.
+        gates: What it has to satisfy besides, as in `StreamChecker`.
     """
 
     def __init__(
@@ -28,7 +32,8 @@ class BackgroundChecker(StreamChecker):
         *,
         stored: Stored = "newest",
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        gates: Sequence[Gate] = (),
     ) -> None:
-        super().__init__(stored=stored, thresholds=thresholds)
+        super().__init__(stored=stored, thresholds=thresholds, gates=gates)
         self.replay = Replay(timeline, [self])
         """Reads the timeline."""

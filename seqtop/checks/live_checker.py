@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from seqtop.checks.gate import Gate
 from seqtop.checks.message_rules import UNREADABLE
 from seqtop.checks.stream_checker import Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
@@ -21,6 +22,7 @@ class LiveChecker(StreamChecker):
         session: The session.
         stored: The findings of a rule to store where there are too many, as in `StreamChecker`.
         thresholds: The thresholds of the rules.
+        gates: What it has to satisfy besides, as in `StreamChecker`.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class LiveChecker(StreamChecker):
         *,
         stored: Stored = "first",
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        gates: Sequence[Gate] = (),
     ) -> None:
-        super().__init__(stored=stored, thresholds=thresholds)
+        super().__init__(stored=stored, thresholds=thresholds, gates=gates)
         self._session = session
         self._num_errors = self._num_resyncs = 0
 

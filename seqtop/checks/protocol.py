@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import zmq
 
+from seqtop.checks.gate import Gate
 from seqtop.checks.message_rules import (
     FRAMES,
     IGNORED,
@@ -145,6 +146,7 @@ class ProtocolChecker(StreamChecker):
         endpoint: The endpoint of the live stream.
         keys: The viewer's CurveZMQ keys, if the engine requires any.
         thresholds: The thresholds of the rules.
+        gates: What the stream has to satisfy besides, as in `StreamChecker`.
 
     Raises:
         EndpointError: The endpoint is malformed.
@@ -156,8 +158,9 @@ class ProtocolChecker(StreamChecker):
         *,
         keys: ViewerKeys | None = None,
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        gates: Sequence[Gate] = (),
     ) -> None:
-        super().__init__(stored="first", thresholds=thresholds)
+        super().__init__(stored="first", thresholds=thresholds, gates=gates)
         self.num_snapshots = 0
         """Snapshots that were compared with the state after the messages before them."""
         self.num_unknown = 0

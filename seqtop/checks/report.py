@@ -9,12 +9,14 @@ import math
 import os
 import threading
 import time
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 import msgspec
 
 from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.finding import Finding
+from seqtop.checks.gate import GATE_RULES, Gate, Outcome
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.protocol import ProtocolChecker
@@ -25,12 +27,16 @@ from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.replay import ShowProgress, no_progress
 from seqtop.live.session import Session
+from seqtop.state.listener import Listener
 from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
 
 _PROGRESS_SECONDS = 0.1
 """Seconds after which progress is shown again."""
+
+_MAX_ANNOTATIONS = 10
+"""Annotations of a severity that GitHub shows of one step of a job; it drops more."""
 
 __all__ = ["Report", "check_live", "check_protocol", "check_recording"]
 
@@ -63,43 +69,129 @@ class Report(msgspec.Struct):
     """Snapshots that were compared with the state after the messages before them; `None` if the
     protocol was not checked."""
 
+    gates: list[Outcome] = []
+    """The outcomes of gates, also of those that are met."""
+    baseline: str = ""
+    """The recording that this one was compared with; empty if it was not."""
+    verdict: str = ""
+    """A sentence on the differences from the baseline, with the first cause."""
+
+    def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Adds what was found of gates: a missed one is a finding.
+
+        A condition or an objective that is unknown makes the report incomplete.
+        """
+        self.gates += outcomes
+        missed = [outcome for outcome in outcomes if outcome.result == "missed"]
+        for outcome in missed:
+            self.counts[outcome.rule] = self.counts.get(outcome.rule, 0) + 1
+        self.num_errors += len(missed)
+        self.findings[:0] = [
+            Finding(
+                outcome.rule,
+                f"{outcome.gate}: {outcome.message}",
+                outcome.step,
+                outcome.request_id,
+            )
+            for outcome in missed
+        ]
+        for outcome in outcomes:
+            if outcome.result == "unknown" and outcome.rule != "regression":
+                self.add_problem(f"{outcome.rule} {outcome.gate}: unknown: {outcome.message}")
+
+    def add_problem(self, problem: str) -> None:
+        """Makes the report incomplete, for a reason in a sentence; the first one is kept."""
+        if self.complete or self.problem is None:
+            self.problem = problem
+        self.complete = False
+
     def as_json(self) -> str:
         """Returns the report as indented JSON."""
         return indented_json(self)
 
     def as_junit(self) -> str:
-        """Returns the report as JUnit XML: a test case per rule, and one named `complete`."""
+        """Returns the report as JUnit XML: a test case per rule and gate, and one `complete`."""
+        return _document(self._suite())
+
+    def _suite(self) -> ET.Element:
+        """Returns the report as an element of JUnit XML."""
         checks_protocol = self.num_snapshots is not None
         rules = {
             name: RULES[name] for name in RULES if checks_protocol or name not in PROTOCOL_RULES
         }
+        results = [outcome.result for outcome in self.gates]
+        num_broken = sum(name in RULES for name in self.counts)
         suite = ET.Element(
             "testsuite",
             name="seqtop check",
-            tests=str(len(rules) + 1),
-            failures=str(len(self.counts)),
+            tests=str(len(rules) + len(results) + 1),
+            failures=str(num_broken + results.count("missed")),
             errors=str(int(not self.complete)),
+            skipped=str(results.count("unknown")),
         )
-        whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
+        source = safe_line(self.source)
+        whole = ET.SubElement(suite, "testcase", classname=source, name="complete")
         if not self.complete:
             ET.SubElement(whole, "error", message=safe_line(self.problem or ""))
+        for outcome in self.gates:
+            name = safe_line(f"{outcome.rule} {outcome.gate}")
+            case = ET.SubElement(suite, "testcase", classname=source, name=name)
+            message = safe_line(outcome.message)
+            if outcome.result == "missed":
+                failure = ET.SubElement(case, "failure", message=message, type="error")
+                failure.text = self._with_verdict(outcome.rule, message)
+            elif outcome.result == "unknown":
+                ET.SubElement(case, "skipped", message=message)
         for name, rule in rules.items():
-            case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=name)
+            case = ET.SubElement(suite, "testcase", classname=source, name=name)
             if self.counts.get(name):
                 failure = ET.SubElement(case, "failure", message=rule.violation, type=rule.severity)
                 failure.text = "\n".join(
                     sentence(finding) for finding in self.findings if finding.rule == name
                 )
-        document: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
-        return document.decode()
+        return suite
+
+    def as_github(self) -> str:
+        """Returns the report as commands of GitHub's workflows, which annotate a run."""
+        lines: list[str] = []
+        for severity in ("error", "warning"):
+            found = [own for own in self.findings if own.severity == severity]
+            lines += [
+                _command(
+                    severity,
+                    f"{finding.rule} in {self.source}",
+                    self._with_verdict(finding.rule, sentence(finding)),
+                )
+                for finding in found[:_MAX_ANNOTATIONS]
+            ]
+        if not self.complete:
+            title = f"not all of {self.source} could be checked"
+            lines.append(_command("error", title, safe_line(self.problem or "")))
+        lines.append(_command("notice", f"checked {self.source}", "\n".join(self._summary())))
+        return "\n".join(lines)
 
     def as_text(self) -> str:
         """Returns the report in sentences: a line per finding, one per broken rule, a summary."""
-        lines = [sentence(finding) for finding in self.findings]
-        lines += [
-            f"{count:,} of {name} ({RULES[name].severity}): {RULES[name].violation}"
-            for name, count in self.counts.items()
+        return "\n".join([*map(sentence, self.findings), *self._summary()])
+
+    def _with_verdict(self, rule: str, message: str) -> str:
+        """Returns a message with the reason why the run differs, if it is about that."""
+        if rule != "regression":
+            return message
+        return f"{message}\ncompared with {safe_line(self.baseline)}: {safe_line(self.verdict)}"
+
+    def _summary(self) -> list[str]:
+        """Returns a line per broken rule and per gate that is not missed, and the numbers."""
+        lines = [
+            safe_line(f"{outcome.rule} {outcome.gate}: {outcome.result}: {outcome.message}")
+            for outcome in self.gates
+            if outcome.result != "missed"
         ]
+        if self.baseline:
+            lines.append(safe_line(f"compared with {self.baseline}: {self.verdict}"))
+        for name, count in self.counts.items():
+            rule = GATE_RULES[name] if name in GATE_RULES else RULES[name]
+            lines.append(f"{count:,} of {name} ({rule.severity}): {rule.violation}")
         amount = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
         if self.num_snapshots is not None:
             amount += f", {self.num_snapshots:,} snapshots"
@@ -107,12 +199,39 @@ class Report(msgspec.Struct):
         warnings = f", {self.num_warnings:,} of them warnings" if self.num_warnings else ""
         partly = "" if self.complete else "; not all could be checked"
         lines.append(f"{safe_line(self.source)}: {amount}, {total:,} findings{warnings}{partly}")
-        return "\n".join(lines)
+        return lines
+
+
+def suites(reports: Sequence[Report]) -> str:
+    """Returns several reports as one document of JUnit XML."""
+    root = ET.Element("testsuites")
+    root.extend([report._suite() for report in reports])
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
+    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document.decode()
+
+
+def _command(severity: str, title: str, message: str) -> str:
+    """Returns a command of GitHub's workflows, escaped as their toolkit does it.
+
+    https://github.com/actions/toolkit/blob/main/packages/core/src/command.ts
+    """
+    title = _escaped(safe_line(title)).replace(":", "%3A").replace(",", "%2C")
+    return f"::{severity} title={title}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def sentence(finding: Finding) -> str:
     """Formats a finding as one line of text, safe for a terminal."""
     where = [f"step {finding.step}"] if finding.step >= 0 else ["before the first step"]
+    if finding.step < 0 and finding.rule in GATE_RULES:
+        where = ["the whole run"]
     if finding.request_id is not None:
         where.append(f"request {finding.request_id}")
     if finding.seq_id is not None:
@@ -125,14 +244,21 @@ def check_recording(
     *,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     progress: ShowProgress = no_progress,
+    gates: Sequence[Gate] = (),
 ) -> Report:
     """Checks a recording, as far as it can be read.
+
+    Args:
+        path: The recording.
+        thresholds: The thresholds of the rules.
+        progress: Shows the part that has been checked.
+        gates: What the run has to satisfy besides.
 
     Raises:
         RecordingError: The file does not exist or is not a recording of this version.
     """
     with FileStore(path) as recording:
-        checker = BackgroundChecker(recording, stored="first", thresholds=thresholds)
+        checker = BackgroundChecker(recording, stored="first", thresholds=thresholds, gates=gates)
         while checker.replay.advance(_PROGRESS_SECONDS):
             progress(checker.replay.share)
         report = _report(os.fspath(path), checker)
@@ -145,6 +271,7 @@ def check_recording(
             report.problem = f"{unreadable[0]}{more}"
         elif not report.num_steps and not recording.is_empty and not recording.num_lost_bytes:
             report.problem = f"{recording.path} has no step in it: there is nothing to check"
+        report.add_outcomes(_outcomes(checker))
         return report
 
 
@@ -156,6 +283,8 @@ def check_live(
     timeout: float,
     keys: ViewerKeys | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    gates: Sequence[Gate] = (),
+    listener: Listener | None = None,
 ) -> Report:
     """Checks a running engine until `ended` is set, for `duration` seconds, or until it stops.
 
@@ -166,13 +295,17 @@ def check_live(
         timeout: Seconds to wait for the first state.
         keys: The viewer's CurveZMQ keys, if the engine requires any.
         thresholds: The thresholds of the rules.
+        gates: What the stream has to satisfy besides.
+        listener: Called with each change, to record the stream.
 
     Raises:
         EndpointError: `endpoint` is malformed.
         UnreachableError: No engine answered, or its messages cannot be read.
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
-    checker = LiveChecker(session, thresholds=thresholds)
+    checker = LiveChecker(session, thresholds=thresholds, gates=gates)
+    if listener is not None:
+        session.add_listener(listener)
     with checker.running(), session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
@@ -187,6 +320,7 @@ def check_protocol(
     timeout: float,
     keys: ViewerKeys | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    gates: Sequence[Gate] = (),
 ) -> Report:
     """Checks a publisher against the protocol, and its engine, as `check_live` does.
 
@@ -194,7 +328,7 @@ def check_protocol(
         EndpointError: `endpoint` is malformed.
         UnreachableError: Nothing answered, or refused this viewer.
     """
-    checker = ProtocolChecker(endpoint, keys=keys, thresholds=thresholds)
+    checker = ProtocolChecker(endpoint, keys=keys, thresholds=thresholds, gates=gates)
     checker.run(ended, duration, timeout)
     report = _report(endpoint, checker)
     report.num_unknown, report.num_snapshots = checker.num_unknown, checker.num_snapshots
@@ -205,6 +339,7 @@ def check_protocol(
     elif not report.num_snapshots:
         report.problem = "no snapshot was compared: the engine stopped too early"
     report.complete = report.problem is None
+    report.add_outcomes(_outcomes(checker))
     return report
 
 
@@ -218,6 +353,7 @@ def report_live(session: Session, checker: LiveChecker) -> Report:
     elif not report.num_steps:
         report.problem = f"{endpoint} has sent no step: there is nothing to check"
     report.complete = report.problem is None
+    report.add_outcomes(_outcomes(checker))
     return report
 
 
@@ -227,6 +363,10 @@ def _wait(session: Session, ended: threading.Event, duration: float | None) -> N
     while time.monotonic() < deadline and not ended.is_set():
         if session.wait_for(ConnectionState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
             return
+
+
+def _outcomes(checker: StreamChecker) -> list[Outcome]:
+    return [outcome for gate in checker.gates for outcome in gate.outcomes()]
 
 
 def _report(source: str, checker: StreamChecker) -> Report:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
+from seqtop.checks.gate import Gate
 from seqtop.checks.rules import RULES
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.replay import Reader
@@ -43,11 +44,17 @@ class StreamChecker(Reader):
     Args:
         stored: The findings to store of a rule that has more than `MAX_FINDINGS`.
         thresholds: The thresholds of the rules.
+        gates: What the stream has to satisfy besides; they read the same events and states.
     """
 
     def __init__(
-        self, *, stored: Stored = "newest", thresholds: Thresholds = DEFAULT_THRESHOLDS
+        self,
+        *,
+        stored: Stored = "newest",
+        thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        gates: Sequence[Gate] = (),
     ) -> None:
+        self.gates = gates
         self.num_events = 0
         """Events checked so far."""
         self.num_steps = 0
@@ -92,11 +99,15 @@ class StreamChecker(Reader):
         self.num_gaps += self._checker is not None
         self._checker = Checker(state, thresholds=self._thresholds)
         self._is_in_gap, self._position = False, position
+        for gate in self.gates:
+            gate.start(position, state)
 
     def stop(self) -> None:
         """Stops at a gap, until the next `start`."""
         self.num_gaps += not self._is_in_gap
         self._checker, self._is_in_gap = None, True
+        for gate in self.gates:
+            gate.stop()
 
     def check(self, position: int, event: Event) -> None:
         """Checks the next event of a stream, and applies it to the state.
@@ -113,6 +124,8 @@ class StreamChecker(Reader):
         """Checks the state before the next event."""
         assert self._checker is not None, "`start` comes first"
         self._checker.before(event)
+        for gate in self.gates:
+            gate.before(event)
 
     def apply(self, position: int, event: Event, touched: Sequence[int]) -> None:
         """Checks the next event after it was applied to the state."""
@@ -121,6 +134,8 @@ class StreamChecker(Reader):
         for finding in self._checker.after(event, touched):
             # The pool's figures of a step are checked when the next one arrives.
             self._store(position if finding.step == state.step else position - 1, finding)
+        for gate in self.gates:
+            gate.apply(position, event, touched)
         self.num_events += 1
         self.num_steps += isinstance(event, Step)
         self._position = position

@@ -13,7 +13,7 @@ from seqtop.transport.endpoints import DEFAULT_ENDPOINT, with_scheme
 if TYPE_CHECKING:
     from seqtop.state.filter import Filter, UnknownFieldError
     from seqtop.state.ordering import Sort
-    from seqtop.state.slo import Slo
+    from seqtop.state.slo import Objective, Slo
     from seqtop.transport.curve_keys import ViewerKeys
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -41,6 +41,19 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_ENDPOINT,
         metavar="ENDPOINT|FILE",
         help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
+    )
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments ENDPOINT|FILE|DIR…."""
+    parser.add_argument(
+        "sources",
+        nargs="*",
+        type=_endpoint_or_file,
+        default=[DEFAULT_ENDPOINT],
+        metavar="ENDPOINT|FILE|DIR",
+        help="a running engine, or recordings, or folders with recordings (default:"
+        f" {DEFAULT_ENDPOINT})",
     )
 
 
@@ -184,6 +197,57 @@ def parse_slo(text: str) -> Slo:
     """Parses objectives. Raises `argparse.ArgumentTypeError`."""
     slo: Slo = _setting("parse_slo")(text)
     return slo
+
+
+def parse_objective(text: str) -> Objective:
+    """Parses objectives with a percentile. Raises `argparse.ArgumentTypeError`."""
+    from seqtop.state import slo
+
+    try:
+        return slo.parse_objective(text)
+    except slo.SloError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_condition(text: str) -> str:
+    """Checks a condition and returns it. Raises `argparse.ArgumentTypeError`."""
+    from seqtop.state import condition
+    from seqtop.state.filter import FilterError, UnknownFieldError
+
+    try:
+        return condition.parse_condition(text).source
+    except UnknownFieldError as error:
+        raise argparse.ArgumentTypeError(
+            f"{_with_all_fields(error)}, {', '.join(condition.ENGINE_FIELDS)}"
+        ) from error
+    except FilterError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_share(text: str) -> float:
+    """Parses a share, such as 0.1 or 10%. Raises `argparse.ArgumentTypeError`."""
+    from seqtop.state.filter import FilterError, share
+
+    try:
+        value = share(text)
+    except FilterError:
+        value = None
+    if value is None or value < 0 or (value > 1 and not text.endswith("%")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, such as 10% or 0.1")
+    return value
+
+
+def duration(text: str) -> float:
+    """Parses a time, such as 60 or 2m; returns seconds. Raises `argparse.ArgumentTypeError`."""
+    from seqtop.state.filter import FilterError, quantity
+
+    try:
+        seconds = quantity(text)
+    except FilterError:
+        seconds = None
+    if seconds is None or seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0, such as 60 or 2m")
+    return seconds
 
 
 def parse_columns(text: str) -> list[str]:

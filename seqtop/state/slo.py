@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from seqtop.sequence import latency
 from seqtop.state.fields import queue_time
@@ -79,6 +80,45 @@ def parse(text: str) -> Slo:
             raise SloError(f"{word!r} is no objective; write FIGURE=TIME, such as ttft=500ms")
         values[key] = value
     return from_values(values)
+
+
+class Objective(NamedTuple):
+    """Limits, and the percentile of the requests that has to be within them."""
+
+    slo: Slo
+    percent: float = 100.0
+    """Above 0, and at most 100: each request has to be within the limits."""
+
+
+def parse_objective(text: str) -> Objective:
+    """Parses objectives as `parse` does, with the word `p` for a percentile: `ttft=500ms,p=99`.
+
+    Without it, the limits are those of each request.
+
+    Raises:
+        SloError: The text is invalid.
+    """
+    percent, others = 100.0, []
+    for word in words(text):
+        key, operator, value = operation(word)
+        if key == "p":
+            percent = _percent(value) if operator in {"=", "=="} else 0.0
+            if not 0 < percent <= 100:
+                raise SloError(f"{word!r} is no percentile; write p=99")
+        else:
+            others.append(word)
+    slo = parse(",".join(others))
+    if not slo:
+        raise SloError("an objective is needed, such as ttft=500ms,p=99")
+    return Objective(slo, percent)
+
+
+def _percent(text: str) -> float:
+    """Returns a number that may have a percent sign; 0 for other texts."""
+    try:
+        return float(text.removesuffix("%"))
+    except ValueError:
+        return 0.0
 
 
 def words(text: str) -> list[str]:

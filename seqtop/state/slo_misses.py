@@ -50,7 +50,7 @@ def split(state: EngineData, slo: Slo) -> SloMisses:
         for sequence in (state.sequences[seq_id] for seq_id in request.seq_ids):
             has_output |= bool(sequence.output_token_ids)
             for key in missed(slo, request, sequence, state.time).keys() - own.keys():
-                own[key] = _cause(state, request, sequence, key)
+                own[key] = cause_of(state, request, sequence, key)
         if own or (has_output and request.finish_reason in ("stop", "length")):
             found.num_requests += 1
         found.num_missed += bool(own)
@@ -59,7 +59,7 @@ def split(state: EngineData, slo: Slo) -> SloMisses:
     return found
 
 
-def _cause(state: EngineData, request: RequestState, sequence: SequenceState, figure: str) -> str:
+def cause_of(state: EngineData, request: RequestState, sequence: SequenceState, figure: str) -> str:
     """Returns the longest part of what a figure measures, in words."""
     parts = _parts(state, request, sequence)
     within = {

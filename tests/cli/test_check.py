@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from seqtop.wire.messages import (
     Refused,
 )
 from tests.support import events
+from tests.support.broken_recordings import RIGHT, record
 from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.events import arrival, engine_info, stats, step
 from tests.support.hand_driven import HandDrivenEngine
@@ -176,6 +178,34 @@ def test_check_ends_when_the_engine_stops_while_messages_are_missing(
     said = capsys.readouterr()
     assert said.err == "seqtop: the end of the stream was not read: maintenance\n"
     assert "1 steps, 2 events, 1 gaps, 0 findings; not all could be checked" in said.out
+
+
+def test_gates_of_a_running_engine(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tmp_path / "before.seqtop"
+    record(before, RIGHT)
+
+    def drive(engine: HandDrivenEngine) -> None:
+        engine.answer()
+        for event in (engine_info(), arrival(1), step(0)):
+            engine.send(event)
+        preempted = [events.preemption("req-1", lost=4)]
+        engine.send(step(1, preemptions=preempted, stats=stats(num_preemptions=3)))
+        engine.send(EngineStopped(time=500.0))
+
+    command = ["check", endpoint, "--timeout", "60", "--duration", "2m", "--json"]
+    gates = ["--fail-if", "preemptions>2", "--slo", "ttft=1us", "--baseline", str(before)]
+    with driven(endpoint, drive):
+        assert main([*command, *gates]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["counts"] == {"condition": 1, "objective": 1, "regression": 1}
+    results = {own["gate"]: (own["result"], own["step"]) for own in report["gates"]}
+    assert results["preemptions>2"] == ("missed", 1)
+    assert results["TTFT ≤ 1 µs"] == ("missed", 1)
+    assert results["preemptions within 10%"] == ("missed", 1)
+    assert "first in step 1, preemption: " in report["verdict"]
+    assert report["baseline"] == str(before)
 
 
 def _contradictory(engine: HandDrivenEngine) -> list[Any]:

@@ -10,7 +10,16 @@ import pytest
 from seqtop.cli.parser import build_parser
 from seqtop.history import step_time
 from seqtop.sequence import SequenceStatus
-from seqtop.state.slo import Slo, SloError, from_values, measured, missed, parse
+from seqtop.state.slo import (
+    Objective,
+    Slo,
+    SloError,
+    from_values,
+    measured,
+    missed,
+    parse,
+    parse_objective,
+)
 from seqtop.tui import settings
 from tests.support.scripted import Script, ScriptedSource
 from tests.support.simulated_engine import START
@@ -100,6 +109,20 @@ def test_objectives_are_read() -> None:
     assert str(parse("ttft=0.5,itl=50ms")) == "TTFT ≤ 500 ms, ITL ≤ 50.0 ms"
 
 
+def test_an_objective_has_a_percentile() -> None:
+    slo = Slo(ttft=0.5, e2e=10.0)
+    assert parse_objective("ttft=500ms,e2e=10s") == Objective(slo, 100.0)
+    for text in ("ttft=500ms,e2e=10s,p=99", "p=99 ttft<500ms e2e<=10", "P = 99%, ttft=.5, e2e=10"):
+        assert parse_objective(text) == Objective(slo, 99.0), text
+    assert parse_objective("itl=1,p=99.9").percent == 99.9
+    for text in ("p=99", "", " , "):
+        with pytest.raises(SloError, match="an objective is needed"):
+            parse_objective(text)
+    for word in ("p=0", "p=-1", "p=101", "p=nan", "p=", "p", "p=x", "p<99"):
+        with pytest.raises(SloError, match=f"'{word}' is no percentile; write p=99"):
+            parse_objective(f"ttft=1,{word}")
+
+
 def _options_with(name: str) -> Iterator[tuple[str, Action]]:
     (commands,) = (own for own in build_parser()._actions if isinstance(own, _SubParsersAction))
     for command, parser in commands.choices.items():
@@ -113,9 +136,9 @@ def test_all_options_take_objectives_with_spaces_or_commas() -> None:
     commands = dict(_options_with("--slo"))
     assert {"advise", "attach", "explain", "record", "report", "whatif"} <= commands.keys()
     for text in ("ttft=500ms,itl=50ms", "ttft=500ms itl=50ms", " ttft = 0.5 , itl=50ms "):
-        assert {name: cast(Any, it.type)(text) for name, it in commands.items()} == dict.fromkeys(
-            commands, wanted
-        )
+        read = {name: cast(Any, it.type)(text) for name, it in commands.items()}
+        assert read.pop("check") == Objective(wanted)
+        assert read == dict.fromkeys(read, wanted)
         assert settings.parse_slo(text) == wanted, "in config.toml"
     times = {"prefill": 0.0001, "decode": 0.00002}
     for text in ("prefill=0.1ms,decode=20us", "prefill=0.1ms decode=20us"):

@@ -1,0 +1,1 @@
+"""Gates of a run: conditions that must not hold, objectives, and a baseline."""
