@@ -25,6 +25,8 @@ from tests.support.recordings import append, fed
 
 READERS = (
     ["check", "FILE"],
+    ["check", "FILE", "--slo", "ttft=1s,tpot=1s", "--fail-if", "age>1s"],
+    ["check", "FILE", "--baseline", "FILE", "--slo", "ttft=1s,tpot=1s", "--fail-if", "age>1s"],
     ["diff", "FILE", "FILE"],
     ["explain", "FILE", "REQUEST"],
     ["explain", "FILE", "REQUEST", "--who"],
@@ -190,7 +192,12 @@ def test_each_command_is_in_one_of_the_lists() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [arguments for arguments in READERS if arguments[0] in ("check", "explain", "report")],
+    [
+        arguments
+        for arguments in READERS
+        # A baseline is a second recording, and its decisions are read on their own, as by `diff`.
+        if arguments[0] in ("check", "explain", "report") and "--baseline" not in arguments
+    ],
     ids=" ".join,
 )
 @pytest.mark.parametrize(

@@ -51,6 +51,12 @@ _MODULES = (
     *("seqtop.export.report.page", "seqtop.export.perfetto", "seqtop.export.json_document"),
     *("seqtop.ledger.report", "seqtop.misses.report", "seqtop.whatif.report"),
 )
+_GATES = (
+    "--slo",
+    "ttft=1us,itl=1s,tpot=1s,e2e=1us,p=99",
+    "--fail-if",
+    "age>1ms kv>1% -status:stop",
+)
 _LINES = 2_000
 """Characters of standard error that are looked at from its end."""
 _RECORDINGS_BETWEEN = 50
@@ -77,6 +83,8 @@ def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple
     yield "check", run
     yield "check", run, "--json"
     yield "check", run, "--protocol"
+    yield "check", run, "--baseline", other, "--github", *_GATES
+    yield "check", other, "--baseline", run
     yield "diff", run, other
     yield "diff", other, run, "--json"
     yield "explain", run, request

@@ -23,10 +23,12 @@ from seqtop.checks.report import check_recording
 from seqtop.export import csv_rows, mooncake, otlp, perfetto, vcr
 from seqtop.export.lifecycle import read_runs
 from seqtop.export.report import contents, page
+from seqtop.gates.condition_gate import ConditionGate
+from seqtop.gates.objective_gate import ObjectiveGate
 from seqtop.history import FileStore, FileWriter, RecordingError, file_format, segments
 from seqtop.history.file_format import AnyHeader, EventsHeader, FinishedHeader, FrameLocation
 from seqtop.state import EngineState
-from seqtop.state.slo import Slo
+from seqtop.state.slo import Slo, parse_objective
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
@@ -105,7 +107,8 @@ class MutatedRecordings:
             require_reason(error)
             return False
         if choose.random() < 0.05:
-            check_recording(str(self._path)).as_text()
+            gates = ConditionGate("waited>1us"), ObjectiveGate(parse_objective("ttft=1us,itl=1us"))
+            check_recording(str(self._path), gates=gates).as_text()
         return is_whole
 
     def _export(self, recording: FileStore) -> None:
