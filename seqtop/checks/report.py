@@ -100,9 +100,8 @@ class Report(msgspec.Struct):
                 self.add_problem(f"{outcome.rule} {outcome.gate}: unknown: {outcome.message}")
 
     def add_problem(self, problem: str) -> None:
-        """Makes the report incomplete, for a reason in a sentence; the first one is kept."""
-        if self.complete or self.problem is None:
-            self.problem = problem
+        """Makes the report incomplete, for a further reason in a sentence."""
+        self.problem = "; ".join(filter(None, (self.problem, problem)))
         self.complete = False
 
     def as_json(self) -> str:

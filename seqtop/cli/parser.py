@@ -33,7 +33,7 @@ exit status:
   0    success; also if Ctrl-C or SIGTERM ended a command that runs until then
   1    failure, with the reason on standard error; or `check` has findings
   2    wrong usage, or a file that cannot be read as what is wanted
-  3    `check` has no findings, but the recording is damaged or has no steps
+  3    `check` has no findings, but a recording is damaged or has no steps, or a gate is unknown
   130  interrupted by Ctrl-C
   141  the reader of the output closed the pipe
 """

@@ -120,7 +120,8 @@ class ConditionGate(Gate):
         for seq_id in tracker.began if held else tracker.matching - {ENGINE}:
             if len(self._matched) > _MAX_COUNTED:
                 break
-            self._matched[state.sequences[seq_id].request_id] = None
+            if (sequence := state.sequences.get(seq_id)) is not None:
+                self._matched[sequence.request_id] = None
 
     def _missing(self) -> list[str]:
         """Returns the words that nothing is known of."""
