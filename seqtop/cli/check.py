@@ -16,8 +16,8 @@ from seqtop.cli.options import (
     add_thresholds,
     add_timeout,
     curve_keys,
-    duration,
     parse_condition,
+    parse_duration,
     parse_objective,
     parse_share,
 )
@@ -58,7 +58,7 @@ def add_command(commands: Commands) -> None:
     )
     check.add_argument(
         "--duration",
-        type=duration,
+        type=parse_duration,
         metavar="TIME",
         help="stop after this time, in seconds or such as 2m (default: at Ctrl-C, or when the"
         " engine stops)",
@@ -151,13 +151,15 @@ def _sources(given: Sequence[str]) -> list[str]:
     """Returns the endpoint, or the recordings in place of their folders.
 
     Raises:
-        _SourceError: There is no recording in a folder, or an endpoint is not alone.
+        _SourceError: A file is not there, no recording is in a folder, or an endpoint is not alone.
     """
     found: list[str] = []
     for source in given:
         if "://" in source and len(given) > 1:
             raise _SourceError(f"an engine is checked alone: leave out all but {source}")
         path = Path(source)
+        if len(given) > 1 and not path.exists():
+            raise _SourceError(f"there is no file {source}")
         if "://" in source or not path.is_dir():
             found.append(source)
             continue

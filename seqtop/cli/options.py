@@ -237,7 +237,7 @@ def parse_share(text: str) -> float:
     return value
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parses a time, such as 60 or 2m; returns seconds. Raises `argparse.ArgumentTypeError`."""
     from seqtop.state.filter import FilterError, quantity
 

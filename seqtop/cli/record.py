@@ -21,8 +21,8 @@ from seqtop.cli.options import (
     add_thresholds,
     add_timeout,
     curve_keys,
+    parse_duration,
 )
-from seqtop.process.argparse_ext import positive
 from seqtop.process.signals import when_stdin_closes
 from seqtop.text.sanitize import safe_line
 
@@ -69,7 +69,12 @@ def add_command(commands: Commands) -> None:
         " is given",
     )
     record.add_argument("--force", action="store_true", help="replace the file if it exists")
-    record.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this time")
+    record.add_argument(
+        "--duration",
+        type=parse_duration,
+        metavar="TIME",
+        help="stop after this time, in seconds or such as 2m",
+    )
     add_timeout(record)
     flight = record.add_argument_group("flight recorder", "with --flight-recorder")
     add_thresholds(flight)

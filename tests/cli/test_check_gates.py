@@ -206,6 +206,7 @@ def test_no_more_annotations_than_github_shows(
         (["--duration", "nan"], "'nan' is no time above 0"),
         (["--duration", "3 weeks"], "'3 weeks' is no time above 0"),
         (["tcp://127.0.0.1:1"], "an engine is checked alone"),
+        (["{folder}/typo.seqtop"], "there is no file "),
         (["{folder}/empty"], "there is no recording (*.seqtop) in"),
         (["{a}", "--protocol"], "--protocol checks a publisher at an endpoint"),
     ],

@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from seqtop.cli import options
+from seqtop.cli.parser import build_parser
 from seqtop.state.fields import FIELDS
 from seqtop.transport.curve_keys import KeyFileError
 
@@ -23,6 +24,12 @@ def test_an_unknown_field_of_a_filter_is_answered_with_all_fields() -> None:
     assert all(key in str(caught.value) for key in FIELDS)
     with pytest.raises(argparse.ArgumentTypeError, match="regular expression"):
         options.parse_filter("re:/[/")
+
+
+@pytest.mark.parametrize("command", [["check", "run.seqtop"], ["record", "-o", "run.seqtop"]])
+def test_a_duration_has_a_unit_or_is_in_seconds(command: list[str]) -> None:
+    for text, seconds in (("60", 60.0), ("60s", 60.0), ("2m", 120.0), ("0.2", 0.2), ("1h", 3600)):
+        assert build_parser().parse_args([*command, "--duration", text]).duration == seconds
 
 
 def test_a_sort_key_can_be_reversed() -> None:

@@ -20,7 +20,7 @@ def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[s
         (["show", "--jsn"], "seqtop show", ("'--jsn', perhaps --json",)),
         (["show", "--bogus"], "seqtop show", ("unrecognised argument '--bogus';",)),
         (["record", "-o", "x", "--durations=3"], "seqtop record", ("perhaps --duration",)),
-        (["check", "a", "b"], "seqtop check", ("unrecognised argument 'b'",)),
+        (["replay", "a", "b"], "seqtop replay", ("unrecognised argument 'b'",)),
         (["--verison", "show"], "seqtop", ("perhaps --version",)),
         (["replay"], "seqtop replay", ("FILE",)),
         (["serve", "replay", "x", "--loop"], "seqtop serve", ("'--loop': options", "go after --")),
