@@ -85,6 +85,8 @@ class Latencies:
         self._counted: dict[str, frozenset[str]] = {}
         """The figures counted for each request, whose first sequence may change with a fork."""
         self._missed: set[str] = set()
+        self._awaited: dict[str, float] = {}
+        """The arrival time of each unfinished request without a token, in the order of arrival."""
         self._alerts: list[tuple[str, dict[str, float]]] = []
         self._last_missed_time = -math.inf
         self._time = -math.inf
@@ -165,6 +167,12 @@ class Latencies:
         times = known.times[: bisect_right(known.times, until)][-count - 1 :]
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
+    @property
+    def oldest_wait(self) -> float:
+        """The longest time for which a request has now been without a first token, in seconds."""
+        oldest = next(iter(self._awaited.values()), None)
+        return 0.0 if oldest is None else max(self._time - oldest, 0.0)
+
     def take_alerts(self) -> list[tuple[str, dict[str, float]]]:
         """Returns the requests that have just missed objectives, with the figures in seconds.
 
@@ -196,6 +204,7 @@ class Latencies:
         self._sequences.clear()
         self._counted.clear()
         self._missed.clear()
+        self._awaited.clear()
         for sequence in state.sequences.values():
             request = state.requests[sequence.request_id]
             # The times of its tokens are unknown.
@@ -224,6 +233,7 @@ class Latencies:
                 removed = counted_sequences.pop(seq_id, None)
                 if removed is not None and removed.request_id not in requests:
                     self._counted.pop(removed.request_id, None)
+                    self._awaited.pop(removed.request_id, None)
                     self._missed.discard(removed.request_id)
                 continue
             request = requests[sequence.request_id]
@@ -268,6 +278,10 @@ class Latencies:
     def _count_request(
         self, state: EngineData, request: RequestState, sequence: SequenceState, known: _Counted
     ) -> None:
+        if request.metrics.first_token_time is None and request.finish_reason is None:
+            self._awaited.setdefault(request.request_id, request.metrics.arrival_time)
+        else:
+            self._awaited.pop(request.request_id, None)
         if request.seq_ids[0] == sequence.seq_id:
             counted = self._counted.get(request.request_id, frozenset())
             counted |= self._count_figures(state, request, known.num_tokens, counted)

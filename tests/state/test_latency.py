@@ -16,6 +16,7 @@ from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat, SequenceUpdate
 from tests.support.events import update
+from tests.support.random_engine import RandomEngine
 from tests.support.reducer_events import RUNNING, arrived, metrics, prefilled, step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource, engine_info
 from tests.support.simulated_engine import START
@@ -303,6 +304,23 @@ def test_goodput_counts_whoever_ended_by_itself() -> None:
     script.arrive("too long")
     script.finish("too long", SequenceStatus.FINISHED_IGNORED)
     assert (len(latencies.met), len(latencies.windows["e2e"])) == (2, 2), "it has no token"
+
+
+def test_the_oldest_wait_is_that_of_any_request_without_a_token() -> None:
+    state, latencies, waits = EngineState(max_finished=20), Latencies(), []
+    for event in RandomEngine(3, 200, load=12, max_running=4):
+        latencies.observe(state, state.apply(event))
+        arrivals = [
+            request.metrics.arrival_time
+            for request in state.requests.values()
+            if request.metrics.first_token_time is None and request.finish_reason is None
+        ]
+        waits.append(max((state.time - time for time in arrivals), default=0.0))
+        assert latencies.oldest_wait == max(waits[-1], 0.0)
+        late = Latencies()
+        late.observe(state, None)
+        assert late.oldest_wait == latencies.oldest_wait
+    assert max(waits) > 0.0 == min(waits)
 
 
 def test_a_burst_is_told_once() -> None:

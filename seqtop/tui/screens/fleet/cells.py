@@ -1,7 +1,8 @@
 """The columns and the cells of the list of engines."""
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from seqtop.state.condition import kv_use
 from seqtop.state.sliding_window import Figures
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import Column, fit
-from seqtop.text.sanitize import safe_text
+from seqtop.text.sanitize import safe_line, safe_text
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rendering.bars import (
@@ -50,14 +51,22 @@ def arrange(width: int) -> tuple[EngineColumn, ...]:
     return fit(COLUMNS, width - 2, gap=2)
 
 
-def row(columns: tuple[EngineColumn, ...], ui: UiState) -> Line:
-    """Returns the row of one engine. Called under the lock of `ui`."""
+def row(columns: tuple[EngineColumn, ...], ui: UiState, outlying: Collection[str] = ()) -> Line:
+    """Returns the row of one engine. Called under the lock of `ui`.
+
+    Args:
+        columns: The columns.
+        ui: The engine.
+        outlying: The keys of the columns in which it differs from the other engines.
+    """
     spans: list[StyledText] = []
     is_over = _is_over(ui)
     for index, column in enumerate(columns):
         if index:
             spans.append(("  ", PLAIN))
         cell = fitted(column.cell(ui, column.width), column.width)
+        if column.key in outlying:
+            cell = tuple((text, "very-high") for text, _ in cell)
         if is_over and column.key not in _NEVER_DIM:
             cell = tuple((text, style if style == "track" else "dim") for text, style in cell)
         spans.extend(cell)
@@ -169,14 +178,74 @@ def _latency(figure: str, percentile: str) -> Cell:
     return cell
 
 
+def _oldest_wait(ui: UiState, width: int) -> Line:
+    wait = ui.latencies.oldest_wait
+    return _number(fmt.seconds(wait) if wait else fmt.UNKNOWN, width, "waiting" if wait else "dim")
+
+
+def _limit(ui: UiState, width: int) -> Line:
+    if ui.newest.info is None:
+        return ((fmt.UNKNOWN, "dim"),)
+    forms = ui.verdict.forms()
+    text = next((form for form in forms if text_width(form) <= width), forms[-1] if forms else "")
+    return ((safe_line(text), "waiting" if ui.verdict.cause is not None else "dim"),)
+
+
 def _known(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
+
+def _need(ui: UiState) -> float:
+    """Returns how much an engine needs a person: by the doubled seconds of its oldest wait.
+
+    Finer steps would move rows each second. A lost engine comes after those whose requests wait
+    for seconds, and before all others.
+    """
+    if ui.source.connection.state is ConnectionState.LOST:
+        return 0.5
+    if _is_over(ui):
+        return 0.0
+    return math.floor(math.log2(max(_known(ui.latencies.oldest_wait), 1.0)))
+
+
+def outlying(engines: Sequence[UiState]) -> list[set[str]]:
+    """Returns for each engine the keys of the figures that are far above those of its peers.
+
+    The peers are the other live engines of its model: three or more engines tell which is odd.
+    """
+    found: list[set[str]] = [set() for _ in engines]
+    by_model: dict[str, list[int]] = {}
+    for number, ui in enumerate(engines):
+        info = ui.newest.info
+        if info is not None and ui.source.connection.state is ConnectionState.LIVE:
+            by_model.setdefault(info.model, []).append(number)
+    for key, (figure, least) in _COMPARED.items():
+        for numbers in by_model.values():
+            values = {number: _known(figure(engines[number])) for number in numbers}
+            if len(values) < _LEAST_PEERS:
+                continue
+            usual = statistics.median(values.values())
+            for number, value in values.items():
+                if value >= max(_OUTLYING * usual, least):
+                    found[number].add(key)
+    return found
+
+
+_OUTLYING = 3.0
+"""The multiple of the median from which on a figure is far above it."""
+_LEAST_PEERS = 3
+_COMPARED: dict[str, tuple[Callable[[UiState], float], float]] = {
+    "oldest": (lambda ui: ui.latencies.oldest_wait, 1.0),
+    "ttft": (lambda ui: percentiles(ui, "ttft").p99, 0.5),
+    "itl": (lambda ui: percentiles(ui, "itl").p99, 0.1),
+}
+"""The figures that are compared with those of peers, and the least seconds that stand out."""
 
 Order: TypeAlias = Callable[[UiState], float]
 """Returns the figure that engines are sorted by, the largest first."""
 
 ORDERS: dict[str, Order | None] = {
+    "by the oldest wait": _need,
     "as given on the command line": None,
     "by waiting sequences": lambda ui: ui.newest.num_by_status[SequenceStatus.WAITING],
     "by KV use": lambda ui: _kv_use(ui) or 0.0,
@@ -227,6 +296,14 @@ COLUMNS = (
         cell=_count(SequenceStatus.WAITING, "waiting"),
     ),
     EngineColumn(
+        key="oldest",
+        title="Oldest",
+        help="longest time that a request has now been without a first token",
+        width=7,
+        priority=1,
+        cell=_oldest_wait,
+    ),
+    EngineColumn(
         key="kv",
         title="KV",
         help="share of the blocks that is in block tables",
@@ -242,6 +319,16 @@ COLUMNS = (
         width=9,
         priority=2,
         cell=_rate("generated"),
+    ),
+    EngineColumn(
+        key="limit",
+        title="Limited by",
+        help="what limited it in the last minute",
+        width=24,
+        max_width=64,
+        priority=3,
+        right=False,
+        cell=_limit,
     ),
     EngineColumn(
         key="history",

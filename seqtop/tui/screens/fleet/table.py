@@ -26,6 +26,8 @@ class FleetRows(ListView):
         """The filter that the engines in the list match."""
         self._rows: list[int] = []
         """The numbers of the engines in the list, in the order of rows."""
+        self._outlying: list[set[str]] = []
+        """For each engine, the columns in which it is far above its peers."""
         self.sort()
 
     def sort(self) -> None:
@@ -36,6 +38,7 @@ class FleetRows(ListView):
                 if self.filter(ui):
                     figures[number] = order(ui) if order is not None else 0.0
         self._rows = sorted(figures, key=lambda number: -figures[number])
+        self._outlying = cells.outlying(self._engines.all)
 
     @property
     def num_rows(self) -> int:
@@ -55,7 +58,7 @@ class FleetRows(ListView):
     def line(self, key: int) -> Line:
         ui = self._engines.all[key]
         with ui.lock:
-            return cells.row(cells.arrange(self.text_width - MARGIN), ui)
+            return cells.row(cells.arrange(self.text_width - MARGIN), ui, self._outlying[key])
 
     def select(self, key: int) -> None:
         self._engines.shown_index = key

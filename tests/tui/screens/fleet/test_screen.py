@@ -109,6 +109,8 @@ def test_engines_are_sorted(fleet: SeqtopApp) -> None:
     with play(fleet, (160, 24)) as pilot:
         rows = fleet.screen.query_one(FleetRows)
         given = list(range(len(fleet.engines)))
+        pilot.press("s")
+        assert "sorted as given" in screen(fleet)
         assert list(rows.page(0, 10)) == given
         pilot.press("s")
         assert "sorted by waiting sequences" in screen(fleet)
@@ -116,7 +118,8 @@ def test_engines_are_sorted(fleet: SeqtopApp) -> None:
             ui.source.state.num_by_status[SequenceStatus.WAITING] for ui in fleet.engines.all
         ]
         assert [waiting[row] for row in rows.page(0, 10)] == sorted(waiting, reverse=True)
-        pilot.press(*["s", "f6"] * 3)
+        pilot.press(*["s", "f6"] * 3, "s")
+        assert "sorted as given" in screen(fleet)
         assert list(rows.page(0, 10)) == given
 
 

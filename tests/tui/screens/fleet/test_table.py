@@ -3,16 +3,16 @@
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.table import FleetRows
-from seqtop.wire.messages import RequestArrived
+from seqtop.wire.messages import Heartbeat, RequestArrived
 from tests.support.piloting import inside, play, screen, until
-from tests.support.scripted import ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
 
 
 def test_changes_of_other_engines_are_seen(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
     with play(fleet, (120, 24)) as pilot:
 
         def row() -> str:
-            return inside(screen(fleet).splitlines())[5]
+            return next(line for line in inside(screen(fleet).splitlines()) if "rank-1" in line)
 
         sources[1].apply(
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
@@ -20,6 +20,39 @@ def test_changes_of_other_engines_are_seen(fleet: SeqtopApp, sources: list[Scrip
         until(pilot, lambda: row().split()[3:5] == ["1", "1"])
         sources[1].connection.state = ConnectionState.LOST
         until(pilot, lambda: "LOST" in row())
+
+
+def test_the_engine_whose_requests_wait_is_first_and_marked() -> None:
+    """Its latencies over the last minute are the best of all: they leave out who waits."""
+    sources = [ScriptedSource() for _ in range(5)]
+    for number, source in enumerate(sources):
+        script = Script(source, engine_id=f"rank-{number}", incarnation=f"i{number}")
+        script.arrive("first")
+        script.step(prefill={"first": 40})
+    sources[1].connection.state = ConnectionState.LOST
+    sick = sources[3]
+    for number in range(2):
+        seq_ids, time = [10 + number], sick.state.time
+        sick.apply(
+            RequestArrived(
+                request_id=f"waits-{number}", arrival_time=time, seq_ids=seq_ids, num_prompt_tokens=4
+            )
+        )
+    fleet = SeqtopApp(*sources, clock=lambda: 0.0)
+    with play(fleet, (120, 24)) as pilot:
+        rows = fleet.screen.query_one(FleetRows)
+        assert list(rows.page(0, 9)) == [1, 0, 2, 3, 4], "a lost engine first, while nothing waits"
+        sick.apply(Heartbeat(time=sick.state.time + 9.0, step=0))
+        until(pilot, lambda: list(rows.page(0, 9)) == [3, 1, 0, 2, 4])
+        assert "9.00 s" in rows_of(fleet)[0]
+        with fleet.engines.all[3].lock:
+            marked = {text for text, style in rows.line(3) if style == "very-high"}
+        assert [text.strip() for text in marked] == ["9.00 s"]
+        assert not any(style == "very-high" for number in (0, 2, 4) for _, style in rows.line(number))
+
+
+def rows_of(fleet: SeqtopApp) -> list[str]:
+    return [line for line in inside(screen(fleet).splitlines()) if "rank-" in line]
 
 
 def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: SeqtopApp) -> None:
