@@ -3,6 +3,7 @@
 python -m tests.release advice --workloads 20
 python -m tests.release attacks --rounds 7
 python -m tests.release bombs
+python -m tests.release fleet --engines 20
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
 python -m tests.release large_states
@@ -20,6 +21,7 @@ NAMES = (
     "advice",
     "attacks",
     "bombs",
+    "fleet",
     "healing",
     "injected_bugs",
     "large_states",

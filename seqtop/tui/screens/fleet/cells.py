@@ -178,15 +178,23 @@ def _latency(figure: str, percentile: str) -> Cell:
     return cell
 
 
-def _oldest_wait(ui: UiState, width: int) -> Line:
-    wait = ui.latencies.oldest_wait
+def oldest_wait(ui: UiState) -> float:
+    """Returns the longest time that a request now waits for its first token or a step, seconds."""
+    state = ui.newest
+    is_busy = state.num_by_status[SequenceStatus.RUNNING] > 0 and state.blocked.until > 0
+    since_step = _known(state.time - state.blocked.until) if is_busy else 0.0
+    return max(_known(ui.latencies.oldest_wait), since_step, 0.0)
+
+
+def _oldest(ui: UiState, width: int) -> Line:
+    wait = oldest_wait(ui)
     return _number(fmt.seconds(wait) if wait else fmt.UNKNOWN, width, "waiting" if wait else "dim")
 
 
 def _limit(ui: UiState, width: int) -> Line:
     if ui.newest.info is None:
         return ((fmt.UNKNOWN, "dim"),)
-    forms = ui.verdict.forms()
+    forms = [form.removeprefix("limited by ") for form in ui.verdict.forms()]
     text = next((form for form in forms if text_width(form) <= width), forms[-1] if forms else "")
     return ((safe_line(text), "waiting" if ui.verdict.cause is not None else "dim"),)
 
@@ -205,7 +213,7 @@ def _need(ui: UiState) -> float:
         return 0.5
     if _is_over(ui):
         return 0.0
-    return math.floor(math.log2(max(_known(ui.latencies.oldest_wait), 1.0)))
+    return math.floor(math.log2(min(max(oldest_wait(ui), 1.0), 1e9)))
 
 
 def outlying(engines: Sequence[UiState]) -> list[set[str]]:
@@ -235,7 +243,7 @@ _OUTLYING = 3.0
 """The multiple of the median from which on a figure is far above it."""
 _LEAST_PEERS = 3
 _COMPARED: dict[str, tuple[Callable[[UiState], float], float]] = {
-    "oldest": (lambda ui: ui.latencies.oldest_wait, 1.0),
+    "oldest": (oldest_wait, 1.0),
     "ttft": (lambda ui: percentiles(ui, "ttft").p99, 0.5),
     "itl": (lambda ui: percentiles(ui, "itl").p99, 0.1),
 }
@@ -298,10 +306,10 @@ COLUMNS = (
     EngineColumn(
         key="oldest",
         title="Oldest",
-        help="longest time that a request has now been without a first token",
+        help="longest time that a request now waits for its first token, or for a step",
         width=7,
         priority=1,
-        cell=_oldest_wait,
+        cell=_oldest,
     ),
     EngineColumn(
         key="kv",
