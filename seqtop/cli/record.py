@@ -21,6 +21,7 @@ from seqtop.cli.options import (
     add_thresholds,
     add_timeout,
     curve_keys,
+    parse_condition,
     parse_duration,
 )
 from seqtop.process.signals import when_stdin_closes
@@ -85,6 +86,32 @@ def add_command(commands: Commands) -> None:
         help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=0.5,itl=50ms",
     )
     flight.add_argument(
+        "--on",
+        action="append",
+        default=[],
+        type=parse_condition,
+        metavar="CONDITION",
+        help="write a record when this condition begins to hold, such as 'waiting>20 kv>95%%';"
+        " can be given several times",
+    )
+    flight.add_argument(
+        "--run",
+        action="append",
+        default=[],
+        dest="commands",
+        metavar="COMMAND",
+        help="tell a command of each cause of a record, and of the end of a condition: JSON on its"
+        " standard input, and variables SEQTOP_ALERT_*",
+    )
+    flight.add_argument(
+        "--webhook",
+        action="append",
+        default=[],
+        dest="webhooks",
+        metavar="URL",
+        help="send the same JSON to a web server, by POST",
+    )
+    flight.add_argument(
         "--until-stdin-closes",
         action="store_true",
         help="standard input ends with the process that publishes; exit after it",
@@ -99,6 +126,9 @@ def run(options: argparse.Namespace) -> int:
         given = {
             "--slo": options.slo,
             "--threshold": options.threshold,
+            "--on": options.on,
+            "--run": options.commands,
+            "--webhook": options.webhooks,
             "--until-stdin-closes": options.until_stdin_closes,
         }
         if wrong := next((name for name, value in given.items() if value), None):
@@ -110,11 +140,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_flight_recorder(options: argparse.Namespace) -> int:
+    from seqtop.alerts.notifier import Notifier, TargetError
+    from seqtop.alerts.watch import ConditionWatch
     from seqtop.checks.thresholds import from_values
     from seqtop.flight_recorder import recorder
     from seqtop.history import RecordingError
     from seqtop.live.session import Session
     from seqtop.process.signals import until_signalled
+    from seqtop.state import condition
     from seqtop.state.slo import Slo
 
     redact = options.redact is not False
@@ -130,6 +163,10 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
         os.nice(_NICENESS)
         publisher_ended = when_stdin_closes()
     try:
+        notifier = Notifier(options.commands, options.webhooks, warn)
+    except TargetError as error:
+        return fail(str(error), status=2)
+    try:
         flight_recorder = recorder.FlightRecorder(
             session,
             options.flight_recorder,
@@ -140,10 +177,12 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
             slo=options.slo or Slo(),
             log=warn,
             publisher_ended=publisher_ended,
+            watches=[ConditionWatch(condition.parse_condition(source)) for source in options.on],
+            send=notifier.send,
         )
     except RecordingError as error:
         return fail(f"the flight recorder is off: {error}")
-    with flight_recorder.watching(), session, until_signalled() as ended:
+    with notifier, flight_recorder.watching(), session, until_signalled() as ended:
         flight_recorder.await_engine(options.timeout)
         warn(f"the flight recorder of {options.endpoint} writes to {options.flight_recorder}")
         flight_recorder.run(ended, options.duration or math.inf)

@@ -8,15 +8,18 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from seqtop.alerts.alert import Alert
+from seqtop.alerts.watch import ConditionChange, ConditionWatch, sentence
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder.verdict import (
+    CONDITION,
     ENDED,
     FAILED,
     MAX_ALSO,
@@ -36,6 +39,7 @@ from seqtop.process import files
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
+from seqtop.state.verdict import of_last_minute
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import indented_json
 from seqtop.transport.connection import ConnectionState, UnreachableError
@@ -97,6 +101,9 @@ class FlightRecorder:
         publisher_ended: Is set when the process that publishes has ended. The recorder then ends
             too, or when the engine has announced its end. If it is `None`, the engine is expected
             to return.
+        watches: Conditions. A record is written when one begins to hold.
+        send: Receives an alert for each cause of a record, and when a condition begins to hold or
+            ends.
 
     Raises:
         RecordingError: The directory cannot be created or written to.
@@ -112,8 +119,12 @@ class FlightRecorder:
         slo: Slo,
         log: Log,
         publisher_ended: threading.Event | None = None,
+        watches: Sequence[ConditionWatch] = (),
+        send: Callable[[Alert], object] = lambda _: None,
     ) -> None:
         self._session = session
+        self._watches = watches
+        self._send = send
         self._directory = directory
         self._redacts = redact
         self._log = log
@@ -193,7 +204,10 @@ class FlightRecorder:
                 self._await_last_message()
             has_stopped = self._publisher_ended is not None and self._stopped is not None
             for cause in self._causes(publisher_ended=publisher_ended):
-                self._report(cause)
+                if self._report(cause):
+                    self._alert(cause.name, cause.message, cause.request_ids)
+            for watch in self._watches:
+                self._report_condition(watch)
             is_last = publisher_ended or has_stopped
             incident = self._incident
             if incident is not None and (is_last or time.monotonic() >= incident.retry):
@@ -218,6 +232,8 @@ class FlightRecorder:
                 self._replaced_at = self._session.history.last
                 return
             self._stopped, self._incarnation = None, change.incarnation
+        for watch in self._watches:
+            watch.observe(change)
         if self._slo and change.touched is not None:
             self._find_missed(change.state, change.touched)
         if isinstance(change.event, EngineStopped):
@@ -290,11 +306,58 @@ class FlightRecorder:
             return self._session.state
         return self._session.history.at(self._replaced_at - 1)
 
-    def _report(self, cause: Trigger) -> None:
-        """Writes a record, or adds the cause to the one of the present incident."""
+    def _report_condition(self, watch: ConditionWatch) -> None:
+        """Reports that a condition begins to hold, and that this has ended."""
+        with self._session.lock:
+            changes = [*watch.poll()]
+        for change in changes:
+            message = sentence(watch, change)
+            ids = [] if change.request_id is None else [change.request_id]
+            if change.has_begun:
+                self._report(Trigger(CONDITION, message, ids))
+            self._alert(CONDITION, message, ids, watch.condition.source, change)
+
+    def _alert(
+        self,
+        cause: str,
+        message: str,
+        request_ids: list[str],
+        condition: str | None = None,
+        change: ConditionChange | None = None,
+    ) -> None:
+        """Sends an alert about a cause; `change` is that of a condition."""
+        incident = self._incident
+        is_recent = incident is not None and time.monotonic() - incident.begin < INCIDENT_SECONDS
+        name = incident.verdict.recording if incident is not None and is_recent else None
+        with self._session.lock:
+            state = self._last_state()
+            info = state.info
+            alert = Alert(
+                cause=cause,
+                state="began" if change is None or change.has_begun else "ended",
+                message=message,
+                condition=condition,
+                engine_id=info.engine_id if info else "",
+                endpoint=self._session.connection.endpoint,
+                incarnation=info.incarnation if info else "",
+                time=state.time if change is None else change.time,
+                step=state.step if change is None else change.step,
+                request_ids=request_ids,
+                held_seconds=None if change is None else change.held_seconds,
+                verdict=of_last_minute(state).sentence,
+                recording=str(self._directory.absolute() / name) if name else None,
+                num_left_out=0 if change is None else change.num_left_out,
+            )
+        self._send(alert)
+
+    def _report(self, cause: Trigger) -> bool:
+        """Writes a record, or adds the cause to the one of the present incident.
+
+        Returns whether it does: a cause that was reported a moment ago is left out.
+        """
         now, incident = time.monotonic(), self._incident
         if now < self._next.get(cause.name, now):
-            return
+            return False
         seconds = self._pauses.get(cause.name, MIN_SECONDS_BETWEEN_RECORDS)
         self._next[cause.name] = now + seconds
         self._pauses[cause.name] = min(2 * seconds, MAX_SECONDS_BETWEEN_RECORDS)
@@ -305,6 +368,7 @@ class FlightRecorder:
             self._record(cause, incident.begin, incident)
         else:
             self._add(cause, incident)
+        return True
 
     def _add(self, cause: Trigger, incident: _Incident) -> None:
         """Adds a further cause to the verdict of an incident."""

@@ -18,6 +18,9 @@ SILENT: Final = "silent"
 MISSED_SLO: Final = "slo"
 """A request has missed an objective."""
 
+CONDITION: Final = "condition"
+"""A condition that a user gave holds."""
+
 MAX_REQUESTS = 100
 """Requests that a verdict names."""
 MAX_ALSO = 100
@@ -28,7 +31,7 @@ class Trigger(NamedTuple):
     """A reason to write a record."""
 
     name: str
-    """`ended`, `failed`, `silent`, `slo` or the name of a rule of the checks."""
+    """`ended`, `failed`, `silent`, `slo`, `condition` or the name of a rule of the checks."""
     message: str
     """A sentence with the figures that prove it."""
     request_ids: list[str]
@@ -37,7 +40,9 @@ class Trigger(NamedTuple):
     @property
     def rank(self) -> int:
         """The rank among the causes of one incident, of which the record has the highest."""
-        return 2 if self.name in (ENDED, FAILED, SILENT) else 0 if self.name == MISSED_SLO else 1
+        if self.name in (ENDED, FAILED, SILENT):
+            return 2
+        return 0 if self.name in (MISSED_SLO, CONDITION) else 1
 
 
 class FurtherCause(msgspec.Struct):
@@ -70,7 +75,7 @@ class Verdict(msgspec.Struct):
     """The event that a record is about: its cause, its time and its requests."""
 
     cause: str
-    """`ended`, `failed`, `silent`, `slo` or the name of a rule of the checks."""
+    """`ended`, `failed`, `silent`, `slo`, `condition` or the name of a rule of the checks."""
     message: str
     request_ids: list[str]
     """The requests that are concerned."""

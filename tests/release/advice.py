@@ -2,13 +2,13 @@
 
 python -m tests.release advice --workloads 20 --seed 0
 
-There are three kinds of workloads. Those by step have requests that arrive before the same steps;
-those by the clock, requests that arrive by time. The times of steps of both are made up, with a
-part that is not linear and one by chance, so that a busy machine changes nothing. In those by CPU
-time, the bundled model runs, and its clock counts the CPU time of the process without pauses. On a
-machine that others use, two equal runs still differ there, and the best of nine runs is best by
-luck too: so the best setting of the grid and the advised one are run again, in turns, and their
-medians are compared.
+There are two kinds of workloads: by step, with requests that arrive before the same steps, and by
+the clock, with requests that arrive by time. The times of steps are made up, with a part that is
+not linear and one by chance, so that a busy machine changes nothing. With --model, the bundled
+model runs instead, and its clock counts the CPU time of the process without pauses. On a machine
+that others use, two equal runs still differ there, and the best of nine runs is best by luck too:
+so the best setting of the grid and the advised one are run again, in turns, and their medians are
+compared.
 
 The advice has only the recording of the first run; each point of the grid, and the advised setting,
 is another real run.
@@ -39,7 +39,7 @@ from seqtop.whatif.replay import Arrivals, Clock, RecordingSink
 from tests.release.whatif import BASE, Request, make_workload
 from tests.support.simulated_model import engine_without_model
 
-Kind: TypeAlias = Literal["step", "clock", "cpu"]
+Kind: TypeAlias = Literal["step", "clock"]
 
 GRID: list[dict[str, Any]] = [
     {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
@@ -49,11 +49,11 @@ GRID: list[dict[str, Any]] = [
 NEAR = 0.05
 """The goodput by which the advised setting may be below the best of the grid."""
 NUM_REQUESTS = 40
-_NUM_RUNS = {"step": 1, "clock": 1, "cpu": 5}
+_NUM_RUNS = 5
 """The runs of the advised setting and of the best of the grid. Simulated runs are all equal."""
 _GAP = 0.0005
 """The seconds between two simulated steps."""
-_SLOWER = {"step": 1.0, "clock": 4.0}
+_SLOWER: dict[Kind, float] = {"step": 1.0, "clock": 4.0}
 """The factor by which simulated steps take longer: so that requests that arrive by time wait."""
 
 
@@ -76,13 +76,15 @@ class Outcome(NamedTuple):
         return self.advised >= self.best - NEAR
 
 
-def compare(seed: int, kind: Kind, folder: Path, num_requests: int = NUM_REQUESTS) -> Outcome:
+def compare(
+    seed: int, kind: Kind, folder: Path, num_requests: int = NUM_REQUESTS, *, model: bool = False
+) -> Outcome:
     """Runs a workload with all settings of the grid, and with the advised ones."""
     rng = random.Random(seed)
     requests = make_workload(seed, "fixed", num_requests)
     settings = rng.choice(GRID) | {"num_gpu_blocks": rng.choice((48, 96, 160))}
     path = folder / "run.seqtop"
-    _run(path, requests, seed, kind, settings)
+    _run(path, requests, seed, kind, settings, model=model)
     usual = _figures(path, Slo())
     # Limits that about half of the requests keep with the recorded settings, or fewer.
     slo = Slo(
@@ -96,11 +98,13 @@ def compare(seed: int, kind: Kind, folder: Path, num_requests: int = NUM_REQUEST
     real = folder / "real.seqtop"
 
     def goodput(changes: dict[str, Any]) -> float:
-        _run(real, requests, seed, kind, settings | changes)
+        _run(real, requests, seed, kind, settings | changes, model=model)
         return _figures(real, slo).share_within_slo or 0.0
 
     best = max(GRID, key=goodput)
-    runs = [(goodput(advice.best.settings), goodput(best)) for _ in range(_NUM_RUNS[kind])]
+    runs = [
+        (goodput(advice.best.settings), goodput(best)) for _ in range(_NUM_RUNS if model else 1)
+    ]
     advised, highest = (statistics.median(goodputs) for goodputs in zip(*runs, strict=True))
     named = settings_text(advice.best.settings), settings_text(best)
     return Outcome(kind, slo, first, advised, highest, *named)
@@ -116,11 +120,17 @@ def _figures(path: Path, slo: Slo) -> RunFigures:
 
 
 def _run(
-    path: Path, requests: Sequence[Request], seed: int, kind: Kind, settings: dict[str, Any]
+    path: Path,
+    requests: Sequence[Request],
+    seed: int,
+    kind: Kind,
+    settings: dict[str, Any],
+    *,
+    model: bool,
 ) -> None:
     """Records a run."""
     clock: _CpuClock | _SimulatedClock
-    if kind == "cpu":
+    if model:
         clock = _CpuClock()
         config = EngineConfig(device="cpu", **(BASE | settings))
         engine = LLMEngine(config, clock=clock, timer=clock)
@@ -217,7 +227,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workloads", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--requests", type=int, default=NUM_REQUESTS)
-    parser.add_argument("--kind", choices=("step", "clock", "cpu", "both"), default="both")
+    parser.add_argument("--kind", choices=("step", "clock", "both"), default="both")
+    parser.add_argument("--model", action="store_true", help="run the bundled model")
     options = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
     print("workload, kind: goodput of the recording, of the advised setting, and best of the grid;")
@@ -225,7 +236,9 @@ def main(arguments: list[str]) -> None:
     for number in range(options.workloads):
         kind: Kind = ("step", "clock")[number % 2] if options.kind == "both" else options.kind
         with tempfile.TemporaryDirectory() as name:
-            own = compare(options.seed + number, kind, Path(name), options.requests)
+            own = compare(
+                options.seed + number, kind, Path(name), options.requests, model=options.model
+            )
         outcomes.append(own)
         print(
             f"{options.seed + number}, {own.kind}: {own.first:.0%}, {own.advised:.0%},"
@@ -233,7 +246,7 @@ def main(arguments: list[str]) -> None:
             f" {own.best_settings}",
             flush=True,
         )
-    for kind in ("step", "clock", "cpu"):
+    for kind in ("step", "clock"):
         of_kind = [own for own in outcomes if own.kind == kind]
         if of_kind:
             near = sum(own.is_near for own in of_kind)
