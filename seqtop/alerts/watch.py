@@ -90,15 +90,14 @@ class ConditionWatch:
                 False, until, step, None, seconds, self._num_begun - self._num_told
             )
 
-
-def sentence(watch: ConditionWatch, change: ConditionChange) -> str:
-    """Returns a sentence on a change of a condition."""
-    source = watch.condition.source
-    if change.has_begun:
-        who = f", by {change.request_id}" if change.request_id is not None else ""
-        return f"{source} holds since step {fmt.count(change.step)}{who}"
-    held = fmt.seconds(change.held_seconds)
-    return f"{source} held for {held}, up to step {fmt.count(change.step)}"
+    def sentence(self, change: ConditionChange) -> str:
+        """Returns a sentence on a change that `poll` has yielded."""
+        source = self.condition.source
+        if change.has_begun:
+            who = f", by {change.request_id}" if change.request_id is not None else ""
+            return f"{source} holds since step {fmt.count(change.step)}{who}"
+        held = fmt.seconds(change.held_seconds)
+        return f"{source} held for {held}, up to step {fmt.count(change.step)}"
 
 
 def _request_id(state: EngineData, seq_id: int | None) -> str | None:

@@ -8,7 +8,13 @@ from contextlib import ExitStack
 from seqtop.cli import kv_events
 from seqtop.cli.http_servers import is_http, stream_of
 from seqtop.cli.messages import fail
-from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
+from seqtop.cli.options import (
+    Commands,
+    add_curve_keys,
+    add_view_options,
+    curve_keys,
+    parse_condition,
+)
 from seqtop.cli.run_app import run_app
 from seqtop.text.sanitize import safe_line
 from seqtop.transport import local_engines
@@ -44,6 +50,14 @@ def add_command(commands: Commands) -> None:
         metavar="N",
         help="the number of data-parallel ranks behind each endpoint (default: 1)",
     )
+    attach.add_argument(
+        "--on",
+        action="append",
+        type=parse_condition,
+        metavar="CONDITION",
+        help="ring the bell, and send a notification to the desktop, when this condition begins to"
+        " hold, such as 'waiting>20 kv>95%%'; can be given several times",
+    )
     add_curve_keys(attach)
     add_view_options(attach)
     kv_events.add_options(attach, tokenizer=True)
@@ -57,7 +71,7 @@ def validate(options: argparse.Namespace) -> int:
         EndpointError: An endpoint is malformed.
         KeyFileError: A key cannot be used.
     """
-    others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
+    others = ("endpoints", "columns", "sort", "filter", "slo", "on", "server_key", "client_key")
     if (conflict := kv_events.find_conflict(options, others)) is not None:
         return fail(conflict, status=2)
     if options.kv_events is not None and options.ranks > 1:

@@ -61,6 +61,7 @@ def run_app(
         filter=options.filter,
         ascii=options.ascii,
         slo=options.slo and dict(options.slo.limits),
+        on=tuple(vars(options).get("on") or ()) or None,
     )
     from_file, problems = read(options.config or paths.config_file())
     saved = SavedState(paths.state_file())

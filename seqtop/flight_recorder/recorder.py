@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from seqtop.alerts.alert import Alert
-from seqtop.alerts.watch import ConditionChange, ConditionWatch, sentence
+from seqtop.alerts.watch import ConditionChange, ConditionWatch
 from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder.verdict import (
@@ -311,7 +311,7 @@ class FlightRecorder:
         with self._session.lock:
             changes = [*watch.poll()]
         for change in changes:
-            message = sentence(watch, change)
+            message = watch.sentence(change)
             ids = [] if change.request_id is None else [change.request_id]
             if change.has_begun:
                 self._report(Trigger(CONDITION, message, ids))

@@ -44,6 +44,7 @@ from seqtop.tui.settings import (
     SavedState,
     Settings,
     SettingsChanged,
+    parse_conditions,
 )
 from seqtop.tui.sharing import moment_of, share
 from seqtop.tui.source import Engine, Source
@@ -51,6 +52,7 @@ from seqtop.tui.tour import Tour
 from seqtop.tui.ui_state import Engines, UiState
 
 if TYPE_CHECKING:
+    from seqtop.alerts.watch import ConditionWatch
     from seqtop.checks.background import BackgroundChecker
     from seqtop.history.replay import Replay, ReplayThread
     from seqtop.state.compare import Rate
@@ -195,6 +197,10 @@ class SeqtopApp(BaseApp):
         for ui in self.engines.all:
             ui.request_frame = partial(self._refresher.wake, ui)
             ui.show_news = partial(self._refresher.wake, ui, rate=NEWS_PER_SECOND)
+        self._watches: list[tuple[UiState, ConditionWatch]] = []
+        """The conditions of which the user is told, for each engine."""
+        if settings.on:
+            self._watch(settings.on)
         self._saved_state = saved_state
         self.tour = Tour(self.ui) if has_tour else None
         """The guided tour of the demo; `None` without one, and after its end."""
@@ -275,8 +281,42 @@ class SeqtopApp(BaseApp):
         if late:
             self._show_notice(slo_message(late), severity="warning")
 
+    def _watch(self, conditions: Sequence[str]) -> None:
+        """Watches conditions of all engines. A recording tells nobody anything new."""
+        from seqtop.alerts.watch import ConditionWatch
+
+        for ui in self.engines.all:
+            for condition in parse_conditions(conditions) if ui.engine is not None else ():
+                watch = ConditionWatch(condition)
+                ui.time_travel.add_listener(watch.observe)
+                self._watches.append((ui, watch))
+
+    def _tell_conditions(self) -> None:
+        """Tells the user which conditions have begun to hold, and which have ended."""
+        for ui, watch in self._watches:
+            with ui.lock:
+                changes = [*watch.poll()]
+                info = ui.newest.info
+            for change in changes:
+                name = safe_line(info.engine_id) if info is not None else "the engine"
+                text = safe_line(f"{name}: {watch.sentence(change)}.")
+                self._show_notice(text, severity="warning")
+                if change.has_begun:
+                    self.bell()
+                    self._notify_desktop(text)
+
+    def _notify_desktop(self, text: str) -> None:
+        """Asks the terminal for a notification of the desktop.
+
+        OSC 9 is iTerm2's sequence, which most terminals know or ignore.
+        """
+        if not self.is_headless and self._driver is not None:
+            self._driver.write(f"\x1b]9;{text}\x07")
+
     def _tick(self) -> None:
         """Updates times by this machine's clock, and the figures of the engines not on display."""
+        if self._watches:
+            self._tell_conditions()
         if self.tour is not None:
             with self.ui.lock:
                 found = self.tour.advance()

@@ -7,7 +7,7 @@ reported and left out; the others apply.
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from textual.message import Message
@@ -24,6 +24,9 @@ from seqtop.state.ordering import Sort
 from seqtop.state.slo import Slo, SloError
 from seqtop.text.sanitize import safe_line
 from seqtop.tui import theme
+
+if TYPE_CHECKING:
+    from seqtop.state.condition import Condition
 
 HISTORY_MB = memory_store.DEFAULT_MAX_BYTES // 10**6
 FINISHED_MB = finished.DEFAULT_MAX_BYTES // 10**6
@@ -62,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """True if the latency panel is shown."""
     slo: dict[str, float | int | str] | None = None
     """Objectives by latency figure: seconds, or a text with a unit."""
+    on: tuple[str, ...] | None = None
+    """Conditions. The app tells the user when one begins to hold, and when that ends."""
     history_mb: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """The most megabytes of memory that the history takes."""
     finished_mb: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -173,12 +178,27 @@ def parse_thresholds(wanted: Mapping[str, float]) -> Thresholds:
         raise SettingsError(str(error)) from error
 
 
+def parse_conditions(sources: Iterable[str]) -> "list[Condition]":
+    """Parses conditions.
+
+    Raises:
+        SettingsError: One is invalid.
+    """
+    from seqtop.state.condition import parse_condition  # needed only with conditions
+
+    try:
+        return [parse_condition(source) for source in sources]
+    except FilterError as error:
+        raise SettingsError(str(error)) from error
+
+
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "columns": parse_columns,
     "sort": parse_sort,
     "filter": parse_filter,
     "theme": parse_theme,
     "slo": parse_slo,
+    "on": parse_conditions,
     "checks": parse_thresholds,
 }
 

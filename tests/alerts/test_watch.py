@@ -1,6 +1,6 @@
 """Conditions that are watched: what is told, and what is counted."""
 
-from seqtop.alerts.watch import PAUSE_SECONDS, ConditionChange, ConditionWatch, sentence
+from seqtop.alerts.watch import PAUSE_SECONDS, ConditionChange, ConditionWatch
 from seqtop.state.condition import parse_condition
 from seqtop.state.listener import StateChange
 from tests.support.events import engine_info, stats, step
@@ -33,14 +33,14 @@ def test_a_beginning_and_its_end_are_told_once() -> None:
     watched.step(6)
     (began,) = watched.told()
     assert (began.has_begun, began.step, began.num_left_out) == (True, 1, 0)
-    assert sentence(watched.watch, began) == "waiting>5 holds since step 1"
+    assert watched.watch.sentence(began) == "waiting>5 holds since step 1"
     watched.step(7)
     assert watched.told() == []
     watched.step(2)
     (ended,) = watched.told()
     assert (ended.has_begun, ended.step) == (False, 3)
     assert ended.held_seconds == watched.engine.state.time - began.time
-    assert sentence(watched.watch, ended).startswith("waiting>5 held for ")
+    assert watched.watch.sentence(ended).startswith("waiting>5 held for ")
     assert watched.told() == []
 
 
@@ -78,7 +78,7 @@ def test_a_request_that_matches_is_named() -> None:
             break
     (began,) = watch.poll()
     assert began.request_id in source.state.requests
-    assert sentence(watch, began).endswith(f", by {began.request_id}")
+    assert watch.sentence(began).endswith(f", by {began.request_id}")
 
 
 def test_another_state_is_read_whole() -> None:
