@@ -196,19 +196,16 @@ class ObjectiveGate(Gate):
         """Yields phrases on the requests behind a percentile."""
         num, num_beyond = len(samples), samples.causes.total()
         if num_beyond:
-            share = fmt.percent(num_beyond, num)
-            yield f"beyond it: {fmt.count(num_beyond)} of {fmt.plural(num, 'request')} ({share})"
+            of, share = fmt.plural(num, "request"), fmt.percent(num_beyond, num)
+            yield f"beyond the limit: {fmt.count(num_beyond)} of {of} ({share})"
             seconds, request_id, _ = samples.worst
             yield f"the longest is {request_id} with {fmt.seconds(seconds)}"
             causes = samples.causes.most_common(_MAX_CAUSES)
             yield "causes: " + ", ".join(f"{cause} {fmt.count(count)}" for cause, count in causes)
         else:
-            yield f"within it: all of {fmt.plural(num, 'request')}"
+            yield f"within the limit: all of {fmt.plural(num, 'request')}"
         if samples.least:
-            yield (
-                f"{fmt.count(len(samples.least))} of them had not come so far, or got no complete"
-                " output: their time until then counts"
-            )
+            yield f"counted with their time so far: {fmt.plural(len(samples.least), 'request')}"
         if self._num_requests > num:
             yield f"left out: {fmt.plural(self._num_requests - num, 'request')} without a {name}"
         if self._num_refused:

@@ -54,10 +54,10 @@ def test_a_request_that_still_waits_counts_with_its_age() -> None:
     phrases = missed.message.split("; ")
     assert phrases[0].startswith("the largest is ≥ 2.")
     assert phrases[1:] == [
-        "beyond it: 1 of 2 requests (50%)",
+        "beyond the limit: 1 of 2 requests (50%)",
         f"the longest is waits with {phrases[0].partition('≥ ')[2]}",
         "causes: no free blocks 1",
-        "1 of them had not come so far, or got no complete output: their time until then counts",
+        "counted with their time so far: 1 request",
         "left out: 1 request that the engine refused",
     ]
 
@@ -69,7 +69,7 @@ def test_each_limit_has_an_outcome() -> None:
         ("TPOT p10 ≤ 1.00 ms", "missed"),
         ("E2E p10 ≤ 1.00 ms", "missed"),
     ]
-    assert "within it: all of 2 requests" in found[0].message
+    assert "within the limit: all of 2 requests" in found[0].message
     assert "left out: 1 request without a TPOT" in found[1].message
 
 
@@ -130,7 +130,7 @@ def test_the_figures_are_those_of_the_messages(seed: int, figure: str) -> None:
     (found,) = outcomes(ScriptedSource(*events, max_finished=4), f"{figure}={limit:.9f}")
     assert found.value == pytest.approx(ordered[-1])
     num_beyond = sum(time > float(f"{limit:.9f}") for time in ordered)
-    assert f"beyond it: {num_beyond} of {len(ordered)} requests " in found.message
+    assert f"beyond the limit: {num_beyond} of {len(ordered)} requests " in found.message
     place = (len(ordered) - 1) * 0.9
     low = ordered[int(place)]
     high = ordered[min(int(place) + 1, len(ordered) - 1)]
@@ -160,8 +160,8 @@ def test_a_request_that_ended_before_the_run_does_not_count_and_one_that_ends_in
     gate.stop()
     gate.start(9, after)
     (found,) = gate.outcomes()
-    assert "beyond it: 3 of 3 requests" in found.message
-    assert "1 of them had not come so far" in found.message
+    assert "beyond the limit: 3 of 3 requests" in found.message
+    assert "counted with their time so far: 1 request" in found.message
 
 
 def copied(state: EngineState) -> EngineState:
