@@ -20,7 +20,13 @@ from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import MissCause
 
 if TYPE_CHECKING:
-    from seqtop.misses.cache_misses import BackgroundMisses, CacheMisses, Lookup, Totals
+    from seqtop.misses.cache_misses import (
+        BackgroundMisses,
+        CacheMisses,
+        CurvePoint,
+        Lookup,
+        Totals,
+    )
 
 _STYLES: dict[MissCause, str] = {
     "new_tokens": "computed",
@@ -36,6 +42,7 @@ _CAUSE_WIDTH = 22
 _MISSED = "missed tokens"
 _SHOWN_PERCENT = (10, 20, 50, 100)
 """The sizes whose figures are beside the curve."""
+_AXIS_TITLE = "blocks missed, by the size of the pool"
 _LEGEND_WIDTH = 42
 """The cells of these figures."""
 
@@ -228,12 +235,7 @@ def _curve(misses: CacheMisses, totals: Totals, width: int, height: int) -> list
     """Returns the misses of larger pools as a chart, with figures at its right and an axis."""
     points = misses.curve(totals)
     missed = totals.num_missed_first
-    figures = [
-        (f"+{point.percent}% blocks", fmt.percent(missed - point.num_missed_blocks, missed))
-        for point in points
-        if point.percent in _SHOWN_PERCENT
-    ]
-    legend = [f"{label:>13} {share:>6} fewer blocks missed" for label, share in figures]
+    legend = savings(points, missed)
     room = max(width - _LEGEND_WIDTH - 1, 10)
     columns = 2 * room
     values: list[float | None] = []
@@ -251,8 +253,25 @@ def _curve(misses: CacheMisses, totals: Totals, width: int, height: int) -> list
     ]
     ends = f"{points[0].num_gpu_blocks:,} blocks", f"{points[-1].num_gpu_blocks:,}"
     space = max(room - len(ends[0]) - len(ends[1]), 1)
-    lines.append(((f"{ends[0]}{' ' * space}{ends[1]}", "dim"), (_note(totals), "dim")))
+    title = _AXIS_TITLE if len(_AXIS_TITLE) + 2 <= space else ""
+    lines.append(((f"{ends[0]}{title:^{space}}{ends[1]}", "dim"), (_note(totals), "dim")))
     return [fitted(line, width) for line in lines]
+
+
+def savings(points: Sequence[CurvePoint], missed: int) -> list[str]:
+    """Returns a line for each larger pool that has fewer misses than the one before it."""
+    lines, least = [], missed
+    shown = [point for point in points if point.percent in _SHOWN_PERCENT]
+    for point in shown:
+        if point.num_missed_blocks < least:
+            least = point.num_missed_blocks
+            share = fmt.percent(missed - least, missed)
+            lines.append(f"{f'+{point.percent}% blocks':>13} {share:>6} fewer blocks missed")
+    if shown and least == shown[-2].num_missed_blocks:
+        lines.append(
+            f"{'larger pools':>13}    as many" if lines else " a larger pool misses as many"
+        )
+    return lines
 
 
 def _note(totals: Totals) -> str:

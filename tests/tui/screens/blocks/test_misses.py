@@ -9,10 +9,11 @@ import pytest
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.playback import Playback
-from seqtop.misses.cache_misses import BackgroundMisses
+from seqtop.misses.cache_misses import BackgroundMisses, CurvePoint
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.blocks.misses_panel import savings
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import parsing
@@ -82,6 +83,29 @@ def test_two_keys_show_totals_by_cause_the_curve_and_an_admission_in_full(
         assert "found in the prefix cache at step" in text
         pilot.press("m")
         until(pilot, lambda: "slots unfilled" in screen(app) or "of 8 slots filled" in screen(app))
+
+
+def test_sizes_that_save_nothing_more_are_one_line() -> None:
+    def lines(*missed: int) -> list[str]:
+        points = [CurvePoint(0, 100, 50)]
+        sizes = zip((10, 20, 50, 100), missed, strict=True)
+        return savings(
+            [*points, *(CurvePoint(percent, 100 + percent, at) for percent, at in sizes)], 50
+        )
+
+    fewer = [line.split()[:3] for line in lines(40, 30, 20, 10)]
+    assert fewer == [
+        ["+10%", "blocks", "20%"],
+        ["+20%", "blocks", "40%"],
+        ["+50%", "blocks", "60%"],
+        ["+100%", "blocks", "80%"],
+    ]
+    assert [line.split() for line in lines(45, 45, 45, 45)] == [
+        ["+10%", "blocks", "10%", "fewer", "blocks", "missed"],
+        ["larger", "pools", "as", "many"],
+    ]
+    assert [line.strip() for line in lines(50, 50, 50, 50)] == ["a larger pool misses as many"]
+    assert len(lines(45, 45, 45, 40)) == 2
 
 
 def test_enter_goes_to_the_step_of_the_admission(app: SeqtopApp) -> None:
