@@ -198,7 +198,7 @@ def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, s
 
 def _cost(preemption: Preemption) -> str:
     own = preemption.for_request_id
-    by = f" for {own}" if own else ""
+    by = f", for {own}" if own else ""
     if preemption.mode == "swap":
         return f"swapped out{by}"
     return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost{by}"

@@ -74,7 +74,7 @@ QUESTIONS = (
     Question(
         "Who was preempted, and by whom?",
         ("p",),
-        r"Preempted here: (\S+) \(\d+ tokens? lost for (\S+)\).*"
+        r"Preempted here: (\S+) \(\d+ tokens? lost, for (\S+)\).*"
         r" Preempted at step \d+ to make room for \2",
     ),
     Question(

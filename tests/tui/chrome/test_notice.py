@@ -50,6 +50,6 @@ def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
         pilot.press(str([tabbed.TAB.name for tabbed in SCREENS].index(name) + 1), "p")
         text = screen(live)
         assert "step 34 " in text.splitlines()[1]
-        assert "Preempted here: req-7 (79 tokens lost for " in " ".join(text.split())
+        assert "Preempted here: req-7 (79 tokens lost, for " in " ".join(text.split())
         pilot.press("L")
         assert "● LIVE" in screen(live)

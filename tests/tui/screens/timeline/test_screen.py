@@ -53,7 +53,7 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         assert selected(app) == "req-7"
         pilot.press("o")
         assert app.ui.state.step == 34
-        assert "Preempted here: req-7 (79 tokens lost for " in words(app)
+        assert "Preempted here: req-7 (79 tokens lost, for " in words(app)
         pilot.press("left", "O")
         assert app.ui.state.step == 34
         assert selected(app) == "req-7"
