@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -28,6 +27,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.replay import ShowProgress, no_progress
 from seqtop.live.session import Session
 from seqtop.state.listener import Listener
+from seqtop.text.junit import Case, Suite, junit, junit_of_all
 from seqtop.text.sanitize import indented_json, safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
@@ -110,45 +110,33 @@ class Report(msgspec.Struct):
 
     def as_junit(self) -> str:
         """Returns the report as JUnit XML: a test case per rule and gate, and one `complete`."""
-        return _document(self._suite())
+        return junit(self._suite())
 
-    def _suite(self) -> ET.Element:
-        """Returns the report as an element of JUnit XML."""
+    def _suite(self) -> Suite:
+        """Returns the report as a test suite."""
         checks_protocol = self.num_snapshots is not None
         rules = {
             name: RULES[name] for name in RULES if checks_protocol or name not in PROTOCOL_RULES
         }
-        results = [outcome.result for outcome in self.gates]
-        num_broken = sum(name in RULES for name in self.counts)
-        suite = ET.Element(
-            "testsuite",
-            name="seqtop check",
-            tests=str(len(rules) + len(results) + 1),
-            failures=str(num_broken + results.count("missed")),
-            errors=str(int(not self.complete)),
-            skipped=str(results.count("unknown")),
-        )
-        source = safe_line(self.source)
-        whole = ET.SubElement(suite, "testcase", classname=source, name="complete")
-        if not self.complete:
-            ET.SubElement(whole, "error", message=safe_line(self.problem or ""))
+        problem = None if self.complete else self.problem or ""
+        cases = [Case(classname=self.source, name="complete", error=problem)]
         for outcome in self.gates:
-            name = safe_line(f"{outcome.rule} {outcome.gate}")
-            case = ET.SubElement(suite, "testcase", classname=source, name=name)
-            message = safe_line(outcome.message)
+            case = Case(classname=self.source, name=f"{outcome.rule} {outcome.gate}")
             if outcome.result == "missed":
-                failure = ET.SubElement(case, "failure", message=message, type="error")
-                failure.text = self._with_verdict(outcome.rule, message)
+                case.failure, case.failure_type = outcome.message, "error"
+                case.details = self._with_verdict(outcome.rule, safe_line(outcome.message))
             elif outcome.result == "unknown":
-                ET.SubElement(case, "skipped", message=message)
+                case.skipped = outcome.message
+            cases.append(case)
         for name, rule in rules.items():
-            case = ET.SubElement(suite, "testcase", classname=source, name=name)
+            case = Case(classname=self.source, name=name)
             if self.counts.get(name):
-                failure = ET.SubElement(case, "failure", message=rule.violation, type=rule.severity)
-                failure.text = "\n".join(
+                case.failure, case.failure_type = rule.violation, rule.severity
+                case.details = "\n".join(
                     sentence(finding) for finding in self.findings if finding.rule == name
                 )
-        return suite
+            cases.append(case)
+        return Suite("seqtop check", cases)
 
     def as_github(self) -> str:
         """Returns the report as commands of GitHub's workflows, which annotate a run."""
@@ -203,14 +191,7 @@ class Report(msgspec.Struct):
 
 def suites(reports: Sequence[Report]) -> str:
     """Returns several reports as one document of JUnit XML."""
-    root = ET.Element("testsuites")
-    root.extend([report._suite() for report in reports])
-    return _document(root)
-
-
-def _document(root: ET.Element) -> str:
-    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return document.decode()
+    return junit_of_all([report._suite() for report in reports])
 
 
 def _command(severity: str, title: str, message: str) -> str:
