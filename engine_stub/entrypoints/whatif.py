@@ -19,7 +19,7 @@ from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, ReplayOptions, WorkloadReplay
 from seqtop.whatif.settings import POLICY
-from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
+from seqtop.whatif.workload import Answer, Workload, WorkloadError, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo
 
 _INFO_SETTINGS = (
@@ -125,12 +125,14 @@ class BundledScheduler:
         self._engine.abort_request(request_id)
 
     def control(self, call: ControlCall) -> None:
-        """Raises ValueError: there are no calls that the engine could repeat."""
-        raise ValueError(f"{call.name} cannot be repeated")
+        """Raises WorkloadError: there are no calls that the engine could repeat."""
+        raise WorkloadError(f"{call.name} cannot be repeated")
 
     def schedule(self) -> None:
-        """Raises ValueError: the engine is not asynchronous."""
-        raise ValueError("the engine processes the outputs of a step before it schedules another")
+        """Raises WorkloadError: the engine is not asynchronous."""
+        raise WorkloadError(
+            "the engine processes the outputs of a step before it schedules another"
+        )
 
     def process_outputs(self, num_steps: int) -> list[str]:
         """Does nothing: no outputs are in flight between steps."""

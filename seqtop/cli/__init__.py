@@ -18,6 +18,7 @@ COMMANDS = (
     "explain",
     "whatif",
     "advise",
+    "test",
     "serve",
     "keygen",
     "completion",

@@ -26,14 +26,16 @@ examples:
   seqtop keygen -o me                      create keys to attach to engines on other machines
   seqtop serve -- replay run.seqtop        show the app in a browser
   seqtop check run.seqtop                  check a recording for inconsistencies
+  seqtop test recordings                   test the scheduler with the recordings of a folder
 """
 
 EXIT_STATUS = """\
 exit status:
   0    success; also if Ctrl-C or SIGTERM ended a command that runs until then
-  1    failure, with the reason on standard error; or `check` has findings
+  1    failure, with the reason on standard error; or `check` has findings, or `test` differences
   2    wrong usage, or a file that cannot be read as what is wanted
-  3    `check` has no findings, but a recording is damaged or has no steps, or a gate is unknown
+  3    `check` has no findings, but a recording is damaged or has no steps, or a gate is unknown;
+       or `test` has no differences, but a recording cannot be replayed
   130  interrupted by Ctrl-C
   141  the reader of the output closed the pipe
 """

@@ -85,12 +85,27 @@ def add_question(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="predict even if the recording cannot be repeated",
     )
+    add_policy(command)
+    add_model(command)
+    add_python(command)
+
+
+def add_policy(command: argparse.ArgumentParser) -> None:
+    """Adds the option for a scheduling policy of one's own."""
     command.add_argument(
         "--policy",
         metavar="FILE.py",
         help="a scheduling policy of your own for the bundled engine; the file is run",
     )
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """Adds the option for the place of the model."""
     command.add_argument("--model", metavar="DIR", help="the model, if it is not where it was")
+
+
+def add_python(command: argparse.ArgumentParser) -> None:
+    """Adds the option for the Python that has the engine."""
     command.add_argument(
         "--python",
         default=sys.executable,

@@ -98,6 +98,7 @@ class RunDecisions(Reader):
     Args:
         timeline: The recording, which is read from its beginning to its end.
         progress: Shows the part that has been read.
+        readers: Further readers of the same pass.
 
     Raises:
         RecordingError: A part of the recording cannot be read.
@@ -105,7 +106,12 @@ class RunDecisions(Reader):
 
     needs_state = False  # to apply all events takes longer than a few seeks
 
-    def __init__(self, timeline: Timeline, progress: ShowProgress = no_progress) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        progress: ShowProgress = no_progress,
+        readers: Sequence[Reader] = (),
+    ) -> None:
         self.info: EngineInfo | None = None
         self.requests: list[RunRequest] = []
         """The requests in order of arrival; their index is their number."""
@@ -132,7 +138,7 @@ class RunDecisions(Reader):
         self._num_ended = 0
         self._most_ended = 1
         """The requests that end between two readings of waits: a state drops the oldest of them."""
-        Replay(timeline, [self]).run(progress)
+        Replay(timeline, [self, *readers]).run(progress)
         self._read_waits(timeline.at(timeline.last))
 
     @property

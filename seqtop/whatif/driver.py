@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Protocol, TypeAlias
@@ -54,12 +55,18 @@ DRIVERS = {
 NUM_PROCESSES = 2
 """The replays that run at the same time."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_MAX_FAILURE = 300
+"""Characters of the description of an exception."""
 _PROGRESS_SECONDS = 0.1
 """The time between two lines of progress."""
 
 
 class DriverError(Exception):
     """A driver cannot be started, or has failed; the message is one sentence for the user."""
+
+
+class DriverFailedError(DriverError):
+    """A process of a driver has ended before its result, or was ended since it took too long."""
 
 
 def driver_of(info: EngineInfo) -> str:
@@ -118,7 +125,7 @@ class MakeScheduler(Protocol):
 
 def serve(make_scheduler: MakeScheduler) -> int:
     """Serves the requests on standard input; returns the exit status of the process."""
-    workloads: dict[str, Workload] = {}
+    workloads: dict[str, Workload] = {}  # the last one, by its path
     # What the engine prints must not be taken for a result.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -126,6 +133,7 @@ def serve(make_scheduler: MakeScheduler) -> int:
         request = msgspec.json.decode(line, type=ReplayRequest)
         try:
             if request.source not in workloads:
+                workloads.clear()
                 workloads[request.source] = _read(request)
                 gc.freeze()  # it stays, and to look through it takes a tenth of the time
             workload = workloads[request.source]
@@ -184,7 +192,21 @@ def _replay(
             recording = RecordingSink(stack.enter_context(writer))
         replay = WorkloadReplay(workload, request.options, clock, recording, progress)
         name = Path(request.source).name
-        return replay.run(make_scheduler(workload, request.options, replay, clock, replay, name))
+        scheduler = make_scheduler(workload, request.options, replay, clock, replay, name)
+        try:
+            return replay.run(scheduler)
+        except (WorkloadError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever a scheduler fails with)
+            return ReplayResult(error=_failure(error), has_failed=True)
+
+
+def _failure(error: Exception) -> str:
+    """Returns a sentence on an exception of a scheduler, and where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {error}".rstrip(": ").split()
+    where = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return f"the scheduler has failed: {' '.join(said)[:_MAX_FAILURE]} ({where})"
 
 
 def run_driver(
@@ -221,6 +243,7 @@ class Drivers:
         module: The module of the driver.
         python: The Python that runs it.
         progress: Shows the progress.
+        timeout: The seconds after which a replay is ended; by default there is no limit.
     """
 
     def __init__(
@@ -229,8 +252,10 @@ class Drivers:
         *,
         python: str = sys.executable,
         progress: ShowProgress = no_progress,
+        timeout: float | None = None,
     ) -> None:
         self._module = module
+        self._timeout = timeout
         self._python = python
         self._progress = progress
         self._threads = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="seqtop-driver")
@@ -263,7 +288,7 @@ class Drivers:
             process = self._idle.get_nowait()
         except queue.Empty:
             process = self._start()
-        result = process.run(request, partial(self._show, index))
+        result = process.run(request, partial(self._show, index), self._timeout)
         self._show(index, 1.0)
         self._idle.put(process)
         return result
@@ -300,18 +325,54 @@ class _Process:
             self._errors.close()
             raise DriverError(f"{python} cannot be started: {error.strerror}") from error
 
-    def run(self, request: ReplayRequest, progress: Callable[[float], object]) -> ReplayResult:
-        """Replays, and returns the result. Raises `DriverError` if the process has ended."""
+    def run(
+        self,
+        request: ReplayRequest,
+        progress: Callable[[float], object],
+        timeout: float | None = None,
+    ) -> ReplayResult:
+        """Replays, and returns the result.
+
+        Raises:
+            DriverFailedError: The process has ended, or was ended after `timeout` seconds.
+            DriverError: A package is missing.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
-            self._process.stdin.flush()
-            while isinstance(reply := _REPLY.decode(self._process.stdout.readline()), float):
-                progress(reply)
-        except (OSError, msgspec.DecodeError) as error:
-            raise self._failure() from error
+        with self._limit(timeout):
+            try:
+                self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+                self._process.stdin.flush()
+                while isinstance(reply := _REPLY.decode(self._process.stdout.readline()), float):
+                    progress(reply)
+            except (OSError, msgspec.DecodeError) as error:
+                raise self._failure() from error
         return reply
+
+    @contextmanager
+    def _limit(self, timeout: float | None) -> Iterator[None]:
+        """Ends the process after some seconds; raises `DriverFailedError` if that was needed."""
+        if timeout is None:
+            yield
+            return
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self._process.kill()
+
+        timer = threading.Timer(timeout, end)
+        timer.start()
+        try:
+            yield
+        except DriverError:
+            if not is_late.is_set():
+                raise
+        finally:
+            timer.cancel()
+            timer.join()
+        if is_late.is_set():
+            raise DriverFailedError(f"no result after {timeout:g} seconds")
 
     def close(self) -> None:
         """Ends the process."""
@@ -331,8 +392,8 @@ class _Process:
         if missing := _MISSING.search(reason):
             is_bundled = self._module.startswith("engine_stub.")
             advice = f": {install_command('whatif')}" if is_bundled else f" for {self._python}"
-            return DriverError(f"what if needs {missing[1]}, which is not installed{advice}")
-        return DriverError(f"{self._module} has failed: {reason}")
+            return DriverError(f"a replay needs {missing[1]}, which is not installed{advice}")
+        return DriverFailedError(f"{self._module} has failed: {reason}")
 
 
 _REPLY: msgspec.json.Decoder[float | ReplayResult] = msgspec.json.Decoder(float | ReplayResult)

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from seqtop.diff.comparison import Difference, compare
 from seqtop.diff.run import RunDecisions
 from seqtop.history.file_format import SIGNATURE
 from seqtop.history.file_store import FileStore
@@ -33,12 +32,14 @@ from seqtop.whatif.driver import (
     no_progress,
 )
 from seqtop.whatif.figures import PERCENTILES, RunFigures
+from seqtop.whatif.proof import Proof, prove
 from seqtop.whatif.replay import Arrivals, ReplayOptions, ReplayResult
 from seqtop.whatif.settings import (
     POLICY,
     SettingError,
     parse_change,
     policy_change,
+    recorded_policy,
     recorded_settings,
 )
 from seqtop.whatif.trace_engine import engine_of
@@ -104,26 +105,6 @@ class Question(msgspec.Struct, kw_only=True):
         """True if something is to be predicted."""
         is_other_load = bool(self.without) or self.scale_arrivals != 1.0
         return is_other_load or bool(self.changes or self.policy)
-
-
-class Proof(msgspec.Struct):
-    """The result of repeating a recording with unchanged settings."""
-
-    num_steps: int
-    """Steps of the recording."""
-    num_equal_steps: int
-    """Steps that were repeated with the same decisions, before the first difference."""
-    first_difference: Difference | None
-    repeated_by: str
-    """The engine that repeated it, if it is another version than the recorded one."""
-    starts_late: bool
-    """True if the recording starts after steps of the engine: the content of its prefix cache at
-    the start is unknown."""
-
-    @property
-    def is_proven(self) -> bool:
-        """True if the recording was repeated, decision by decision."""
-        return self.first_difference is None
 
 
 class Calibration(msgspec.Struct):
@@ -384,12 +365,7 @@ class Replays:
 
         If the recorded engine had a policy, it is the one of the same name that the question gives.
         """
-        recorded, path = (
-            self.workload.info.scheduler_settings.get(POLICY),
-            self.settings.get(POLICY),
-        )
-        is_own = recorded is not None and Path(str(path)).stem == recorded
-        settings = {POLICY: path} if is_own else {}
+        settings = recorded_policy(self.workload.info, self.question.policy)
         return ReplayOptions(settings=settings, model=self.question.model)
 
     def prove(self, repeated: Future[ReplayResult] | None, output: str) -> bool:
@@ -413,12 +389,8 @@ class Replays:
         result_of(repeated)
         with FileStore(output) as recording:
             run = RunDecisions(recording)
-        comparison = compare(recorded, run)
-        proof.num_steps = len(recorded.steps)
-        if run.info is not None and run.info.engine != self.workload.info.engine:
-            proof.repeated_by = run.info.engine
-        proof.num_equal_steps, proof.first_difference = comparison.num_equal_steps, comparison.first
-        return proof.is_proven or self.question.anyway
+        self.basis.proof = prove(recorded, run, starts_late=proof.starts_late)
+        return self.basis.is_proven or self.question.anyway
 
 
 @contextmanager

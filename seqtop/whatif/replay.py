@@ -17,7 +17,7 @@ from seqtop.history.timed_steps import TimedStep
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
 from seqtop.whatif.figures import FigureCounter, RunFigures
-from seqtop.whatif.workload import Workload, WorkloadRequest, predecessors
+from seqtop.whatif.workload import Workload, WorkloadError, WorkloadRequest, predecessors
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import ControlCall, Event, RequestFinished
 
@@ -62,6 +62,8 @@ class ReplayResult(msgspec.Struct, kw_only=True):
     """Requests that the engine refused with these settings, with the reasons."""
     error: str | None = None
     """The reason why there is no result, in one sentence."""
+    has_failed: bool = False
+    """True if that is an exception of the scheduler in the replay."""
 
     @property
     def num_refused(self) -> int:
@@ -103,7 +105,11 @@ class ReplayedScheduler(Protocol):
         """Aborts a request, if it is unfinished: now, or after the next step is scheduled."""
 
     def control(self, call: ControlCall) -> None:
-        """Repeats a call from outside."""
+        """Repeats a call from outside.
+
+        Raises:
+            WorkloadError: The engine has no such call.
+        """
 
     def step(self) -> list[str]:
         """Runs a step. Its model sets the clock to the end of the step.
@@ -334,7 +340,7 @@ class WorkloadReplay:
     def _run_by_time(self, scheduler: ReplayedScheduler, model: StepTime) -> None:
         """Gives the scheduler what has arrived when a step starts."""
         if any(recorded.controls for recorded in self._workload.steps):
-            raise ValueError(
+            raise WorkloadError(
                 "the engine was paused, or its prefix cache was reset: arrivals can be repeated by"
                 " step only"
             )

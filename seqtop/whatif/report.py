@@ -16,6 +16,7 @@ from seqtop.text.tables import plain, table
 from seqtop.whatif.changed_requests import describe
 from seqtop.whatif.figures import PERCENTILES, RunFigures
 from seqtop.whatif.predict import Basis, Prediction
+from seqtop.whatif.proof import difference_lines
 from seqtop.whatif.sweep import Capacity, Point, Sweep
 from seqtop.wire.messages import Setting
 
@@ -81,19 +82,7 @@ def basis_lines(basis: Basis) -> list[str]:
     lines = [f"unchanged settings: {proof.num_equal_steps:,} of {steps} equal"]
     if proof.repeated_by:
         lines[0] += f", repeated by {proof.repeated_by}"
-    if (first := proof.first_difference) is not None:
-        lines += [
-            f"  the first difference is in {first.kind}:",
-            f"  recorded, {_step(first.step_a)}: {first.a}",
-            f"  repeated, {_step(first.step_b)}: {first.b}",
-            f"  because {first.cause}",
-        ]
-        if proof.starts_late:
-            lines.append(
-                "  the recording starts after steps of the engine, so that the content of its"
-                " prefix cache at the start is unknown"
-            )
-    return lines
+    return lines + difference_lines(proof)
 
 
 def _trace(basis: Basis) -> list[str]:
@@ -103,10 +92,6 @@ def _trace(basis: Basis) -> list[str]:
     lines += [f"  left out: {count:,}, {reason}" for reason, count in trace.left_out.items()]
     settings = (f"{name}={setting_text(value)}" for name, value in basis.settings.items())
     return [*lines, f"  engine: {', '.join(settings)}"]
-
-
-def _step(number: int) -> str:
-    return f"step {number:,}" if number >= 0 else "no step"
 
 
 def _changes(answer: Answer) -> list[str]:

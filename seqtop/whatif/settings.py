@@ -64,6 +64,18 @@ def policy_change(path: str, info: EngineInfo) -> dict[str, Setting]:
     return {POLICY: str(Path(path).resolve())}
 
 
+def recorded_policy(info: EngineInfo, path: str | None) -> dict[str, Setting]:
+    """Returns the setting by which a run with a policy of one's own is repeated.
+
+    Args:
+        info: The recorded engine.
+        path: A file of a policy; it is used if the recorded policy has its name.
+    """
+    name = info.scheduler_settings.get(POLICY)
+    is_own = name is not None and path is not None and Path(path).stem == name
+    return {POLICY: str(Path(path).resolve())} if is_own and path is not None else {}
+
+
 def parse_change(text: str, info: EngineInfo) -> tuple[str, Setting]:
     """Parses a change, such as `num_gpu_blocks=+20%`; returns the setting and its new value.
 

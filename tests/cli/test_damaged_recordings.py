@@ -48,6 +48,7 @@ OTHERS = {
     "record": "an engine",
     "replay": "a recording, for the app",
     "serve": "an engine or a recording, for the app",
+    "test": "a recording, as whatif does",
 }
 """The commands that do not, and what they read."""
 

@@ -16,7 +16,11 @@ from tests.support.greedy_runs import record_run
 from tests.test_documents import DOCUMENTS, commands, parser_of, read
 
 POLICIES = Path(__file__).parents[2] / "docs" / "policies"
-PAGES = ["docs/what-if.md", *(name for name in DOCUMENTS if name.startswith("docs/tasks/"))]
+PAGES = [
+    "docs/recorded-tests.md",
+    "docs/what-if.md",
+    *(name for name in DOCUMENTS if name.startswith("docs/tasks/")),
+]
 NEEDS_MORE = re.compile(
     r"tcp:|attach|--python|^show (?!run)|^(replay|serve|demo|keygen|completion)"
 )
@@ -48,6 +52,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record_run(folder / "run.seqtop", num_requests=24)
     record_run(folder / "before.seqtop", num_requests=24, max_num_seqs=4)
     record_run(folder / "after.seqtop", num_requests=24)
+    (folder / "recordings").mkdir()
+    record_run(folder / "recordings" / "run.seqtop", num_requests=24)
     row = {"input_length": 40, "output_length": 6}
     rows = [json.dumps({"timestamp": 50 * number, **row}) for number in range(12)]
     (folder / "mooncake_trace.jsonl").write_text("\n".join(rows))
@@ -104,7 +110,8 @@ WRONG = [
     "check mooncake_trace.jsonl",
     "export mooncake_trace.jsonl --perfetto",
     *(f"{name} none" for name in ("check", "replay", "whatif", "export --csv", "show")),
-    *(f"{name} docs" for name in ("check", "whatif", "replay")),
+    *(f"{name} docs" for name in ("check", "whatif", "replay", "test")),
+    "test none",
     "whatif mooncake_trace.jsonl",
     "whatif mooncake_trace.jsonl --set num_gpu_blocks=1",
     "whatif run.seqtop --set foo=1",

@@ -24,6 +24,8 @@ ANALYSES = (
     ("check", "--json"),
     ("whatif", "--set", "num_gpu_blocks=+50%"),
     ("whatif", "--set", "num_gpu_blocks=+50%", "--json"),
+    ("test",),
+    ("test", "--json"),
 )
 
 

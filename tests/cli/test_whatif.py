@@ -443,6 +443,6 @@ def test_a_package_of_the_extra_that_is_missing_is_named(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert main(["whatif", recording]) == 2
     assert capsys.readouterr().err == (
-        "seqtop: what if needs tokenizers, which is not installed:"
+        "seqtop: a replay needs tokenizers, which is not installed:"
         " pip install 'seqtop-llm[whatif]'\n"
     )

@@ -13,7 +13,7 @@ from seqtop.whatif.workload import Answer
 
 def engine_without_model(
     clock: Clock,
-    outputs: Mapping[str, list[int]],
+    outputs: Mapping[str, list[int] | Answer],
     step_seconds: Callable[[Size], float],
     **settings: Any,
 ) -> LLMEngine:
@@ -21,7 +21,7 @@ def engine_without_model(
 
     Args:
         clock: The clock of the engine.
-        outputs: The output tokens by request id.
+        outputs: The output tokens by request id, or all that the model answers.
         step_seconds: Returns the seconds that a step of a size takes.
         settings: Settings of the engine.
     """
@@ -31,6 +31,10 @@ def engine_without_model(
         clock.now += seconds
         return seconds
 
-    answers = {name: Answer(tokens, [-1.0] * len(tokens)) for name, tokens in outputs.items()}
+    answers = {
+        name: own if isinstance(own, Answer) else Answer(own, [-1.0] * len(own))
+        for name, own in outputs.items()
+    }
     config = EngineConfig(device="cpu", **settings)
-    return LLMEngine(config, clock=clock, timer=clock, worker=RecordedWorker(answers, ran))
+    worker = RecordedWorker(answers, ran, is_speculative=config.speculative is not None)
+    return LLMEngine(config, clock=clock, timer=clock, worker=worker)

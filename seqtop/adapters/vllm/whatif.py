@@ -34,7 +34,7 @@ from seqtop.history.step_time import Size
 from seqtop.transport.publisher_settings import PublisherSettings
 from seqtop.whatif.driver import serve
 from seqtop.whatif.replay import Clock, MessageSink, ReplayOptions, WorkloadReplay
-from seqtop.whatif.workload import Answer, Workload, WorkloadRequest
+from seqtop.whatif.workload import Answer, Workload, WorkloadError, WorkloadRequest
 from seqtop.wire.messages import ControlCall, EngineInfo, Event, RequestArrived, Setting
 from seqtop.wire.snapshot import Snapshot
 
@@ -199,7 +199,7 @@ class VllmScheduler:
         """Repeats a call from outside.
 
         Raises:
-            ValueError: This version of vLLM does not have it.
+            WorkloadError: This version of vLLM does not have it.
         """
         try:
             if call.name == "reset_prefix_cache":
@@ -209,7 +209,9 @@ class VllmScheduler:
 
                 self._scheduler.set_pause_state(PauseState[str(call.argument)])
         except (AttributeError, ImportError, KeyError, TypeError) as error:
-            raise ValueError(f"this version of vLLM has no {call.name}({call.argument})") from error
+            raise WorkloadError(
+                f"this version of vLLM has no {call.name}({call.argument})"
+            ) from error
 
     def step(self) -> list[str]:
         """Schedules a step, and processes outputs as vLLM's `EngineCore.step_fn` does."""
@@ -266,7 +268,7 @@ class VllmScheduler:
         self._num_empty = 0 if output.total_num_scheduled_tokens else self._num_empty + 1
         if self._is_predicting and self._num_empty > _MOST_EMPTY_STEPS:
             waiting = next(iter(self._scheduler.requests), "")
-            raise ValueError(f"request {waiting} is never scheduled with these settings")
+            raise WorkloadError(f"request {waiting} is never scheduled with these settings")
 
     def _publish(self, event: Event) -> None:
         """Records an event, with what a request lacks that was made from its recording."""
