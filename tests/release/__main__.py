@@ -9,6 +9,7 @@ python -m tests.release injected_bugs
 python -m tests.release large_states
 python -m tests.release mutated_recordings --count 1000
 python -m tests.release open_viewers --steps 100000
+python -m tests.release scheduler_mutants
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
 python -m tests.release whatif pairs
@@ -27,6 +28,7 @@ NAMES = (
     "large_states",
     "mutated_recordings",
     "open_viewers",
+    "scheduler_mutants",
     "soak",
     "stress",
     "whatif",

@@ -50,6 +50,7 @@ _MODULES = (
     *("seqtop.checks.report", "seqtop.diff.report", "seqtop.explain.report"),
     *("seqtop.export.report.page", "seqtop.export.perfetto", "seqtop.export.json_document"),
     *("seqtop.ledger.report", "seqtop.misses.report", "seqtop.whatif.report"),
+    "seqtop.whatif.recorded_tests_report",
 )
 _GATES = (
     "--slo",
@@ -94,6 +95,7 @@ def _commands(run: str, other: str, output: str, request: str) -> Iterator[tuple
     yield "explain", run, "--slow"
     yield "explain", run, "--cache", "--json"
     yield "whatif", run, "--set", "num_gpu_blocks=+20%"
+    yield "test", run
     yield "advise", run, "--slo", "ttft=500ms"
     yield "replay", run
 

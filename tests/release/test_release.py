@@ -14,6 +14,7 @@ from tests.release import (
     large_states,
     mutated_recordings,
     open_viewers,
+    scheduler_mutants,
     soak,
     stress,
     whatif,
@@ -104,3 +105,17 @@ def test_random_runs_are_repeated_and_predictions_equal_real_runs(tmp_path: Path
 
 def test_many_requests_are_predicted_with_eight_settings(tmp_path: Path) -> None:
     assert whatif.measure_large(tmp_path, 1_000)["largest process, MiB"] > 0
+
+
+def test_faults_of_the_scheduler_are_found_by_recordings(tmp_path: Path) -> None:
+    (_, unchanged), *found = scheduler_mutants.measure(scheduler_mutants.MUTANTS, tmp_path)
+    assert unchanged.status == 0
+    assert {mutant.name: own.status for mutant, own in found if mutant} == {
+        mutant.name: 1 for mutant in scheduler_mutants.MUTANTS
+    }
+
+
+def test_recordings_of_random_runs_raise_no_false_alarm(tmp_path: Path) -> None:
+    counts = scheduler_mutants.try_random_runs(40, tmp_path)
+    assert (counts["status"], counts["equal"]) == (0, 40)
+    assert counts["equal steps"] == counts["steps"] > 1_000

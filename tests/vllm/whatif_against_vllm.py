@@ -7,6 +7,7 @@ Run by `make test-vllm`, as `against_vllm.py`, for a few workloads; for more, wi
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -374,6 +375,24 @@ def test_a_served_workload_comes_out_again(run: str, tmp_path: Path) -> None:
     assert not comparison.settings
     assert not result.cut
     assert not result.refused
+
+
+def test_recordings_are_tests_of_the_scheduler_that_is_installed(
+    tmp_path: Path, is_async: bool
+) -> None:
+    for seed in range(2):
+        record(tmp_path / f"{seed}.seqtop", seed, settings_of(seed, is_async=is_async))
+    command = [sys.executable, "-m", "seqtop", "test", str(tmp_path), "--json"]
+    done = subprocess.run(
+        [*command, "--python", sys.executable], capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert [own["outcome"] for own in document["recordings"]] == ["equal", "equal"]
+    counts = {own["name"]: own["count"] for own in document["decisions"]}
+    print(f"\nvLLM {vllm_package.__version__}: {counts}")
+    assert counts["admitted"] > 30
+    assert "swapped_in" not in counts
 
 
 def test_another_version_differs_at_a_step_that_is_named(tmp_path: Path) -> None:
