@@ -89,6 +89,8 @@ class BundledScheduler:
             workload.info.dtype,
             workload.info.device,
         )
+        if (num_bytes := workload.info.bytes_per_block) is not None:
+            info.bytes_per_block = num_bytes * info.block_size // workload.info.block_size
         info.predicted_from = name
         sink.publish(info)
 
