@@ -55,7 +55,7 @@ DRIVERS = {
 NUM_PROCESSES = 2
 """The replays that run at the same time."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_MAX_FAILURE = 300
+_MAX_FAILURE = 100
 """Characters of the description of an exception."""
 _PROGRESS_SECONDS = 0.1
 """The time between two lines of progress."""

@@ -7,7 +7,7 @@ python -m tests.release scheduler_mutants --runs 100       # random runs without
 
 The recordings (`tests/support/scheduler_recordings.py`) are made by the scheduler as it is. Each
 fault is a change of the source in a copy of the package, which `seqtop test` then runs with, as
-after an edit. docs/what-if.md has the table.
+after an edit. docs/recorded-tests.md has the table.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,25 +163,26 @@ def tested(package: Path, recordings: Path) -> Found:
     return Found(done.returncode, by, first)
 
 
-def try_random_runs(num_runs: int, folder: Path) -> dict[str, Any]:
+def try_random_runs(num_runs: int, folder: Path) -> Counter[str]:
     """Tests the scheduler as it is with recordings of random runs; returns counts."""
     models = small_models(folder)
-    recordings = folder / "random"
-    recordings.mkdir()
-    for seed in range(num_runs):
-        record_random(recordings / f"{seed}.seqtop", seed, models)
-    done = run(*SEQTOP, "test", str(recordings), "--json", timeout=_SECONDS)
-    document = json.loads(done.stdout)
-    results = document["recordings"]
-    proofs = [own["proof"] for own in results if own["proof"]]
-    return {
-        "status": done.returncode,
-        "recordings": len(results),
-        "equal": sum(own["outcome"] == "equal" for own in results),
-        "steps": sum(proof["num_steps"] for proof in proofs),
-        "equal steps": sum(proof["num_equal_steps"] for proof in proofs),
-        "not covered": [own["name"] for own in document["decisions"] if not own["count"]],
-    }
+    counts: Counter[str] = Counter()
+    for number, model in enumerate(models):
+        recordings = folder / f"random-{model.name}"
+        recordings.mkdir()
+        for seed in range(number, num_runs, len(models)):
+            record_random(recordings / f"{seed}.seqtop", seed, [model])
+        command = [*SEQTOP, "test", str(recordings), "--model", str(model), "--json"]
+        done = run(*command, timeout=_SECONDS)
+        for own in json.loads(done.stdout)["recordings"]:
+            proof = own["proof"] or {"num_steps": 0, "num_equal_steps": 0}
+            counts["recordings"] += 1
+            counts[own["outcome"]] += 1
+            counts["steps"] += proof["num_steps"]
+            counts["equal steps"] += proof["num_equal_steps"]
+            if own["outcome"] != "equal":
+                print(own)
+    return counts
 
 
 def operator_faults(count: int, seed: int) -> list[OperatorMutant]:
@@ -219,7 +221,7 @@ def main(arguments: list[str]) -> None:
         mutants = operator_faults(options.operators, options.seed)
     with tempfile.TemporaryDirectory() as name:
         if options.runs:
-            print(try_random_runs(options.runs, Path(name)))
+            print(dict(try_random_runs(options.runs, Path(name))))
             return
         begun, num_found = time.perf_counter(), 0
         for mutant, found in measure(mutants, Path(name)):
