@@ -40,9 +40,10 @@ DifferenceKind: TypeAlias = Literal[
 
 _NOT_COMPARED = {
     *("incarnation", "engine_id", "start_time", "control", "redacted", "predicted_from"),
+    "bytes_per_block",  # what block_size, dtype and the model amount to
     "scheduler_settings",  # each of them is compared by its own name
 }
-"""Fields of `EngineInfo` that differ between equal runs, and that of further settings."""
+"""Fields of `EngineInfo` that differ between equal runs, or follow from others."""
 _MAX_DESCRIBED = 10_000
 """Steps that differ and are described, to find a difference of each kind."""
 
