@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from seqtop.state.slo import Slo
 from seqtop.state.wait_causes import CAUSES
 from seqtop.text import format as fmt
-from seqtop.whatif.driver import DriverError, ShowProgress, no_progress
+from seqtop.whatif.driver import DriverError, ShowProgress, TimeUpError, no_progress
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Basis, Question, Replays, keep, result_of, scratch_folder
 from seqtop.whatif.replay import ReplayOptions, ReplayResult
@@ -128,7 +128,7 @@ def advise(
     Args:
         question: The recording or the trace, and what else is to be different.
         slo: The objectives.
-        progress: Shows the progress.
+        progress: Shows the progress; `TimeUpError` of it ends the search with the best so far.
         found: Called with the advice so far: after each part of the search.
         policies: A folder of policies of the bundled scheduler, which are tried, too.
 
@@ -159,7 +159,7 @@ def advise(
                 advice.trials, advice.recorded = [], None
                 return advice
             search.run(found)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeUpError):
             advice.is_partial = True
         if question.output is not None and (best := advice.best) is not None:
             path = str(folder / "best.seqtop")

@@ -69,6 +69,10 @@ class DriverFailedError(DriverError):
     """A process of a driver has ended before its result, or was ended since it took too long."""
 
 
+class TimeUpError(Exception):
+    """The time for an answer is up; a function that shows progress raises it to end the replays."""
+
+
 def driver_of(info: EngineInfo) -> str:
     """Returns the module of the driver for an engine.
 
@@ -229,7 +233,7 @@ def run_driver(
 
 ShowProgress: TypeAlias = Callable[[float, int], object]
 """A function that is called from any thread with the number of complete replays, with those that
-run in part, and the number of all."""
+run in part, and the number of all. An exception of it ends the replay that it is about."""
 
 
 def no_progress(_num_complete: float, _total: int) -> None:

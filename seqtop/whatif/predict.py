@@ -250,7 +250,7 @@ class Replays:
                 parse_change(text, self.workload.info) for text in question.changes
             )
             starts_late = recording.at(recording.first).step >= 0
-        return Proof(len(self.workload.steps), 0, None, "", starts_late)
+        return Proof(len(self.workload.steps), 0, None, "", starts_late, is_complete=False)
 
     def _read_trace(self) -> TraceSummary:
         question = self.question

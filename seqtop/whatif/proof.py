@@ -21,11 +21,13 @@ class Proof(msgspec.Struct):
     starts_late: bool
     """True if the recording starts after steps of the engine: the content of its prefix cache at
     the start is unknown."""
+    is_complete: bool = True
+    """False if the search was ended before the recording was repeated."""
 
     @property
     def is_proven(self) -> bool:
         """True if the recording was repeated, decision by decision."""
-        return self.first_difference is None
+        return self.is_complete and self.first_difference is None
 
 
 def prove(recorded: RunDecisions, repeated: RunDecisions, *, starts_late: bool) -> Proof:

@@ -79,6 +79,8 @@ def basis_lines(basis: Basis) -> list[str]:
     if proof is None:
         return _trace(basis)
     steps = fmt.plural(proof.num_steps, "step")
+    if not proof.is_complete:
+        return [f"unchanged settings: {steps}, which had not been repeated when the search ended"]
     lines = [f"unchanged settings: {proof.num_equal_steps:,} of {steps} equal"]
     if proof.repeated_by:
         lines[0] += f", repeated by {proof.repeated_by}"
@@ -129,9 +131,11 @@ def _cut_off(answer: Answer) -> list[str]:
     return lines
 
 
-def _figures() -> list[tuple[str, Callable[[RunFigures], float | None], _Format]]:
-    """Returns name, value and format of each row of the table."""
-    return [
+def figure_rows(
+    basis: Basis,
+) -> list[tuple[str, Callable[[RunFigures], float | None], _Format]]:
+    """Returns name, value and format of each row of the table: of what is predicted."""
+    rows: list[tuple[str, Callable[[RunFigures], float | None], _Format]] = [
         ("steps", lambda run: run.num_steps, _count),
         ("makespan", lambda run: run.makespan, seconds_text),
         ("output tokens per second", lambda run: run.throughput, _rate),
@@ -148,6 +152,7 @@ def _figures() -> list[tuple[str, Callable[[RunFigures], float | None], _Format]
             for percent in PERCENTILES
         ),
     ]
+    return [row for row in rows if not basis.times_unknown or row[0] in _DECISIONS]
 
 
 def _count(value: float | None) -> str:
@@ -165,7 +170,7 @@ def seconds_text(value: float | None) -> str:
 
 def _table(answer: Prediction) -> list[str]:
     assert answer.predicted is not None
-    figures = [row for row in _figures() if not answer.basis.times_unknown or row[0] in _DECISIONS]
+    figures = figure_rows(answer.basis)
     is_guess = answer.predicted.is_beyond
     if answer.unchanged is None:
         run = answer.predicted.figures
@@ -332,6 +337,8 @@ def knowledge_lines(basis: Basis) -> list[str]:
         decisions = "the engine's own scheduler, with the arrivals and lengths of the trace"
     elif basis.proof.is_proven:
         decisions = "the engine's own scheduler, which repeated the recording"
+    elif not basis.proof.is_complete:
+        decisions = "the engine's own scheduler; whether it repeats the recording is not known"
     else:
         decisions = "a scheduler that does not repeat the recording"
     lines = ["known from:", f"  decisions: {decisions}"]
@@ -381,6 +388,12 @@ def _times(basis: Basis, model: StepTime) -> list[str]:
 
 
 _COEFFICIENTS = {"step": "step", "prefill": "prefill token", "decode": "decode token"}
+
+
+def caveats(answer: Prediction) -> list[str]:
+    """Returns sentences on what limits the trust in a prediction that was made."""
+    lines = [*_guess(answer), *_distance(answer), *_cut_off(answer), *_caveats(answer)]
+    return [line.strip() for line in lines if line]
 
 
 def _caveats(answer: Prediction) -> list[str]:

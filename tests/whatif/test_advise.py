@@ -18,6 +18,7 @@ from seqtop.whatif.advise import (
     sentence,
     single_changes,
 )
+from seqtop.whatif.driver import TimeUpError
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Question
 from seqtop.whatif.settings import SettingError
@@ -149,6 +150,21 @@ def test_an_interrupted_search_keeps_the_best_so_far(trace: str) -> None:
     assert advice.is_partial
     assert advice.best is not None
     assert "ended before its end" in advice_report.as_text(advice)
+
+
+def test_a_search_that_ends_before_the_proof_has_proven_nothing(tmp_path: Path) -> None:
+    def end(_: Advice) -> None:
+        raise TimeUpError
+
+    path = tmp_path / "run.seqtop"
+    record_run(path)
+    advice = advise(Question(source=str(path)), Slo(ttft=0.05), found=end)
+    assert advice.is_partial
+    assert advice.best is not None
+    assert not advice.basis.is_proven
+    text = advice_report.as_text(advice)
+    assert "249 steps, which had not been repeated when the search ended" in text
+    assert "whether it repeats the recording is not known" in text
 
 
 def test_policies_of_a_folder_are_ranked_with_the_settings(trace: str, tmp_path: Path) -> None:
