@@ -99,15 +99,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(recording: FileStore, options: argparse.Namespace, progress: ShowProgress) -> int:
-    from seqtop.explain.explanation import explain, find_request
+    from seqtop.explain.explanation import explain, find_request_of_client
     from seqtop.explain.report import as_json, as_text
 
-    # For the first prompt of a completion `cmpl-X`, as its client knows it, vLLM has `cmpl-X-0`.
-    match = find_request(recording, options.request) or (
-        find_request(recording, f"{options.request}-0")
-        if options.request.startswith("cmpl-")
-        else None
-    )
+    match = find_request_of_client(recording, options.request)
     if match is None:
         return fail(f"the recording has no request {options.request!r}")
     if options.who:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,17 @@ from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, holdings
+from seqtop.wire import parsing
+from seqtop.wire.errors import WireError
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished
 
 _MAX_HOLDERS = 8
 """The most parts for which the holder of the blocks is looked up: each takes a seek."""
+_MAX_SIMILAR = 3
+"""Similar requests that are named."""
+_MAX_COMPARED = 10_000
+"""The newest requests whose ids are compared with an unknown one."""
 _WAITS = ("queued", "preempted", "swapped")
 
 
@@ -261,6 +268,48 @@ def find_request(timeline: Timeline, request_id: str) -> tuple[RequestState, int
             return request, end
         end = start - 1
     return None
+
+
+def find_request_of_client(timeline: Timeline, request_id: str) -> tuple[RequestState, int] | None:
+    """Finds a request as `find_request` does, also by the id that a client knows.
+
+    For the first prompt of a completion `cmpl-X`, as its client knows it, vLLM has `cmpl-X-0`.
+
+    Raises:
+        RecordingError: The timeline cannot be read.
+    """
+    found = find_request(timeline, request_id)
+    if found is None and request_id.startswith("cmpl-"):
+        return find_request(timeline, f"{request_id}-0")
+    return found
+
+
+def request_ids(timeline: Timeline) -> list[str]:
+    """Returns the ids of all recorded requests, the newest first.
+
+    Raises:
+        RecordingError: The timeline cannot be read.
+    """
+    names: dict[str, None] = {}
+    for position in (timeline.first, *(gap.position for gap in timeline.gaps)):
+        names |= dict.fromkeys(timeline.at(position).requests)
+    for _, payload in timeline.payloads(timeline.first, timeline.last):
+        if payload is not None and tag(payload) == "RequestArrived":
+            try:
+                event = parsing.event(payload)
+            except WireError:
+                continue
+            if isinstance(event, RequestArrived):
+                names[event.request_id] = None
+    return [*reversed(names)]
+
+
+def similar_ids(request_id: str, known: Sequence[str]) -> list[str]:
+    """Returns up to three ids that are like an unknown one, the most similar first."""
+    word, newest = request_id.lower(), known[:_MAX_COMPARED]
+    parts = [name for name in newest if word in name.lower()]
+    close = difflib.get_close_matches(request_id, newest, n=_MAX_SIMILAR)
+    return [*dict.fromkeys((*close, *parts))][:_MAX_SIMILAR]
 
 
 def finished_request(event: RequestFinished) -> RequestState:

@@ -62,6 +62,13 @@ def describe(part: Part, request_id: str) -> str:
     return "; ".join(clauses) + _describe_longest(part)
 
 
+def share_of(part: Part, seconds: float, request_id: str) -> str:
+    """Returns a sentence on a part of a time of so many seconds, with its share."""
+    text = describe(part, request_id)
+    share = fmt.percent(part.seconds, seconds)
+    return f"{fmt.seconds(part.seconds)} ({share}) {part.kind}" + (f": {text}" if text else "")
+
+
 def _describe_longest(part: Part) -> str:
     """Names the step that the longest pause delayed, or one that took much longer than others."""
     if part.longest_step is None or part.longest >= part.seconds:

@@ -26,6 +26,7 @@ import msgspec
 
 from seqtop.sequence import latency
 from seqtop.state.model import EngineData, RequestState, SequenceState
+from seqtop.state.percentiles import LeastPercentile, least_percentile
 from seqtop.state.sliding_window import WINDOW, Samples, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.wire.messages import EngineInfo
@@ -50,6 +51,30 @@ class Measured(NamedTuple):
     windows: Mapping[str, SlidingWindow]
     met: SlidingWindow
     """1.0 for each finished request that met all objectives, 0.0 for the others."""
+
+
+def minute_percentile(
+    state: EngineData, windows: Mapping[str, SlidingWindow], figure: str, percent: float
+) -> LeastPercentile | None:
+    """Returns a percentile of a figure in the minute before the moment of `state`, in seconds.
+
+    The TTFT of requests that wait for their first token counts with the time that they have waited.
+
+    Args:
+        state: The state.
+        windows: The latencies at its time.
+        figure: A key of `FIGURES`.
+        percent: A number from 0 to 100.
+    """
+    waits: list[float] = []
+    if figure == "ttft":
+        waits = [
+            wait
+            for request in state.requests.values()
+            if request.finish_reason is None and request.metrics.first_token_time is None
+            if 0 <= (wait := state.time - request.metrics.arrival_time) < math.inf
+        ]
+    return least_percentile(windows[figure].values, waits, percent)
 
 
 class _History:

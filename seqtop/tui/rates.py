@@ -1,10 +1,8 @@
 """Rates and latencies before a moment, by name."""
 
-import math
-
 from seqtop.state import EngineState
 from seqtop.state.compare import Rate
-from seqtop.state.percentiles import least_percentile
+from seqtop.state.latency import minute_percentile
 from seqtop.state.sliding_window import WINDOW
 from seqtop.text import format as fmt
 from seqtop.tui.ui_state import UiState
@@ -31,17 +29,10 @@ def rates_at(ui: UiState, state: EngineState) -> dict[str, Rate]:
         value = interval.rate(key) if interval.seconds > 0 else None
         better = 1 if key == "generated" else 0
         rates[f"{name}, {RATE_SECONDS:g} s"] = Rate(value, fmt.rate, better)
-    waits = [
-        state.time - request.metrics.arrival_time
-        for request in state.requests.values()
-        if request.finish_reason is None and request.metrics.first_token_time is None
-    ]
     windows = ui.latencies.at(state.info, state.time).windows
-    known = {key: [*windows[key].values] for key in ("ttft", "itl", "e2e")}
     for key, title in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E")):
         for percent in (50, 99):
-            least = [wait for wait in waits if 0 <= wait < math.inf] if key == "ttft" else []
-            found = least_percentile(known[key], least, percent)
+            found = minute_percentile(state, windows, key, percent)
             rates[f"{title} p{percent}, {WINDOW:g} s"] = (
                 Rate(None, fmt.seconds, -1)
                 if found is None

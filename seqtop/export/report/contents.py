@@ -17,7 +17,7 @@ from seqtop.checks.report import sentence
 from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.explain.explanation import Explanation, ExplanationsReader, finished_request
-from seqtop.explain.report import describe, headline
+from seqtop.explain.report import headline, share_of
 from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle, RunsReader
 from seqtop.history import FileStore
 from seqtop.history.event_index import EventKind
@@ -31,7 +31,6 @@ from seqtop.state.model import EngineData
 from seqtop.state.slo import Slo, missed
 from seqtop.state.step_summary import describe_cause, describe_preemption
 from seqtop.state.verdict import of_whole
-from seqtop.text import format as fmt
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import EngineInfo, Event, RequestArrived, RequestFinished, Step
 
@@ -376,11 +375,7 @@ def _explained(
         if lifecycle is None:
             continue
         parts = sorted(explanation.parts(), key=lambda part: -part.seconds)[:_MAX_PARTS]
-        sentences = [
-            f"{fmt.seconds(part.seconds)} ({fmt.percent(part.seconds, seconds)}) {part.kind}"
-            + (f": {text}" if (text := describe(part, name)) else "")
-            for part in parts
-        ]
+        sentences = [share_of(part, seconds, name) for part in parts]
         yield ExplainedRequest(lifecycle, seconds, headline(explanation), sentences)
 
 
