@@ -198,5 +198,5 @@ $(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt
 $(VENV)-lowest/test: pyproject.toml engine_stub/pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
-		--editable '.[engine,web,test]' --editable ./engine_stub
+		--editable '.[engine,mcp,web,test]' --editable ./engine_stub
 	touch $@

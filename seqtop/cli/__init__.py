@@ -20,6 +20,7 @@ COMMANDS = (
     "advise",
     "test",
     "serve",
+    "mcp",
     "keygen",
     "completion",
 )

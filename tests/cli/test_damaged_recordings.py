@@ -45,6 +45,7 @@ OTHERS = {
     "completion": "nothing",
     "demo": "an engine",
     "keygen": "nothing",
+    "mcp": "an engine or a recording, for the questions of a client",
     "record": "an engine",
     "replay": "a recording, for the app",
     "serve": "an engine or a recording, for the app",

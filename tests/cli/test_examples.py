@@ -22,9 +22,9 @@ PAGES = [
     *(name for name in DOCUMENTS if name.startswith("docs/tasks/")),
 ]
 NEEDS_MORE = re.compile(
-    r"tcp:|attach|--python|^show (?!run)|^(replay|serve|demo|keygen|completion)"
+    r"tcp:|attach|--python|^show (?!run)|^(replay|serve|mcp|demo|keygen|completion)"
 )
-"""The commands that need an engine, a terminal or another environment."""
+"""The commands that need an engine, a terminal, a client or another environment."""
 
 
 def examples() -> Iterator[list[str]]:

@@ -13,6 +13,7 @@ from seqtop.cli.main import main
     ("package", "command", "said"),
     [
         ("aiohttp", ["serve", "demo"], "serve needs the extra web: pip install 'seqtop-llm[web]'"),
+        ("mcp", ["mcp", "RUN"], "mcp needs the extra mcp: pip install 'seqtop-llm[mcp]'"),
         (
             "pyarrow",
             ["export", "RUN", "--parquet", "-o", "OUT"],
@@ -30,6 +31,7 @@ def test_missing_extra_is_named(
 ) -> None:
     paths = {"RUN": str(demo.RECORDED_RUN), "OUT": str(tmp_path / "out")}
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "seqtop.web.server", raising=False)
+    for module in ("seqtop.mcp.server", "seqtop.web.server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     assert main([paths.get(part, part) for part in command]) != 0
     assert capsys.readouterr().err.startswith(f"seqtop: {said}")
