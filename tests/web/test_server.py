@@ -81,7 +81,7 @@ def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
               return new Set(new Uint32Array(pixels.buffer)).size > 20;
             }"""
         )
-        await_text(page, screen, "random_engine", "REPLAY")
+        await_text(page, screen, "random  none", "REPLAY")
         assert any("Request" in line and "Status" in line for line in screen.display)
         page.keyboard.press("?")  # without a click before
         await_text(page, screen, "Keys")
