@@ -267,8 +267,8 @@ def _cause(change: Change, observed: Observed) -> str:
         return "cause not observed"
     share = fmt.percent(min(shares[main], 1.0))
     if main == BATCH:
-        return f"{_batch(change, observed)} ({share} of the change)"
-    return f"{_part(change, main, observed)} ({share} of the change)"
+        return f"{_batch(change, observed)}; this makes {share} of the change"
+    return f"{_part(change, main, observed)}; this makes {share} of the change"
 
 
 def _batch(change: Change, observed: Observed) -> str:

@@ -96,7 +96,7 @@ def _blocked(run: Headlined) -> None:
         (_paced, "waiting on purpose between steps took 100 ms a step"),
         (_prefills, "prefill chunks of long ("),
         (_blocked, "4 before, and others waited (no free blocks; r0 held "),
-        (_preempted, "1.0 tokens a step, 4.0 before; r3 was preempted for r0 (100% of"),
+        (_preempted, "1.0 tokens a step, 4.0 before; r3 was preempted for r0; this makes 100% of"),
     ],
 )
 def test_a_drop_has_the_cause_that_was_observed(change: Any, words: str) -> None:
