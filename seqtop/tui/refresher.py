@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 
 FRAMES_PER_SECOND = 30
-NEWS_PER_SECOND = 10
+NEWS_PER_SECOND = 6
 
 
 class Refresher:
