@@ -123,14 +123,18 @@ def fit(steps: Sequence[TimedStep], given: Mapping[str, float] | None = None) ->
         given: Coefficients that are not fitted, by name.
 
     Raises:
-        StepTimeError: There are too few steps, or too few of a kind.
+        StepTimeError: There are too few steps, or too few of a kind, or no clock measured their
+            times.
     """
     given = given or {}
     timed = [step for step in steps if step.num_prefill_tokens or step.num_decode_tokens]
     if not given.keys() >= {*COSTS}:
         _check_amounts(timed, given)
-    coefficients, uncertain = _fit(steps, given)
-    median, total = _held_out_error(steps, given)
+    try:
+        coefficients, uncertain = _fit(steps, given)
+        median, total = _held_out_error(steps, given)
+    except OverflowError as error:
+        raise StepTimeError("the recorded steps take longer than a clock can measure") from error
     return StepTime(
         per_step=coefficients["step"],
         per_prefill_token=coefficients["prefill"],

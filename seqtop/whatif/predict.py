@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
@@ -316,7 +317,8 @@ class Replays:
         Arrivals are then those before the same steps, so that decisions depend on no time.
 
         Raises:
-            StepTimeError: A trace has no steps, so that its times have to be given.
+            StepTimeError: A trace has no steps, so that its times have to be given; or no clock
+                measured those of a recording.
             RecordingError: A recording for the calibration cannot be read.
             WorkloadError: It is of another model or device.
         """
@@ -327,6 +329,8 @@ class Replays:
                 raise
             steps = self.workload.steps
             mean = sum(step.seconds for step in steps) / len(steps)
+            if not math.isfinite(mean):
+                raise
             self.basis.step_time = StepTime(
                 per_step=mean, per_prefill_token=0.0, per_decode_token=0.0
             )

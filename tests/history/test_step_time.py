@@ -4,6 +4,7 @@ import itertools
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from seqtop.history.step_time import (
     MIN_STEPS_OF_A_KIND,
@@ -120,3 +121,10 @@ def test_too_few_steps_are_refused() -> None:
     with pytest.raises(StepTimeError, match="7 steps with prefill tokens do not tell the cost"):
         fit(without_prefill)
     assert fit(without_prefill, {"prefill": 1e-5}).per_prefill_token == 1e-5
+
+
+def test_times_that_no_clock_measured_are_refused() -> None:
+    odd = steps(200)
+    odd[7] = replace(odd[7], end_time=1e308)
+    with pytest.raises(StepTimeError, match="longer than a clock can measure"):
+        fit(odd)
