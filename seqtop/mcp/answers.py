@@ -163,7 +163,13 @@ class PredictionAnswer(ToolAnswer, kw_only=True):
     """True if over a fifth of the time is in steps larger than any recorded one."""
     changed_requests: list[str]
 
-    shortened: ClassVar[tuple[str, ...]] = ("changed_requests", "notes", "times", "decisions")
+    shortened: ClassVar[tuple[str, ...]] = (
+        "changed_requests",
+        "notes",
+        "times",
+        "decisions",
+        "settings",
+    )
 
 
 class TriedSettings(msgspec.Struct, kw_only=True):
@@ -201,7 +207,7 @@ class AdviceAnswer(ToolAnswer, kw_only=True):
     not_searched: list[str]
     """Settings that were not tried."""
 
-    shortened: ClassVar[tuple[str, ...]] = ("not_searched", "trials", "notes")
+    shortened: ClassVar[tuple[str, ...]] = ("not_searched", "trials", "notes", "settings")
 
 
 # --- What limits it

@@ -27,7 +27,7 @@ from seqtop.transport.publisher import MessagePublisher
 from seqtop.whatif.advise import Advice, advise, sentence
 from seqtop.whatif.driver import TimeUpError
 from seqtop.whatif.predict import Question, predict
-from seqtop.wire.messages import EngineInfo, Event, RequestArrived, Step
+from seqtop.wire.messages import EngineInfo, Event, RequestArrived, Setting, Step
 from tests.support.broken_recordings import damage, record
 from tests.support.greedy_runs import record_run
 from tests.support.questions import question_run
@@ -289,6 +289,35 @@ def test_hostile_names_make_no_long_answer(tmp_path: Path) -> None:
     with pytest.raises(ToolError) as raised:
         ask(context, "explain_request", request="火火")
     assert len(str(raised.value)) <= 500
+
+
+LONG_TEXT = HOSTILE * 4
+
+
+def test_no_text_makes_an_answer_long() -> None:
+    names: dict[str, list[Setting]] = {
+        f"{number}{LONG_TEXT}": [LONG_TEXT, LONG_TEXT] for number in range(20)
+    }
+    rows = {f"{number}{LONG_TEXT}": [1e-300, 1e300, None] for number in range(20)}
+    answer = answers.PredictionAnswer(
+        sentence=LONG_TEXT,
+        notes=[LONG_TEXT] * 20,
+        is_proven=True,
+        num_steps=10**18,
+        num_equal_steps=10**18,
+        settings=names,
+        columns=["recorded", "model", "predicted"],
+        decisions=rows,
+        times=rows,
+        is_guess=True,
+        changed_requests=[LONG_TEXT] * 20,
+    )
+    document = answers.as_document(answer)
+    assert len(answers.as_text(document).encode()) <= MAX_BYTES
+    num_entries = sum(len(getattr(answer, name)) for name in answer.shortened)
+    num_left = sum(len(document[name]) for name in answer.shortened)
+    assert document["num_left_out"] == num_entries - num_left > 0
+    assert document["sentence"].startswith("␛[2J")
 
 
 @pytest.mark.parametrize("how", ["bad keyframe", "bad events", "cut"])
