@@ -27,7 +27,7 @@ class Alignment:
         self.ignored = frozenset(ignored)
         # The fields of a step from `arrived` to `tokens`.
         self._first = 3 if "arrivals" in self.ignored else 2
-        self._last = 8 if "tokens" in self.ignored else 9
+        self._last = 10 if "tokens" in self.ignored else 11
         self.pairs = pair(a.requests, b.requests)
         """The requests that both runs have."""
         unknown = len(a.requests)

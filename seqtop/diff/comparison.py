@@ -33,6 +33,8 @@ DifferenceKind: TypeAlias = Literal[
     "prefix hits",
     "token budget",
     "batch",
+    "block moves",
+    "lookahead",
     "tokens",
     "length",
 ]
@@ -200,7 +202,7 @@ def _difference(aligned: Alignment, at_a: int, at_b: int) -> Difference | None:
     if aligned.is_equal(at_a, at_b):
         return None
     sides = _Sides(a[at_a], aligned.of_b(b[at_b]))
-    for find in (_arrivals, _ends, _preemptions, _admissions, _sizes):
+    for find in (_arrivals, _ends, _preemptions, _admissions, _sizes, _moves, _lookahead):
         if difference := find(aligned, sides):
             return difference
     return _tokens(aligned, sides)
@@ -411,16 +413,46 @@ def _budget(
     return _found(aligned, "token budget", sides, (texts[0], texts[1]), cause, differing)
 
 
+def _moves(aligned: Alignment, sides: _Sides) -> Difference | None:
+    """Compares the numbers of blocks that were swapped and copied."""
+    if sides.a.moves == sides.b.moves:
+        return None
+    texts = [
+        "swapped {} in and {} out, copied {}".format(
+            *(fmt.plural(number, "block") for number in side.moves)
+        )
+        for side in sides
+    ]
+    cause = "the batches are equal, the blocks that are moved before differ"
+    return _found(aligned, "block moves", sides, (texts[0], texts[1]), cause, _batch(sides))
+
+
+def _lookahead(aligned: Alignment, sides: _Sides) -> Difference | None:
+    """Compares the slots for further tokens, and the iterations of the worker."""
+    if sides.a.lookahead == sides.b.lookahead:
+        return None
+    texts = [
+        f"had {fmt.plural(slots, 'lookahead slot')}, for {fmt.plural(count, 'iteration')}"
+        for slots, count in (side.lookahead for side in sides)
+    ]
+    cause = "the batches are equal, the slots for further tokens differ"
+    return _found(aligned, "lookahead", sides, (texts[0], texts[1]), cause, _batch(sides))
+
+
+def _batch(sides: _Sides) -> list[int]:
+    """Returns the requests in the batch of the first run."""
+    return [*sides.a.decodes, *(number for number, _ in sides.a.chunks)]
+
+
 def _num_tokens(step: StepDecisions) -> int:
     """Returns the tokens that a step computed."""
     return len(step.decodes) + sum(num_tokens for _, num_tokens in step.chunks)
 
 
 def _tokens(aligned: Alignment, sides: _Sides) -> Difference:
-    numbers = [*sides.a.decodes, *(number for number, _ in sides.a.chunks)]
     texts = ("sampled its tokens", "sampled other tokens for the same batch")
     cause = "the scheduler's decisions are equal, the sampled tokens differ"
-    return _found(aligned, "tokens", sides, texts, cause, numbers)
+    return _found(aligned, "tokens", sides, texts, cause, _batch(sides))
 
 
 def _figures(a: RunDecisions, b: RunDecisions) -> list[Figure]:

@@ -18,7 +18,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 from seqtop.state.waits import wait_until
-from seqtop.wire.batch import members
+from seqtop.wire.batch import block_moves, members, num_iterations, num_lookahead_slots
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -54,6 +54,10 @@ class StepDecisions(NamedTuple):
     """Requests in the batch with a part of a prompt or several tokens, and the number of tokens."""
     decodes: tuple[int, ...]
     """Further requests in the batch, with one token each."""
+    moves: tuple[int, int, int]
+    """The blocks that were swapped in, swapped out, and copied before the step."""
+    lookahead: tuple[int, int]
+    """The slots that decodes had for further tokens, and the iterations of the worker."""
     tokens: int
     """A hash of the sampled tokens."""
     waits: tuple[tuple[int, WaitCause, int], ...]
@@ -256,6 +260,7 @@ class RunDecisions(Reader):
                     self.requests[number].num_output_tokens += len(token_ids)
         preempted = tuple(self._preemptions(step))
         admitted, chunks, decodes = self._batch(step)
+        moves = block_moves(step)
         for request_id, metrics in step.metrics.items():
             if request_id in self._numbers:
                 self.requests[self._numbers[request_id]].metrics = metrics
@@ -269,6 +274,8 @@ class RunDecisions(Reader):
                 admitted,
                 chunks,
                 decodes,
+                (len(moves.swapped_in), len(moves.swapped_out), len(moves.copied)),
+                (num_lookahead_slots(step), num_iterations(step)),
                 hash(tuple(sampled)),
                 tuple(
                     (self._numbers[reason.request_id], reason.cause, reason.num_missing)

@@ -206,6 +206,11 @@ def num_lookahead_slots(step: Step) -> int:
     return step.execute.num_lookahead_slots if step.execute is not None else 0
 
 
+def num_iterations(step: Step) -> int:
+    """Returns the iterations of the worker in a step, one after the other."""
+    return step.execute.num_steps if step.execute is not None else 1
+
+
 class BlockMoves(NamedTuple):
     """The copies of blocks before a step: pairs of the block to read and the block to write."""
 

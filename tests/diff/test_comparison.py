@@ -157,12 +157,12 @@ def test_changed_order_is_named(
 def test_requests_that_get_more_tokens_in_a_step(
     base: RunDecisions, name: str, value: object
 ) -> None:
-    first = changed(base, **{name: value}).first
-    assert first is not None
-    assert first.kind == "token budget"
-    assert first.cause.startswith(f"the settings differ: {name} ")
-    assert re.match(r"computed 1 token of req-\d, 4 in total", first.a)
-    more = re.match(r"computed ([2-5]) tokens of req-\d, (\d+) in total", first.b)
+    comparison = changed(base, **{name: value})
+    assert comparison.first is not None
+    assert comparison.first.cause.startswith(f"the settings differ: {name} ")
+    (budget,) = (own for own in comparison.differences if own.kind == "token budget")
+    assert re.match(r"computed 1 token of req-\d, 4 in total", budget.a)
+    more = re.match(r"computed ([2-5]) tokens of req-\d, (\d+) in total", budget.b)
     assert more
     assert int(more[2]) > 4
 
@@ -199,6 +199,21 @@ def test_arrivals_and_tokens_can_be_ignored(base: RunDecisions) -> None:
     assert kinds("arrivals") == ["tokens"]
     assert kinds("tokens") == ["arrivals"]
     assert kinds("arrivals", "tokens") == []
+
+
+def test_moves_of_blocks_and_lookahead_slots_are_compared(base: RunDecisions) -> None:
+    other = as_run(payloads())
+    other.steps[8] = other.steps[8]._replace(lookahead=(3, 4))
+    other.steps[30] = other.steps[30]._replace(moves=(1, 0, 2))
+    lookahead, moves = compare(base, other).differences
+    assert (lookahead.kind, lookahead.step_a, moves.kind, moves.step_a) == (
+        *("lookahead", 8),
+        *("block moves", 30),
+    )
+    assert lookahead.a == "had 0 lookahead slots, for 1 iteration"
+    assert lookahead.b == "had 3 lookahead slots, for 4 iterations"
+    assert moves.a == "swapped 0 blocks in and 0 blocks out, copied 0 blocks"
+    assert moves.b == "swapped 1 block in and 0 blocks out, copied 2 blocks"
 
 
 def test_settings_of_a_scheduler_are_compared_by_its_names(base: RunDecisions) -> None:

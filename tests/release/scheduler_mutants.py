@@ -106,6 +106,16 @@ MUTANTS = (
         "self.host.free_blocks([block])", "pass"),
     Mutant("the last host block is not used", "block_manager",
         "<= self.host.num_free", "< self.host.num_free"),
+    Mutant("a block that is written to is not copied", "block_manager",
+        "copies.append((shared, blocks[index]))", "pass"),
+    Mutant("a block is copied twice", "scheduler",
+        "                        self._moves.copy += manager.append_slots(seqs)\n"
+        "                    decodes",
+        "                        self._moves.copy += 2 * manager.append_slots(seqs)\n"
+        "                    decodes"),
+    Mutant("blocks are not copied to the host", "scheduler",
+        "self._moves.swap_out += self.block_manager.swap_out(seqs)",
+        "self.block_manager.swap_out(seqs)"),
     Mutant("several sequences are not swapped", "scheduler",
         'self.config.preemption_mode == "swap" or len(seqs) > 1',
         'self.config.preemption_mode == "swap"'),
@@ -131,6 +141,9 @@ MUTANTS = (
     Mutant("lookahead slots exceed the budget", "lookahead_slots",
         "self._config.max_num_batched_tokens // num_tokens - 1",
         "self._config.max_num_batched_tokens"),
+    Mutant("the worker runs an iteration less", "scheduler",
+        "num_steps=1 if self.config.speculative else 1 + num_lookahead_slots",
+        "num_steps=1 if self.config.speculative else max(num_lookahead_slots, 1)"),
     Mutant("lookahead slots go beyond the end", "lookahead_slots",
         "self._num_tokens_to_come(seq_group) - 1", "self._num_tokens_to_come(seq_group)"),
 )  # fmt: skip

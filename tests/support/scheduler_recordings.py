@@ -63,7 +63,12 @@ LOADS = {
         num_priorities=3,
     ),
     "swapping": Load(
-        {**_SMALL, "preemption_mode": "swap", "num_cpu_blocks": 18},
+        {
+            **_SMALL,
+            "preemption_mode": "swap",
+            "num_cpu_blocks": 18,
+            "max_num_batched_tokens": 12,
+        },
         "plain stop",
         num_priorities=2,
         abort=0.3,
