@@ -26,6 +26,13 @@ def test_the_key_of_pause_says_what_it_does(app: SeqtopApp) -> None:
             assert f"space {word} " in screen(app).splitlines()[-1]
 
 
+def test_the_step_before_has_the_same_key_on_every_screen(app: SeqtopApp) -> None:
+    with play(app, (140, 30)) as pilot:
+        for key in "123456":
+            pilot.press(key)
+            assert ", Back" in screen(app).splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
