@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("directory", help="the directory of the socket to the engine")
     parser.add_argument("endpoint", help="the endpoint to publish at")
     parser.add_argument("settings", help="settings as JSON")
+    parser.add_argument("--stacks", default="", help="the socket of the engine's stacks")
     options = parser.parse_args(arguments)
     settings = msgspec.json.decode(options.settings, type=PublisherSettings)
     give_way()
@@ -55,10 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C stops the engine, and this process ends after it
     with EngineConnection(options.directory, when_stdin_closes()) as connection:
-        return _run(ObservationReceiver(connection), options.endpoint, settings)
+        receiver = ObservationReceiver(connection)
+        return _run(receiver, options.endpoint, settings, options.stacks)
 
 
-def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettings) -> int:
+def _run(
+    receiver: ObservationReceiver, endpoint: str, settings: PublisherSettings, stacks: str
+) -> int:
     started = next(iter(receiver), None)
     if not isinstance(started, EngineStarted):
         return 0
@@ -90,7 +94,10 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: PublisherSettin
             try:
                 running.enter_context(
                     flight_recorder.started(
-                        endpoint, settings.flight_recorder, settings.flight_recorder_options
+                        endpoint,
+                        settings.flight_recorder,
+                        settings.flight_recorder_options,
+                        stacks,
                     )
                 )
             except flight_recorder.FlightRecorderError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Final
 
 import msgspec
 
 from seqtop.adapters.observations import AllRequests, AnyObservation, EngineStopping
+from seqtop.process.stacks import StackServer
 from seqtop.transport.publisher_process import PublisherProcess
 from seqtop.transport.publisher_settings import PublisherSettings
 
@@ -24,10 +26,12 @@ class ObservationSender:
     """
 
     def __init__(self, endpoint: str, settings: PublisherSettings) -> None:
-        settings_json = msgspec.json.encode(settings).decode()
-        self._process = PublisherProcess(
-            "seqtop.adapters.publisher_main", [endpoint, settings_json]
-        )
+        arguments = [endpoint, msgspec.json.encode(settings).decode()]
+        self._stacks = contextlib.ExitStack()
+        if settings.flight_recorder:
+            with contextlib.suppress(OSError):  # records are worth writing without them
+                arguments += ["--stacks", self._stacks.enter_context(StackServer()).path]
+        self._process = PublisherProcess("seqtop.adapters.publisher_main", arguments)
 
     def send(self, observation: AnyObservation) -> None:
         """Sends an observation, or drops it if the process is too slow.
@@ -64,6 +68,7 @@ class ObservationSender:
             failed: True if the engine cannot continue.
         """
         self._process.close(encode(EngineStopping(time.time(), reason, failed)))
+        self._stacks.close()
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -112,6 +112,12 @@ def add_command(commands: Commands) -> None:
         help="send the same JSON to a web server, by POST",
     )
     flight.add_argument(
+        "--stacks",
+        metavar="PATH",
+        help="the socket at which the engine's process tells the stacks of its threads for the"
+        " record; an engine that starts a recorder gives it",
+    )
+    flight.add_argument(
         "--until-stdin-closes",
         action="store_true",
         help="standard input ends with the process that publishes; exit after it",
@@ -129,6 +135,7 @@ def run(options: argparse.Namespace) -> int:
             "--on": options.on,
             "--run": options.commands,
             "--webhook": options.webhooks,
+            "--stacks": options.stacks,
             "--until-stdin-closes": options.until_stdin_closes,
         }
         if wrong := next((name for name, value in given.items() if value), None):
@@ -179,6 +186,7 @@ def _run_flight_recorder(options: argparse.Namespace) -> int:
             publisher_ended=publisher_ended,
             watches=[ConditionWatch(condition.parse_condition(source)) for source in options.on],
             send=notifier.send,
+            stacks_path=options.stacks,
         )
     except RecordingError as error:
         return fail(f"the flight recorder is off: {error}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from seqtop.process.stacks import StackServer
 from seqtop.transport.endpoints import local_endpoint
 
 
@@ -18,7 +19,7 @@ class FlightRecorderError(Exception):
 
 @contextlib.contextmanager
 def started(
-    endpoint: str, directory: str | Path, options: str = ""
+    endpoint: str, directory: str | Path, options: str = "", stacks: str | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a flight recorder while the context lasts, or until this process ends.
 
@@ -30,15 +31,28 @@ def started(
         endpoint: The endpoint at which this process publishes.
         directory: The directory of the records.
         options: Further options of `seqtop record`, as typed in a shell.
+        stacks: The path of the `StackServer` of the engine's process; this process by default.
 
     Raises:
         FlightRecorderError: The process cannot be started.
     """
+    with contextlib.ExitStack() as running:
+        if stacks is None:
+            with contextlib.suppress(OSError):  # records are worth writing without them
+                stacks = running.enter_context(StackServer()).path
+        yield running.enter_context(_started(endpoint, directory, options, stacks or ""))
+
+
+@contextlib.contextmanager
+def _started(
+    endpoint: str, directory: str | Path, options: str, stacks: str
+) -> Iterator[subprocess.Popen[bytes]]:
     command = [
         sys.executable,
         "-P",  # the working directory may contain a `zmq.py`
         *("-m", "seqtop", "record", local_endpoint(endpoint)),
         *("--flight-recorder", str(directory), "--until-stdin-closes", "--timeout", "60"),
+        *(("--stacks", stacks) if stacks else ()),
     ]
     try:
         command += shlex.split(options)

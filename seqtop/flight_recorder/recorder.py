@@ -35,7 +35,7 @@ from seqtop.history import RecordingError
 from seqtop.history.copying import save
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.session import Session
-from seqtop.process import files
+from seqtop.process import files, stacks
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import FIGURES, Slo, missed
@@ -104,6 +104,7 @@ class FlightRecorder:
         watches: Conditions. A record is written when one begins to hold.
         send: Receives an alert for each cause of a record, and when a condition begins to hold or
             ends.
+        stacks_path: The path of the `StackServer` of the engine's process, if it has one.
 
     Raises:
         RecordingError: The directory cannot be created or written to.
@@ -121,10 +122,12 @@ class FlightRecorder:
         publisher_ended: threading.Event | None = None,
         watches: Sequence[ConditionWatch] = (),
         send: Callable[[Alert], object] = lambda _: None,
+        stacks_path: str | None = None,
     ) -> None:
         self._session = session
         self._watches = watches
         self._send = send
+        self._stacks_path = stacks_path
         self._directory = directory
         self._redacts = redact
         self._log = log
@@ -390,6 +393,7 @@ class FlightRecorder:
                 findings=self._checker.counts(),
                 redacted=self._redacts,
             )
+        self._add_stacks(result)
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = self._directory / f"flight-{stamp}-{os.getpid()}-{cause.name}.json"
         incident = self._incident = _Incident(cause, result, path, begin)
@@ -406,6 +410,16 @@ class FlightRecorder:
         else:
             missing = "recording" if path.exists() else "record"
             self._log(f"{text}no {missing}, as {problem}; it is tried again")
+
+    def _add_stacks(self, result: Verdict) -> None:
+        """Adds the stacks of the engine's threads to a verdict, or why there are none."""
+        if self._stacks_path is None:
+            result.stacks_problem = "the engine did not start this recorder"
+            return
+        try:
+            result.stacks = stacks.read(self._stacks_path).splitlines()
+        except OSError as error:
+            result.stacks_problem = f"the process did not tell them: {error}"
 
     def _retry(self, incident: _Incident) -> None:
         """Writes again what could not be written of a record."""

@@ -98,6 +98,10 @@ class Verdict(msgspec.Struct):
     """Further causes, within a minute, in the order in which they were found."""
     recording: str | None = None
     """The name of the recording beside this file; `None` if it is not written."""
+    stacks: list[str] = []
+    """The stacks of the threads of the engine's process, line by line, the newest call first."""
+    stacks_problem: str | None = None
+    """The reason why there are none."""
     problem: str | None = None
     """The reason why the recording is missing or not complete."""
 

@@ -143,6 +143,47 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
     context.destroy(linger=0)
 
 
+def test_flight_record_has_the_stacks_of_a_vllm_that_hangs(endpoint: str, tmp_path: Path) -> None:
+    options = "--threshold no_progress_seconds=0.5"
+    program = f"""
+import sys, time
+from types import SimpleNamespace
+sys.modules["vllm"] = SimpleNamespace(__version__="0.33.0")
+from seqtop.adapters.vllm.hook import follow
+from seqtop.transport.publisher_settings import PublisherSettings
+from tests.support.fake_vllm import Request, Scheduler, step
+
+scheduler = Scheduler(num_gpu_blocks=17)
+follow(scheduler, PublisherSettings(
+    bind={endpoint!r}, flight_recorder={str(tmp_path)!r}, flight_recorder_options={options!r}
+))
+sys.stdin.readline()
+scheduler.add_request(Request("one-00000000", [1, 2, 3], 9))
+step(scheduler)
+
+def wait_for_a_kernel():
+    sys.stdin.readline()
+
+wait_for_a_kernel()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while line := process.stderr.readline():
+            if "the flight recorder of" in line:
+                break
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until(lambda: any(tmp_path.glob("*-no-progress.json")))
+        (record,) = tmp_path.glob("*-no-progress.json")
+        verdict = json.loads(record.read_text())
+        process.kill()
+        process.communicate(timeout=SECONDS)
+    assert any("in wait_for_a_kernel" in line for line in verdict["stacks"]), verdict
+
+
 def test_flight_recorder_says_that_vllm_was_killed(endpoint: str, tmp_path: Path) -> None:
     program = f"""
 import sys

@@ -138,6 +138,8 @@ def test_hang_leaves_one_record_with_the_right_verdict(
     assert re.fullmatch(MESSAGES[fault], verdict["message"]), verdict["message"]
     assert verdict["request_ids"] == request_ids
     assert verdict["problem"] is None
+    if fault == "hang_in_a_step":
+        assert any(line.endswith(f" in {fault}") for line in verdict["stacks"])
     path = record.with_name(verdict["recording"])
     with FileStore(path) as recording:
         state = recording.at(recording.last)
