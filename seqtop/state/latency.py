@@ -20,11 +20,12 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
-from seqtop.sequence import latency
+from seqtop.sequence import SequenceStatus, latency
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.percentiles import LeastPercentile, least_percentile
 from seqtop.state.sliding_window import WINDOW, Samples, SlidingWindow
@@ -41,6 +42,7 @@ MAX_TIMES = 64
 """The times of the newest tokens that are stored of each running sequence."""
 _MAX_GAPS = 1_000
 """Gaps counted of one sequence in one update."""
+_OUT_OF_THE_BATCH = frozenset({SequenceStatus.WAITING, SequenceStatus.SWAPPED})
 _KNOWN_BEFORE_END = frozenset({"queue", "ttft"})
 """The figures of a request that are known while it runs."""
 
@@ -111,7 +113,8 @@ class Latencies:
         """The figures counted for each request, whose first sequence may change with a fork."""
         self._missed: set[str] = set()
         self._awaited: dict[str, float] = {}
-        """The arrival time of each unfinished request without a token, in the order of arrival."""
+        """The requests that wait for their first token, or to run again, the longest first: the
+        time since when."""
         self._alerts: list[tuple[str, dict[str, float]]] = []
         self._last_missed_time = -math.inf
         self._time = -math.inf
@@ -194,7 +197,10 @@ class Latencies:
 
     @property
     def oldest_wait(self) -> float:
-        """The longest time for which a request has now been without a first token, in seconds."""
+        """The longest time for which a request now waits, in seconds.
+
+        It waits for its first token since its arrival, and to run again since its last token.
+        """
         oldest = next(iter(self._awaited.values()), None)
         return 0.0 if oldest is None else max(self._time - oldest, 0.0)
 
@@ -235,6 +241,7 @@ class Latencies:
             # The times of its tokens are unknown.
             self._sequences[sequence.seq_id] = _counted_whole(request, sequence)
         self._count(state, state.sequences)
+        self._awaited = dict(sorted(self._awaited.items(), key=itemgetter(1)))
         self._alerts.clear()
 
     def _clear(self, key: str) -> None:
@@ -295,6 +302,7 @@ class Latencies:
             if request.finish_reason is not None:
                 known.times = array("d")
             elif known.has_begun and not self.slo:
+                self._note_wait(request, sequence)
                 continue  # its other figures are known at its end
             self._count_request(state, request, sequence, known)
         if gaps:
@@ -303,10 +311,7 @@ class Latencies:
     def _count_request(
         self, state: EngineData, request: RequestState, sequence: SequenceState, known: _Counted
     ) -> None:
-        if request.metrics.first_token_time is None and request.finish_reason is None:
-            self._awaited.setdefault(request.request_id, request.metrics.arrival_time)
-        else:
-            self._awaited.pop(request.request_id, None)
+        self._note_wait(request, sequence)
         if request.seq_ids[0] == sequence.seq_id:
             counted = self._counted.get(request.request_id, frozenset())
             counted |= self._count_figures(state, request, known.num_tokens, counted)
@@ -316,6 +321,16 @@ class Latencies:
         if missed_now and request.request_id not in self._missed:
             self._missed.add(request.request_id)
             self._alerts.append((request.request_id, missed_now))
+
+    def _note_wait(self, request: RequestState, sequence: SequenceState) -> None:
+        """Notes that a request waits, or that it does not."""
+        metrics = request.metrics
+        if request.finish_reason is None and metrics.first_token_time is None:
+            self._awaited.setdefault(request.request_id, metrics.arrival_time)
+        elif request.finish_reason is None and sequence.status in _OUT_OF_THE_BATCH:
+            self._awaited.setdefault(request.request_id, metrics.last_token_time)
+        elif self._awaited:
+            self._awaited.pop(request.request_id, None)
 
     def _count_figures(
         self, state: EngineData, request: RequestState, num_tokens: int, counted: frozenset[str]

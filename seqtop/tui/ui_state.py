@@ -82,6 +82,11 @@ class Preferences:
     """The token property that the text of a sequence shows."""
 
 
+_MOST_PLAYED = 8
+"""Positions that one frame plays at most, unless they are played fast. After more, times between
+tokens are read from the recording: those in one change would count with their mean."""
+
+
 class UiState:
     """The display of one source.
 
@@ -145,6 +150,8 @@ class UiState:
         self._verdict = EngineVerdict("")
         self._verdict_at: tuple[object, ...] = ()
         self.restarts = Restarts(self.time_travel, clock)
+        self._heard_at = 0
+        """The position of a recording at which its latencies were last observed."""
         self.time_travel.add_listener(self._observe_latencies)
 
     @property
@@ -330,9 +337,13 @@ class UiState:
 
     def _observe_latencies(self, change: StateChange) -> None:
         is_whole = self.latencies.observe(change.state, change.touched)
-        if is_whole and self.time_travel.playback is not None:
-            time = change.state.time  # a jump: what was not played is read
+        if self.time_travel.playback is None:
+            return
+        before, self._heard_at = self._heard_at, self.time_travel.position
+        if is_whole or abs(self._heard_at - before) > _MOST_PLAYED:
+            time = change.state.time  # a jump: what was not played is read, and is no news
             self.latencies.set_gaps(*token_gaps(self.source.history, time - WINDOW, time))
+            self.latencies.take_alerts()
 
 
 class Engines:

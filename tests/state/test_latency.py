@@ -306,21 +306,28 @@ def test_goodput_counts_whoever_ended_by_itself() -> None:
     assert (len(latencies.met), len(latencies.windows["e2e"])) == (2, 2), "it has no token"
 
 
-def test_the_oldest_wait_is_that_of_any_request_without_a_token() -> None:
-    state, latencies, waits = EngineState(max_finished=20), Latencies(), []
-    for event in RandomEngine(3, 200, load=12, max_running=4):
+@pytest.mark.parametrize("slo", [Slo(), Slo(ttft=0.1)])
+def test_the_oldest_wait_is_that_of_any_request_that_does_not_run(slo: Slo) -> None:
+    state, latencies, waits = EngineState(max_finished=20), Latencies(slo), []
+    num_preempted = 0
+    for event in RandomEngine(3, 300, load=12, max_running=4, num_blocks=24):
         latencies.observe(state, state.apply(event))
-        arrivals = [
-            request.metrics.arrival_time
-            for request in state.requests.values()
-            if request.metrics.first_token_time is None and request.finish_reason is None
-        ]
-        waits.append(max((state.time - time for time in arrivals), default=0.0))
+        since = []
+        for request in state.requests.values():
+            metrics = request.metrics
+            status = state.sequences[request.seq_ids[0]].status
+            if request.finish_reason is None and metrics.first_token_time is None:
+                since.append(metrics.arrival_time)
+            elif request.finish_reason is None and status is not SequenceStatus.RUNNING:
+                since.append(metrics.last_token_time)
+                num_preempted += 1
+        waits.append(max((state.time - time for time in since), default=0.0))
         assert latencies.oldest_wait == max(waits[-1], 0.0)
         late = Latencies()
         late.observe(state, None)
         assert late.oldest_wait == latencies.oldest_wait
     assert max(waits) > 0.0 == min(waits)
+    assert num_preempted > 10
 
 
 def test_a_burst_is_told_once() -> None:

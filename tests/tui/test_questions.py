@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from seqtop.demo import RECORDED_RUN
 from seqtop.history import FileStore
 from seqtop.live.playback import Playback
+from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import ComparisonDialog
+from seqtop.wire.messages import WaitReason
 from tests.support.piloting import burst, notices, play, rows, screen, selected, words
 from tests.support.questions import END, save_run
+from tests.support.scripted import Script, ScriptedSource
 
 WIDE = (200, 40)
 
@@ -29,6 +33,13 @@ def run(tmp_path: Path) -> Iterator[SeqtopApp]:
         yield SeqtopApp(
             Playback(store, "run.seqtop", paused=True, position=last), clock=lambda: 0.0
         )
+
+
+@pytest.fixture
+def demo() -> Iterator[SeqtopApp]:
+    """The app at the end of the recorded run of the demo."""
+    with FileStore(RECORDED_RUN) as store:
+        yield SeqtopApp(Playback(store, "demo.seqtop", paused=True, position=store.last))
 
 
 def row(app: SeqtopApp, name: str) -> str:
@@ -107,3 +118,52 @@ def test_the_differences_between_two_moments(run: SeqtopApp) -> None:
         assert "early running, +30 output tokens, +2 blocks" in text
         pilot.press("escape")
         assert not isinstance(run.screen, ComparisonDialog)
+
+
+def test_the_latencies_of_a_moment_are_the_same_after_travelling(demo: SeqtopApp) -> None:
+    with play(demo, WIDE) as pilot:
+        pilot.press("l")
+        pilot.draw()
+        (before,) = (line for line in rows(demo) if re.search(r" ITL +\d", line))
+        pilot.press("0", "L")
+        pilot.draw()
+        (after,) = (line for line in rows(demo) if re.search(r" ITL +\d", line))
+        assert after == before
+
+
+def test_misses_of_the_past_are_no_news(demo: SeqtopApp) -> None:
+    with play(demo, WIDE) as pilot:
+        pilot.press("D")
+        burst(demo, "ttft=500ms\r")
+        pilot.pause()
+        pilot.press("escape", "0", "L")
+        pilot.draw()
+        assert len(demo.ui.latencies.now.met) > 0
+        assert not any("missed its objective" in notice for notice in notices(demo))
+
+
+def test_a_queue_without_requests_is_said() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, WIDE) as pilot:
+        pilot.press("Q")
+        assert notices(app) == ["No request waits."]
+
+
+def test_whom_it_waits_for_is_about_the_queue_if_the_selected_request_has_ended() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("ended")
+    script.step(prefill={"ended": 40})
+    script.finish("ended", SequenceStatus.FINISHED_STOPPED)
+    script.arrive("waits")
+    script.step(waits=[WaitReason(request_id="waits", cause="seq_limit")])
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, WIDE) as pilot:
+        app.ui.select(source.state.requests["ended"].seq_ids[0])
+        pilot.press("Q")
+        assert selected(app) == "waits"
+        assert "No request waits." not in notices(app)

@@ -26,6 +26,8 @@ _GAP, _NUM_LEFT = 4, 3
 TWO_COLUMNS = 2 * (_HISTORY_START + len(_HISTORY)) + _GAP
 """The width from which on there are two columns."""
 
+HINT = "no limits; D sets some, and shows the goodput"
+
 
 class LatencyPanel(LineView):
     """A line per figure, and the goodput if there are objectives.
@@ -74,7 +76,9 @@ class LatencyPanel(LineView):
         self.set_lines(latency_lines(ui.latencies.slo, ui.measured, ui.state.time, width))
 
 
-def latency_lines(slo: Slo, measured: Measured, now: float, width: int) -> list[Line]:
+def latency_lines(
+    slo: Slo, measured: Measured, now: float, width: int, hint: str = HINT
+) -> list[Line]:
     """Returns titles, a line per figure, and the goodput; side by side where there is room.
 
     Args:
@@ -82,16 +86,17 @@ def latency_lines(slo: Slo, measured: Measured, now: float, width: int) -> list[
         measured: The latencies of the last minute.
         now: The moment on display, epoch seconds.
         width: The cells of a line.
+        hint: What stands in place of the goodput without objectives.
     """
     histories = _histories(measured, now)
     if width < TWO_COLUMNS:
         lines = _figure_lines([*FIGURES], slo, measured, histories, width)
-        return [*lines, goodput(slo, measured.met, width)]
+        return [*lines, goodput(slo, measured.met, width, hint)]
     half = (width - _GAP) // 2
     figures = [*FIGURES]
     left = _figure_lines(figures[:_NUM_LEFT], slo, measured, histories, half)
     right = _figure_lines(figures[_NUM_LEFT:], slo, measured, histories, half)
-    right.append(goodput(slo, measured.met, half))
+    right.append(goodput(slo, measured.met, half, hint))
     return [
         (*fitted(one, half), (" " * _GAP, PLAIN), *other)
         for one, other in zip(left, right, strict=True)
@@ -152,18 +157,24 @@ def _figure_lines(
                 width,
             )
         )
-    lines.append(goodput(slo, measured.met, width))
     return lines
 
 
-def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
-    """Returns the share of the requests finished in the last minute that met all objectives."""
+def goodput(slo: Slo, met: SlidingWindow, width: int, hint: str = HINT) -> Line:
+    """Returns the share of the requests finished in the last minute that met all objectives.
+
+    Args:
+        slo: The objectives.
+        met: Whether each request met them.
+        width: The cells of the line.
+        hint: What the line says without objectives.
+    """
     since = f"last {WINDOW:g} s"
     if not slo:
         return row(
             [
                 (0, ((since, "dim"),)),
-                (1, (("no limits; D sets some, and shows the goodput", "dim"),)),
+                (1, ((hint, "dim"),)),
             ],
             width,
         )

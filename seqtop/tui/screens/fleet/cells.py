@@ -179,7 +179,7 @@ def _latency(figure: str, percentile: str) -> Cell:
 
 
 def oldest_wait(ui: UiState) -> float:
-    """Returns the longest time that a request now waits for its first token or a step, seconds."""
+    """Returns the longest time that a request now waits, or all wait for a step, in seconds."""
     state = ui.newest
     is_busy = state.num_by_status[SequenceStatus.RUNNING] > 0 and state.blocked.until > 0
     since_step = _known(state.time - state.blocked.until) if is_busy else 0.0
@@ -306,7 +306,7 @@ COLUMNS = (
     EngineColumn(
         key="oldest",
         title="Oldest",
-        help="longest time that a request now waits for its first token, or for a step",
+        help="longest time that a request now waits, for a first token, to run again or for a step",
         width=7,
         priority=1,
         cell=_oldest,

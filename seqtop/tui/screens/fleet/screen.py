@@ -157,7 +157,7 @@ class FleetScreen(TabbedScreen):
             width = self._latency.text_width
             self._latency.set_class(width >= TWO_COLUMNS, "-two-columns")
             self._latency.set_lines(
-                latency_lines(ui.latencies.slo, ui.measured, ui.state.time, width)
+                latency_lines(ui.latencies.slo, ui.measured, ui.state.time, width, "no limits")
             )
 
     def _line(self) -> tuple[tuple[str, str], ...]:

@@ -430,13 +430,19 @@ class SequencesScreen(EngineScreen):
         """Shows whom the selected request waits for in the detail pane.
 
         If the user has selected none, and the one in the first row waits for nothing, it is the
-        request that is next in the queue.
+        request that is next in the queue; also if the selected one has ended.
         """
         with self.ui.lock:
             selection, head = self.ui.selection, queue_head(self.ui.state)
             waits = selection is not None and selection[1].status is SequenceStatus.WAITING
-            if not self.ui.cursor.set_by_user and not waits and head and head.request:
+            is_over = selection is not None and selection[0].finish_reason is not None
+            is_free = is_over or not self.ui.cursor.set_by_user
+            if is_free and not waits and head and head.request:
                 self._table.rows.select(head.request.seq_ids[0])
+            counts = self.ui.state.num_by_status
+            none = not (counts[SequenceStatus.WAITING] or counts[SequenceStatus.SWAPPED])
+        if none:
+            self.notify("No request waits.", timeout=2, markup=False)
         self.action_open_detail()
         self._detail.turn_to(WAITS)
 
