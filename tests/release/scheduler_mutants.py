@@ -41,7 +41,7 @@ _MODULES = (
     *("scheduler", "policy", "waiting_queue", "lookahead_slots", "block_manager", "block_pool"),
     "beam_search",
 )
-_NO_DECISIONS = frozenset({"__post_init__", "check", "stats"})
+_NO_DECISIONS = frozenset({"__post_init__", "check", "load_policy", "stats"})
 """Functions that check or report."""
 
 

@@ -66,7 +66,7 @@ LOADS = {
         {
             **_SMALL,
             "preemption_mode": "swap",
-            "num_cpu_blocks": 18,
+            "num_cpu_blocks": 12,
             "max_num_batched_tokens": 12,
         },
         "plain stop",
@@ -77,7 +77,7 @@ LOADS = {
         pause=16,
     ),
     "beams": Load(
-        {"num_gpu_blocks": 26, "num_cpu_blocks": 30}, "beams beams plain", prompt=(4, 40), pause=3
+        {"num_gpu_blocks": 26, "num_cpu_blocks": 8}, "beams beams plain", prompt=(4, 40), pause=3
     ),
     "lookahead": Load(
         {"num_gpu_blocks": 24, "num_scheduler_steps": 4, "max_num_batched_tokens": 16},
