@@ -13,8 +13,11 @@ from seqtop.demo import RECORDED_RUN
 from seqtop.history import FileStore
 from seqtop.live.playback import Playback
 from seqtop.sequence import SequenceStatus
+from seqtop.text import format as fmt
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.prompts import ComparisonDialog
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.screens.sequences.table import Rows
 from seqtop.wire.messages import WaitReason
 from tests.support.piloting import burst, notices, play, rows, screen, selected, words
 from tests.support.questions import END, save_run
@@ -167,3 +170,15 @@ def test_whom_it_waits_for_is_about_the_queue_if_the_selected_request_has_ended(
         pilot.press("Q")
         assert selected(app) == "waits"
         assert "No request waits." not in notices(app)
+
+
+def test_the_request_that_waited_longest_whatever_was_selected_before(demo: SeqtopApp) -> None:
+    with play(demo, (80, 24)) as pilot:
+        pilot.press("p", "L", "end", "s", "w", "enter")
+        pilot.draw()
+        requests = demo.ui.state.requests.values()
+        longest = max(request.metrics.time_in_queue or 0.0 for request in requests)
+        table = demo.screen.query_one(Rows)
+        (first,) = (plain(table.line(key)) for key in table.visible_keys()[:1])
+        assert table.cursor_row == 0
+        assert fmt.seconds(longest) in first

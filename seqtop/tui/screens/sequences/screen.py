@@ -490,12 +490,14 @@ class SequencesScreen(EngineScreen):
         self.post_message(SettingsChanged(changes))
 
     def sort_by(self, sort: Sort) -> None:
-        """Sorts the table, and remembers the order for the next run."""
+        """Sorts the table, goes to its first row, and remembers the order for the next run."""
         with self.ui.lock:
             self.ui.sort_by(sort)
+            self.ui.cursor.set_by_user = False  # to the first row: one sorts to see the most
         self._save_settings(sort=sort_text(sort))
         self._table.titles.refresh_changed()
         self.show_all()
+        self._table.rows.reveal(0)
 
     def _share_height(self) -> None:
         """Gives the charts below a short table the lines that the table leaves."""

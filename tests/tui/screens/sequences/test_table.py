@@ -148,6 +148,8 @@ def test_mouse(app: SeqtopApp) -> None:
         assert app.ui.view.sort == Sort("out", descending=True)
         pilot.click(Titles, offset=(at, 0))
         assert app.ui.view.sort == Sort("out")
+        assert app.screen.query_one(Rows).cursor_row == 0, "one sorts to see the first row"
+        app.ui.select(app.ui.state.requests["req-3"].seq_ids[0])
         pilot.press("d")
         pilot.click("DetailTabs", offset=(10, 0))
         assert "slots filled" in screen(app)
