@@ -177,7 +177,7 @@ def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
             if preemption:
                 lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
                 cost = "swapped out" if whom.mode == "swap" else lost
-                by = f" for {whom.for_request_id}" if whom.for_request_id else ""
+                by = f", for {whom.for_request_id}" if whom.for_request_id else ""
                 expected = f"Preempted here: {whom.request_id} ({cost}{by})."
             assert expected in words(either)
             assert either.ui.selection[0].request_id == whom.request_id
