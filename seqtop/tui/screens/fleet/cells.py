@@ -222,19 +222,18 @@ def outlying(engines: Sequence[UiState]) -> list[set[str]]:
     The peers are the other live engines of its model: three or more engines tell which is odd.
     """
     found: list[set[str]] = [set() for _ in engines]
-    by_model: dict[str, list[int]] = {}
+    by_model: dict[str, dict[int, dict[str, float]]] = {}
     for number, ui in enumerate(engines):
-        info = ui.newest.info
-        if info is not None and ui.source.connection.state is ConnectionState.LIVE:
-            by_model.setdefault(info.model, []).append(number)
-    for key, (figure, least) in _COMPARED.items():
-        for numbers in by_model.values():
-            values = {number: _known(figure(engines[number])) for number in numbers}
-            if len(values) < _LEAST_PEERS:
-                continue
-            usual = statistics.median(values.values())
-            for number, value in values.items():
-                if value >= max(_OUTLYING * usual, least):
+        with ui.lock:
+            info = ui.newest.info
+            if info is not None and ui.source.connection.state is ConnectionState.LIVE:
+                own = {key: _known(figure(ui)) for key, (figure, _) in _COMPARED.items()}
+                by_model.setdefault(info.model, {})[number] = own
+    for peers in by_model.values():
+        for key, (_, least) in _COMPARED.items() if len(peers) >= _LEAST_PEERS else ():
+            usual = statistics.median(own[key] for own in peers.values())
+            for number, own in peers.items():
+                if own[key] >= max(_OUTLYING * usual, least):
                     found[number].add(key)
     return found
 
