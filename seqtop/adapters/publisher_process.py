@@ -30,7 +30,8 @@ class ObservationSender:
         self._stacks = contextlib.ExitStack()
         if settings.flight_recorder:
             with contextlib.suppress(OSError):  # records are worth writing without them
-                arguments += ["--stacks", self._stacks.enter_context(StackServer()).path]
+                server = self._stacks.enter_context(contextlib.closing(StackServer()))
+                arguments += ["--stacks", server.path]
         self._process = PublisherProcess("seqtop.adapters.publisher_main", arguments)
 
     def send(self, observation: AnyObservation) -> None:

@@ -39,7 +39,7 @@ def started(
     with contextlib.ExitStack() as running:
         if stacks is None:
             with contextlib.suppress(OSError):  # records are worth writing without them
-                stacks = running.enter_context(StackServer()).path
+                stacks = running.enter_context(contextlib.closing(StackServer())).path
         yield running.enter_context(_started(endpoint, directory, options, stacks or ""))
 
 

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 MAX_BYTES: Final = 2**20
@@ -24,7 +23,7 @@ _SECONDS: Final = 2.0
 
 
 class StackServer:
-    """Answers with the stacks of this process's threads. A context manager.
+    """Answers with the stacks of this process's threads, until it is closed.
 
     Raises:
         OSError: There is no room for the directory, or no thread can be started.
@@ -49,17 +48,6 @@ class StackServer:
             self._socket.shutdown(socket.SHUT_RDWR)  # `close` alone would not end `accept`
         self._socket.close()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> StackServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         while True:

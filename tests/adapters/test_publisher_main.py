@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -143,6 +144,19 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
     context.destroy(linger=0)
 
 
+@contextmanager
+def recorded(program: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs an engine's program, whose flight recorder has begun."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while line := process.stderr.readline():
+            if "the flight recorder of" in line:
+                break
+        yield process
+
+
 def test_flight_record_has_the_stacks_of_a_vllm_that_hangs(endpoint: str, tmp_path: Path) -> None:
     options = "--threshold no_progress_seconds=0.5"
     program = f"""
@@ -166,13 +180,7 @@ def wait_for_a_kernel():
 
 wait_for_a_kernel()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        while line := process.stderr.readline():
-            if "the flight recorder of" in line:
-                break
+    with recorded(program) as process:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
@@ -201,13 +209,7 @@ scheduler.add_request(Request("one-00000000", [1, 2, 3], 9))
 step(scheduler)
 sys.stdin.readline()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        while line := process.stderr.readline():
-            if "the flight recorder of" in line:
-                break
+    with recorded(program) as process:
         assert process.stdin is not None
         with Session(endpoint) as session:
             session.await_engine(SECONDS)

@@ -56,7 +56,7 @@ class Asking:
 
 
 def talk(talking: Callable[[Asking], Awaitable[None]], *arguments: str) -> None:
-    """Lets a client start the server, list its tools, and ask."""
+    """Starts the server for a client, which lists its tools and asks."""
 
     async def run_client() -> None:
         own = [*SEQTOP[1:], "mcp", *arguments]

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_the_newest_calls_of_all_threads_are_told_again_and_again() -> None:
     thread = threading.Thread(target=wait_far_away, daemon=True)
     thread.start()
     is_there.wait()
-    with StackServer() as server:
+    with closing(StackServer()) as server:
         for _ in range(3):
             answer = stacks.read(server.path)
             assert " in wait_far_away" in answer
@@ -35,7 +36,7 @@ def is_served() -> bool:
 
 
 def test_a_process_that_has_closed_tells_nothing_and_leaves_nothing() -> None:
-    with StackServer() as server:
+    with closing(StackServer()) as server:
         assert is_served()
     with pytest.raises(OSError, match="No such file"):
         stacks.read(server.path)
@@ -65,7 +66,7 @@ def test_a_reader_that_does_not_read_stops_no_thread() -> None:
     threads = [threading.Thread(target=wait_deeply, args=(90,), daemon=True) for _ in range(60)]
     for thread in threads:
         thread.start()
-    with StackServer() as server:
+    with closing(StackServer()) as server:
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.connect(server.path)
             answer = stacks.read(server.path, SECONDS)
