@@ -20,7 +20,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots docs man protocol bench test-lowest test-python \
-	test-triton test-vllm test-sglang test-transformers stored-runs clean
+	test-triton test-vllm test-sglang test-transformers stored-runs mutants clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -124,6 +124,13 @@ INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include=
 	tests/history tests/kv tests/live tests/process tests/publish tests/sequence tests/state tests/text \
 	tests/transport tests/tui tests/wire \
 	tests/test_*.py)
+
+## Change operators of a folder of seqtop/ one by one, and name the changes with which its tests pass:
+## `make mutants ROOM=diff COUNT=100 SEED=0`.
+COUNT ?= 100
+SEED ?= 0
+mutants: $(VENV)/dev
+	$(BIN)/python -m tests.release mutants $(ROOM) --count $(COUNT) --seed $(SEED)
 
 ## Record tests/stored_runs/ anew, with a real vLLM, SGLang and transformers.
 stored-runs: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed $(VENV)-sglang/sglang/$(SGLANG_VERSION)/installed \

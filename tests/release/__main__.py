@@ -7,6 +7,7 @@ python -m tests.release fleet --engines 20
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
 python -m tests.release large_states
+python -m tests.release mutants whatif
 python -m tests.release mutated_recordings --count 1000
 python -m tests.release open_viewers --steps 100000
 python -m tests.release scheduler_mutants
@@ -26,6 +27,7 @@ NAMES = (
     "healing",
     "injected_bugs",
     "large_states",
+    "mutants",
     "mutated_recordings",
     "open_viewers",
     "scheduler_mutants",
