@@ -6,7 +6,7 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -391,9 +391,7 @@ class Replays:
         with FileStore(self.question.source) as recording:
             recorded = RunDecisions(recording)
         result_of(repeated)
-        with FileStore(output) as recording:
-            run = RunDecisions(recording)
-        self.basis.proof = prove(recorded, run, starts_late=proof.starts_late)
+        self.basis.proof = prove(recorded, _decisions(output), starts_late=proof.starts_late)
         return self.basis.is_proven or self.question.anyway
 
 
@@ -456,12 +454,13 @@ def predict(question: Question, progress: ShowProgress = no_progress) -> Predict
         predicted = replays.submit(options, paths[1])
         if not replays.prove(repeated, proof):
             return answer
-        answer.unchanged, answer.predicted = result_of(unchanged), result_of(predicted)
-        answer.distance = _distance(replays, answer)
-        runs: list[RunDecisions] = []
-        for path in paths:
-            with FileStore(path) as recording:
-                runs.append(RunDecisions(recording))
+        # What is known of one replay is read while a process is busy with another.
+        answer.unchanged = result_of(unchanged)
+        distance = _replay_distance(replays, answer.unchanged)
+        runs = [_decisions(paths[0])]
+        answer.predicted = result_of(predicted)
+        runs.append(_decisions(paths[1]))
+        answer.distance = distance()
         answer.changed = changed_requests(*runs)
         keep(paths[1], question)
     return answer
@@ -483,12 +482,23 @@ def keep(path: str, question: Question) -> None:
         raise RecordingError(f"{question.output} cannot be written: {error.strerror}") from error
 
 
-def _distance(replays: Replays, answer: Prediction) -> ModelDistance | None:
-    """Returns the largest distance of the model's TTFT, with what the times of steps are of it."""
-    assert answer.unchanged is not None
+def _decisions(path: str) -> RunDecisions:
+    """Returns the decisions of a recording that a replay wrote."""
+    with FileStore(path) as recording:
+        return RunDecisions(recording)
+
+
+def _replay_distance(
+    replays: Replays, unchanged: ReplayResult
+) -> Callable[[], ModelDistance | None]:
+    """Starts the replay that the largest distance of the model's TTFT is explained by, if any.
+
+    Returns:
+        A function that waits for it, and returns the distance.
+    """
     if replays.basis.arrivals != "time":
-        return None
-    recorded, model = replays.basis.recorded.ttft, answer.unchanged.figures.ttft
+        return lambda: None
+    recorded, model = replays.basis.recorded.ttft, unchanged.figures.ttft
     found: list[tuple[float, int, float, float]] = []
     for percent in PERCENTILES:
         own, other = (getattr(run, f"p{percent}") for run in (recorded, model))
@@ -496,11 +506,15 @@ def _distance(replays: Replays, answer: Prediction) -> ModelDistance | None:
             found.append((abs(other / own - 1), percent, own, other))
     ratio, percent, own, other = max(found, default=(0.0, 0, 0.0, 0.0))
     if ratio <= _LARGE_DISTANCE:
-        return None
+        return lambda: None
     options = replace(replays.unchanged(), arrivals="step", step_time=replays.basis.step_time)
-    by_step = result_of(replays.submit(options)).figures.ttft
-    middle = getattr(by_step, f"p{percent}")
-    return None if middle is None else ModelDistance(percent, own, middle, other)
+    replay = replays.submit(options)
+
+    def distance() -> ModelDistance | None:
+        middle = getattr(result_of(replay).figures.ttft, f"p{percent}")
+        return None if middle is None else ModelDistance(percent, own, middle, other)
+
+    return distance
 
 
 def _is_recording(path: str) -> bool:
