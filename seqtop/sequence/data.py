@@ -319,6 +319,12 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         self._new_appended_tokens = []
         return delta
 
+    def fork(self) -> SequenceData:
+        """Returns a copy, whose next delta begins where that of the original does."""
+        copied = self.snapshot()
+        copied._new_appended_tokens = self._new_appended_tokens.copy()
+        return copied
+
     def snapshot(self) -> SequenceData:
         """Returns a copy; both share only what never changes, such as the prompt.
 

@@ -205,9 +205,15 @@ class Sequence(UsesAdapters):
         return self.status > LAST_UNFINISHED
 
     def fork(self, new_seq_id: int) -> Sequence:
-        """Returns an independent copy with another id."""
-        child = copy.deepcopy(self)
+        """Returns a copy with another id, which advances independently.
+
+        Both share what does not change: the prompt, and the log probabilities of common tokens.
+        """
+        child = copy.copy(self)
         child.seq_id = new_seq_id
+        child.data = self.data.fork()
+        child.output_logprobs = self.output_logprobs.copy()
+        child.tokens = None if self.tokens is None else self.tokens.copy()
         return child
 
     def get_num_new_tokens(self) -> int:

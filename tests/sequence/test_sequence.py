@@ -111,6 +111,9 @@ def test_a_fork_goes_its_own_way() -> None:
     fork.status = SequenceStatus.RUNNING
     assert (seq.seq_id, fork.seq_id) == (0, 5)
     assert (seq.get_token_ids(), fork.get_token_ids()) == ([1, 2, 3, 7], [1, 2, 3, 7, 8])
+    assert (len(seq.output_logprobs), len(fork.output_logprobs)) == (1, 2)
+    deltas = [own.data.get_delta_and_reset().new_output_token_ids for own in (seq, fork)]
+    assert deltas == [[7], [7, 8]]
     assert (seq.output_text, fork.output_text) == ("seven", "seven eight")
     assert seq.status is SequenceStatus.WAITING
     assert len(seq.output_logprobs) == 1
