@@ -315,6 +315,8 @@ class Latencies:
         if request.seq_ids[0] == sequence.seq_id:
             counted = self._counted.get(request.request_id, frozenset())
             counted |= self._count_figures(state, request, known.num_tokens, counted)
+            if counted == _KNOWN_BEFORE_END:
+                counted = _KNOWN_BEFORE_END  # one set for all that run
             self._counted[request.request_id] = counted
             known.has_begun = counted >= _KNOWN_BEFORE_END
         missed_now = missed(self.slo, request, sequence, state.time)
