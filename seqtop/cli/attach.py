@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from seqtop.cli import kv_events
+from seqtop.cli import found_engines, kv_events
 from seqtop.cli.http_servers import is_http, stream_of
 from seqtop.cli.messages import fail
 from seqtop.cli.options import (
@@ -21,6 +22,9 @@ from seqtop.transport import local_engines
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
 from seqtop.transport.local_engines import LocalEngineError
 
+if TYPE_CHECKING:
+    from seqtop.discovery import Discovery
+
 _MAX_RANKS = 64
 
 
@@ -32,7 +36,8 @@ def add_command(commands: Commands) -> None:
         description="Show a running engine, or several: then the fleet screen comes first. The"
         " engines are unaffected and keep running after you quit. Without an endpoint, show your"
         " engine on this machine, or list them if there are several.",
-        epilog="example: seqtop attach localhost:5557 localhost:5559",
+        epilog="examples: seqtop attach localhost:5557 localhost:5559; seqtop attach --kubernetes"
+        " app=vllm",
     )
     attach.add_argument(
         "endpoints",
@@ -58,6 +63,7 @@ def add_command(commands: Commands) -> None:
         help="ring the bell, and send a notification to the desktop, when this condition begins to"
         " hold, such as 'waiting>20 kv>95%%'; can be given several times",
     )
+    found_engines.add_options(attach)
     add_curve_keys(attach)
     add_view_options(attach)
     kv_events.add_options(attach, tokenizer=True)
@@ -71,13 +77,26 @@ def validate(options: argparse.Namespace) -> int:
         EndpointError: An endpoint is malformed.
         KeyFileError: A key cannot be used.
     """
-    others = ("endpoints", "columns", "sort", "filter", "slo", "on", "server_key", "client_key")
+    registers = ("kubernetes", "ray", "targets", "local")
+    others = (
+        "endpoints",
+        *registers,
+        "columns",
+        "sort",
+        "filter",
+        "slo",
+        "on",
+        "server_key",
+        "client_key",
+    )
     if (conflict := kv_events.find_conflict(options, others)) is not None:
         return fail(conflict, status=2)
     if options.kv_events is not None and options.ranks > 1:
         return fail("--kv-events shows one rank: give the endpoint of that rank", status=2)
     for endpoint in filter(None, (options.kv_events, options.replay)):
         check(endpoint)
+    if (conflict := found_engines.find_conflict(options)) is not None:
+        return fail(conflict, status=2)
     if options.ranks > 1 and any(map(is_http, options.endpoints)):
         return fail(
             "--ranks is for engines that publish: llama.cpp's server has no ranks", status=2
@@ -98,6 +117,12 @@ def run(options: argparse.Namespace) -> int:
     if options.kv_events is not None:
         return kv_events.attach(options)
     try:
+        discovery = found_engines.discovery_of(options)
+    except found_engines.MissingExtraError as error:
+        return fail(str(error))
+    if discovery is not None:
+        return _run_found(discovery, options)
+    try:
         chosen = options.endpoints or _own_engine()
         if chosen is None:
             return 0
@@ -116,6 +141,23 @@ def run(options: argparse.Namespace) -> int:
             for endpoint in endpoints
         ]
         return run_app(sessions, options)
+
+
+def _run_found(discovery: Discovery, options: argparse.Namespace) -> int:
+    """Shows the engines that a register lists; returns the exit status."""
+    from seqtop.discovery import DiscoveryError
+
+    keys = curve_keys(options)
+    with ExitStack() as stack:
+        try:
+            discovery.start()
+        except DiscoveryError as error:
+            return fail(str(error))
+        stack.callback(discovery.close)
+        found = found_engines.FoundSessions(discovery, stack, num_ranks=options.ranks, keys=keys)
+        if not (sessions := found.take_new()):
+            return fail(discovery.explain_none())
+        return run_app(sessions, options, found=found)
 
 
 def _own_engine() -> list[str] | None:

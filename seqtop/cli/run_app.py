@@ -13,6 +13,8 @@ from seqtop.cli.messages import fail
 from seqtop.text.ascii_output import use_ascii
 
 if TYPE_CHECKING:
+    from seqtop.cli.found_engines import FoundSessions
+    from seqtop.tui.settings import Settings
     from seqtop.tui.source import Source
 
 NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pipe"
@@ -37,6 +39,7 @@ def run_app(
     *,
     remembers: bool = True,
     needs_engine: bool = False,
+    found: FoundSessions | None = None,
 ) -> int:
     """Shows `sources` until the user quits, and returns the exit status.
 
@@ -45,15 +48,15 @@ def run_app(
         notices: Sentences shown when the app starts.
         remembers: Whether the app starts with the view of the last run, and saves its own.
         needs_engine: Whether the app ends by itself if the engine stops before it sent a state.
+        found: Further engines, as a register lists them.
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
     # Until the first frame: of the start, a seventh would be collections that find nothing.
     gc.disable()
-    from seqtop.live.session import Session
     from seqtop.process import paths
     from seqtop.tui.app import SeqtopApp
-    from seqtop.tui.settings import FINISHED_MB, HISTORY_MB, SavedState, Settings, read
+    from seqtop.tui.settings import SavedState, Settings, read
 
     from_options = Settings(
         columns=options.columns,
@@ -69,13 +72,9 @@ def run_app(
     settings = settings.over(saved.settings if remembers else Settings(theme=saved.settings.theme))
     if settings.ascii:
         use_ascii(sys.stderr)
-    for session in sources:
-        if isinstance(session, Session):
-            # All engines together use as much memory as one would.
-            session.limit_memory(
-                history=(settings.history_mb or HISTORY_MB) * 10**6 // len(sources),
-                finished=(settings.finished_mb or FINISHED_MB) * 10**6 // len(sources),
-            )
+    _share_memory(sources, settings)
+    if found is not None:
+        found.on_change = lambda sessions: _share_memory(sessions, settings)
     app = SeqtopApp(
         *sources,
         settings=settings,
@@ -85,6 +84,7 @@ def run_app(
         has_tour=getattr(options, "tour", False),
         offers_tour=hasattr(options, "tour"),
         needs_engine=needs_engine,
+        found=found,
     )
     if (wanted := getattr(options, "select", None)) is not None:
         app.ui.cursor.pending = wanted
@@ -92,3 +92,16 @@ def run_app(
     if app.exit_message is not None:
         print(f"seqtop: {app.exit_message}", file=sys.stderr)
     return app.return_code or 0 if status is None else status
+
+
+def _share_memory(sources: Sequence[Source], settings: Settings) -> None:
+    """Limits the memory of sessions: all engines together use as much as one would."""
+    from seqtop.live.session import Session
+    from seqtop.tui.settings import FINISHED_MB, HISTORY_MB
+
+    for session in sources:
+        if isinstance(session, Session):
+            session.limit_memory(
+                history=(settings.history_mb or HISTORY_MB) * 10**6 // len(sources),
+                finished=(settings.finished_mb or FINISHED_MB) * 10**6 // len(sources),
+            )

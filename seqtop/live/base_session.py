@@ -21,6 +21,8 @@ class BaseSession(Observable):
 
     def __init__(self) -> None:
         super().__init__()
+        self.name = ""
+        """The name of the publisher where it was found; empty if it was given by its endpoint."""
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading the state."""
 

@@ -49,6 +49,8 @@ class Playback:
         self.history = timeline
         self.lock = threading.RLock()
         """Held while the position on display is moved or read."""
+        self.name = ""
+        """Recordings go by the names of their engines."""
         self.connection = Connection(name, ConnectionState.REPLAY, detail)
         self.speed = speed
         self.loop = loop

@@ -65,6 +65,7 @@ class Session(BaseSession):
         self._loading = EngineState()
         self._loader: snapshot.SnapshotLoader | None = None
         self._keys = keys
+        self._subscriber: Subscriber
         self._redacts = redact
         self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
@@ -108,6 +109,18 @@ class Session(BaseSession):
             f"no engine answered at {connection.endpoint} within {timeout:g} s;"
             " is one running there?"
         )
+
+    def follow(self, endpoint: str) -> None:
+        """Follows the engine at another endpoint from now on; its state and history stay.
+
+        Raises:
+            EndpointError: The endpoint is malformed.
+        """
+        self._subscriber.follow(endpoint)
+
+    def leave(self, reason: str) -> None:
+        """Disconnects until `follow` is called. The engine is lost; `reason` says why."""
+        self._subscriber.leave(reason)
 
     def limit_memory(self, *, history: int, finished: int) -> None:
         """Sets the limits, in bytes, on the history and on the finished requests in `state`."""

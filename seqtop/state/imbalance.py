@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.condition import kv_use
@@ -17,26 +18,33 @@ _FULL, _ROOM = 0.8, 0.5
 which it has room."""
 
 
-def imbalance(engines: Sequence[EngineData], full: EngineData | None = None) -> str:
+class NamedEngine(NamedTuple):
+    """An engine, and the name that a person knows it by."""
+
+    name: str
+    state: EngineData
+
+
+def imbalance(engines: Sequence[NamedEngine], full: EngineData | None = None) -> str:
     """Returns a sentence on a full engine beside one with room; empty without such a pair.
 
     Args:
-        engines: The states of the engines. Those of one model may serve each other's requests.
+        engines: The engines. Those of one model may serve each other's requests.
         full: The full one, if only one of them is asked for.
     """
     pairs = [
         (waiting, one, other)
         for one, other in permutations(engines, 2)
-        if (full is None or full is one)
-        and _serves_the_same(one, other)
-        and (waiting := _num_waiting(one)) >= _LEAST_WAITING
-        and _use(one) >= _FULL
-        and not _num_waiting(other)
-        and _use(other) <= _ROOM
+        if (full is None or full is one.state)
+        and _serves_the_same(one.state, other.state)
+        and (waiting := _num_waiting(one.state)) >= _LEAST_WAITING
+        and _use(one.state) >= _FULL
+        and not _num_waiting(other.state)
+        and _use(other.state) <= _ROOM
     ]
     if not pairs:
         return ""
-    _, fullest, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2])))
+    _, fullest, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2].state)))
     more = len({id(other) for _, one, other in pairs if one is fullest}) - 1
     others = f" and {fmt.plural(more, 'other engine')}" if more else ""
     return f"{_describe(fullest)} is full beside {_describe(idle)}{others}"
@@ -62,14 +70,15 @@ def _use(state: EngineData) -> float:
     return max(kv_use(stats, info) or 0.0, slots)
 
 
-def _describe(state: EngineData) -> str:
+def _describe(engine: NamedEngine) -> str:
+    state = engine.state
     info, stats = state.info, state.stats
     if info is None:
         return ""
     rank = "" if info.data_parallel_rank is None else f"rank {info.data_parallel_rank}, "
     if stats is None:
-        return f"{info.engine_id} ({rank}without a step so far)"
+        return f"{engine.name} ({rank}without a step so far)"
     return (
-        f"{info.engine_id} ({rank}{_num_waiting(state):,} waiting, KV"
+        f"{engine.name} ({rank}{_num_waiting(state):,} waiting, KV"
         f" {fmt.percent(kv_use(stats, info))})"
     )

@@ -21,6 +21,10 @@ MAX_PENDING_BYTES = 256 * 2**20
 """The limit on the total size of their payloads."""
 
 
+END = b""
+"""The message that ends the thread of a subscriber."""
+
+
 class ConnectionSink(Protocol):
     """Receives changes of the connection. Called on the subscriber's thread."""
 
@@ -62,7 +66,7 @@ class BaseSubscriber(ABC, Generic[Sink]):
     def close(self) -> None:
         """Stops receiving, and returns when the thread has ended."""
         if self._thread.is_alive():
-            self._wake_sender.send(b"")
+            self._wake_sender.send(END)
             self._thread.join()
             self._wake_sender.close()
         sockets.terminate(self._context)
@@ -73,7 +77,7 @@ class BaseSubscriber(ABC, Generic[Sink]):
 
     @abstractmethod
     def _receive_until_woken(self) -> None:
-        """Receives until `_wake_receiver` is readable, then closes the sockets."""
+        """Receives until `_wake_receiver` gets `END`, then closes the sockets."""
 
     def _run(self) -> None:
         try:

@@ -30,6 +30,7 @@ class Connection(msgspec.Struct):
     """The state of a connection, and its counters."""
 
     endpoint: str
+    """It changes if the engine returns at another one."""
     state: ConnectionState = ConnectionState.CONNECTING
     detail: str = ""
     """The reason for the state, in one sentence; may be empty when LIVE."""

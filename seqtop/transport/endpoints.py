@@ -62,6 +62,32 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     return f"{endpoint}.dp{rank}"
 
 
+def with_port(endpoint: str, port: int | None) -> str:
+    """Returns a TCP endpoint with another port; any other, or without a port, as it is."""
+    if port is None or not endpoint.startswith("tcp://"):
+        return endpoint
+    return f"{endpoint.rpartition(':')[0]}:{port}"
+
+
+def reached_at(bind: str, host: str) -> str | None:
+    """Returns the endpoint at which another machine reaches what is bound there.
+
+    Args:
+        bind: The endpoint that an engine binds.
+        host: The address of its machine.
+
+    Returns:
+        `None` if `bind` is no TCP endpoint, or only its own machine reaches it.
+    """
+    try:
+        bound_host, port = _host_and_port(bind)
+    except EndpointError:
+        return None
+    if not bind.startswith("tcp://") or is_loopback(bound_host):
+        return None
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
 def local_endpoint(endpoint: str) -> str:
     """Returns the endpoint to connect to on the machine of an engine that binds `endpoint`."""
     any_interface = re.fullmatch(r"tcp://(\*|0\.0\.0\.0|\[::\])(:\d+)", endpoint)

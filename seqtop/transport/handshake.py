@@ -23,17 +23,18 @@ class HandshakeMonitor:
 
     Args:
         socket: The socket to monitor.
-        endpoint: The endpoint that it connects to.
+        endpoint: The endpoint that it connects to, for the sentences.
         has_keys: True if the viewer has CurveZMQ keys.
 
     Attributes:
         socket: A socket that is readable when there are events for `refusal`.
+        endpoint: The endpoint that the monitored socket connects to; it may change.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str, *, has_keys: bool) -> None:
         self.socket = socket.get_monitor_socket(_EVENTS)
         self._monitored = socket
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._has_keys = has_keys
         self._num_failures = 0
 
@@ -55,22 +56,22 @@ class HandshakeMonitor:
             return None
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return (
-                f"the engine at {self._endpoint} refused this viewer's key; its public half must be"
+                f"the engine at {self.endpoint} refused this viewer's key; its public half must be"
                 " among the engine's --authorized-clients"
             )
         if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             if self._has_keys:
-                return f"the engine at {self._endpoint} uses no keys; leave --server-key out"
-            return f"the engine at {self._endpoint} expects --server-key and --client-key"
+                return f"the engine at {self.endpoint} uses no keys; leave --server-key out"
+            return f"the engine at {self.endpoint} expects --server-key and --client-key"
         self._num_failures += 1
         if self._num_failures < _MIN_FAILURES:
             return None
         if self._has_keys:
             return (
-                f"the publisher at {self._endpoint} does not hold the key of --server-key,"
+                f"the publisher at {self.endpoint} does not hold the key of --server-key,"
                 " or uses no keys"
             )
         return (
-            f"the publisher at {self._endpoint} is not an engine, or expects --server-key and"
+            f"the publisher at {self.endpoint} is not an engine, or expects --server-key and"
             " --client-key"
         )

@@ -18,10 +18,10 @@ import zmq
 
 from seqtop.text import format as fmt
 from seqtop.transport import sockets
-from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink, PendingMessages
+from seqtop.transport.base_subscriber import END, BaseSubscriber, ConnectionSink, PendingMessages
 from seqtop.transport.connection import ConnectionState
 from seqtop.transport.curve_keys import ViewerKeys
-from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.endpoints import check, snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements
@@ -49,6 +49,7 @@ _RETRY_SECONDS = 1.0
 _RECONNECT_SECONDS = 5.0
 """The time after a refusal, since libzmq does not reconnect then."""
 
+_MOVE = b"move"
 _STOPPED = "the engine has stopped"
 _MESSAGES_PER_ROUND = 500
 _REPLIES_PER_ROUND = 16
@@ -132,6 +133,26 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._requested_at = -math.inf  # the first request is due at once
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._received_at: float | None = None
+        # Where `follow` wants it connected; empty for nowhere.
+        self._wanted = endpoint
+        self._reason = ""
+
+    def follow(self, endpoint: str) -> None:
+        """Follows the engine at another endpoint from now on, and keeps what is known of it.
+
+        Raises:
+            EndpointError: The endpoint is malformed.
+        """
+        self._move(check(endpoint))
+
+    def leave(self, reason: str) -> None:
+        """Disconnects until `follow` is called; `reason` says why, in one sentence."""
+        self._move("", reason)
+
+    def _move(self, endpoint: str, reason: str = "") -> None:
+        self._wanted, self._reason = endpoint, reason
+        with contextlib.suppress(zmq.Again):  # the thread has failed, and reads nothing
+            self._wake_sender.send(_MOVE, zmq.DONTWAIT)
 
     def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
@@ -154,17 +175,40 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._connect()
 
     def _connect(self) -> None:
+        self._handshakes.endpoint = self.connection.endpoint
         self._live.connect(self.connection.endpoint)
         self._requests.connect(snapshot_endpoint(self.connection.endpoint))
 
     def _reconnect(self) -> None:
+        self._disconnect()
+        self._connect()
+
+    def _disconnect(self) -> None:
         for socket, endpoint in (
             (self._live, self.connection.endpoint),
             (self._requests, snapshot_endpoint(self.connection.endpoint)),
         ):
             with contextlib.suppress(zmq.ZMQError):  # libzmq may have closed a refused connection
                 socket.disconnect(endpoint)
+
+    def _connect_where_wanted(self) -> None:
+        self._disconnect()
+        self._refused_at = None
+        self._is_synced = False
+        self._pending.take()
+        state, wanted = self.connection.state, self._wanted
+        if not wanted:
+            if state is not ConnectionState.STOPPED:
+                self._set_state(ConnectionState.LOST, self._reason)
+            return
+        self.connection.endpoint = wanted
         self._connect()
+        if self._received_at is None:
+            self._set_state(ConnectionState.CONNECTING)
+        elif state is ConnectionState.LIVE:
+            self._set_state(ConnectionState.SYNCING, f"the engine is now at {wanted}")
+        else:
+            self._set_state(ConnectionState.LOST, f"waiting for the engine to return at {wanted}")
 
     def _receive_until_woken(self) -> None:
         poller = zmq.Poller()
@@ -173,7 +217,9 @@ class Subscriber(BaseSubscriber[EventSink]):
         while True:
             ready = dict(poller.poll(self._poll_timeout_ms()))
             if self._wake_receiver in ready:
-                break
+                if self._wake_receiver.recv() == END:
+                    break
+                self._connect_where_wanted()
             if self._live in ready:
                 self._receive_messages()
             if self._requests in ready:
@@ -186,7 +232,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             socket.close()
 
     def _check_handshakes(self) -> None:
-        if refusal := self._handshakes.refusal():
+        if (refusal := self._handshakes.refusal()) and self._wanted:
             self._refused_at = time.monotonic()
             self._set_state(ConnectionState.REFUSED, refusal)
 

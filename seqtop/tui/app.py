@@ -47,7 +47,7 @@ from seqtop.tui.settings import (
     parse_conditions,
 )
 from seqtop.tui.sharing import moment_of, share
-from seqtop.tui.source import Engine, Source
+from seqtop.tui.source import Engine, FoundEngines, Source
 from seqtop.tui.tour import Tour
 from seqtop.tui.ui_state import Engines, UiState
 
@@ -136,6 +136,7 @@ class SeqtopApp(BaseApp):
         has_tour: Whether the guided tour of the demo begins.
         offers_tour: Whether a key begins it.
         needs_engine: Whether the app ends if the engine stops before it sent a state.
+        found: Further engines, as a register lists them.
     """
 
     DEFAULT_MODE = sequences.TAB.name
@@ -182,6 +183,7 @@ class SeqtopApp(BaseApp):
         has_tour: bool = False,
         offers_tour: bool = False,
         needs_engine: bool = False,
+        found: FoundEngines | None = None,
     ) -> None:
         super().__init__(theme_name=settings.theme, problems=problems)
         self.title = title
@@ -194,19 +196,19 @@ class SeqtopApp(BaseApp):
         self._marked_moments: dict[int, tuple[EngineState, dict[str, Rate]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
         self._refresher = Refresher(self.draw, self.call_next, lambda: self.ui)
-        for ui in self.engines.all:
-            ui.request_frame = partial(self._refresher.wake, ui)
-            ui.show_news = partial(self._refresher.wake, ui, rate=NEWS_PER_SECOND)
         self._watches: list[tuple[UiState, ConditionWatch]] = []
         """The conditions of which the user is told, for each engine."""
-        if settings.on:
-            self._watch(settings.on)
+        self._conditions = settings.on or ()
+        for ui in self.engines.all:
+            self._connect(ui)
+        self._found = found
         self._saved_state = saved_state
         self.tour = Tour(self.ui) if has_tour else None
         """The guided tour of the demo; `None` without one, and after its end."""
         self._offers_tour = offers_tour
         self._needs_engine = needs_engine
-        self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
+        self._has_fleet = len(self.engines) > 1 or found is not None
+        self._tabs = (*TABS, FLEET) if self._has_fleet else TABS
 
     @property
     def ui(self) -> UiState:
@@ -225,12 +227,32 @@ class SeqtopApp(BaseApp):
 
         return FleetScreen(self.engines, self._tabs)
 
+    def _connect(self, ui: UiState) -> None:
+        """Draws what the engine tells, and watches its conditions."""
+        ui.request_frame = partial(self._refresher.wake, ui)
+        ui.show_news = partial(self._refresher.wake, ui, rate=NEWS_PER_SECOND)
+        if self._conditions:
+            self._watch(ui)
+
     def _add_modes(self) -> None:
-        for index, ui in enumerate(self.engines.all):
-            for tab in TABS:
-                self.add_mode(_mode(tab.name, index), partial(self._screen, tab, ui))
-        if len(self.engines) > 1:
+        for index in range(len(self.engines)):
+            self._add_modes_of(index)
+        if self._has_fleet:
             self.add_mode(FLEET.name, self._fleet_screen)
+
+    def _add_modes_of(self, index: int) -> None:
+        for tab in TABS:
+            self.add_mode(
+                _mode(tab.name, index), partial(self._screen, tab, self.engines.all[index])
+            )
+
+    def _add_found(self, found: FoundEngines) -> None:
+        """Adds the engines that a register lists now, and says if it cannot be read."""
+        for source in found.take_new():
+            self._connect(self.engines.add(source))
+            self._add_modes_of(len(self.engines) - 1)
+        if problem := found.take_problem():
+            self._show_notice(f"{problem}.", severity="warning")
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Switches to a screen of the selected engine, by the name of its tab."""
@@ -244,7 +266,7 @@ class SeqtopApp(BaseApp):
         self.set_interval(TICK_SECONDS, self._tick)
         if self.tour is not None:
             self.call_after_refresh(self._show_stop)
-        if len(self.engines) > 1:
+        if self._has_fleet:
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda theme: self.remember(theme=theme.name))
 
@@ -281,24 +303,22 @@ class SeqtopApp(BaseApp):
         if late:
             self._show_notice(slo_message(late), severity="warning")
 
-    def _watch(self, conditions: Sequence[str]) -> None:
-        """Watches conditions of all engines. A recording tells nobody anything new."""
+    def _watch(self, ui: UiState) -> None:
+        """Watches the conditions of an engine. A recording tells nobody anything new."""
         from seqtop.alerts.watch import ConditionWatch
 
-        for ui in self.engines.all:
-            for condition in parse_conditions(conditions) if ui.engine is not None else ():
-                watch = ConditionWatch(condition)
-                ui.time_travel.add_listener(watch.observe)
-                self._watches.append((ui, watch))
+        for condition in parse_conditions(self._conditions) if ui.engine is not None else ():
+            watch = ConditionWatch(condition)
+            ui.time_travel.add_listener(watch.observe)
+            self._watches.append((ui, watch))
 
     def _tell_conditions(self) -> None:
         """Tells the user which conditions have begun to hold, and which have ended."""
         for ui, watch in self._watches:
             with ui.lock:
                 changes = [*watch.poll()]
-                info = ui.newest.info
+                name = ui.name
             for change in changes:
-                name = safe_line(info.engine_id) if info is not None else "the engine"
                 text = safe_line(f"{name}: {watch.sentence(change)}.")
                 self._show_notice(text, severity="warning")
                 if change.has_begun:
@@ -314,7 +334,9 @@ class SeqtopApp(BaseApp):
             self._driver.write(f"\x1b]9;{text}\x07")
 
     def _tick(self) -> None:
-        """Updates times by this machine's clock, and the figures of the engines not on display."""
+        """Updates times by this machine's clock, and the engines that are not on display."""
+        if self._found is not None:
+            self._add_found(self._found)
         if self._watches:
             self._tell_conditions()
         if self.tour is not None:
@@ -327,7 +349,7 @@ class SeqtopApp(BaseApp):
             self.exit()
         if state is ConnectionState.LOST or not has_info or self.ui.time_travel.take_news():
             self._refresher.wake()
-        if len(self.engines) > 1:
+        if self._has_fleet:
             from seqtop.tui.screens.fleet.screen import FleetScreen
 
             self.engines.read_steps()
@@ -385,7 +407,7 @@ class SeqtopApp(BaseApp):
             return notes_about(self.ui.state.info, words, self.ui.engine)
 
     def action_go_to(self, name: str) -> None:
-        if name == FLEET.name and len(self.engines) < 2:
+        if name == FLEET.name and not self._has_fleet:
             self._show_notice(
                 "There is one engine: attach to several running engines to compare them."
             )

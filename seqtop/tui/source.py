@@ -1,7 +1,7 @@
 """The interface of the engines and recordings that the app shows."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from seqtop.history.memory_store import MemoryStore
@@ -15,6 +15,9 @@ from seqtop.transport.connection import Connection
 
 class Engine(Protocol):
     """A running engine; `seqtop.live.session.Session` is one."""
+
+    name: str
+    """Its name where it was found; empty if it was given by its endpoint."""
 
     @property
     def state(self) -> EngineState:
@@ -68,3 +71,13 @@ class Engine(Protocol):
 
 Source: TypeAlias = Engine | Playback
 """A running engine or a recording."""
+
+
+class FoundEngines(Protocol):
+    """The engines that a register lists, as they come."""
+
+    def take_new(self) -> Sequence[Engine]:
+        """Returns the engines that were found since the last call; the app does not close them."""
+
+    def take_problem(self) -> str:
+        """Returns a sentence on what is wrong with the register, once; empty if nothing is."""

@@ -18,7 +18,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import DEFAULT_COLUMNS
 from seqtop.state.filter import NO_FILTER, Filter, parse
-from seqtop.state.imbalance import imbalance
+from seqtop.state.imbalance import NamedEngine, imbalance
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
@@ -159,6 +159,18 @@ class UiState:
         return self.source.lock
 
     @property
+    def name(self) -> str:
+        """The name of the engine where it was found, or by which it calls itself."""
+        info = self.newest.info
+        own = info.engine_id if info is not None else self.source.connection.endpoint
+        return self.source.name or own
+
+    @property
+    def named(self) -> NamedEngine:
+        """The newest state, with the name of the engine."""
+        return NamedEngine(self.name, self.newest)
+
+    @property
     def is_stale(self) -> bool:
         """True if the newest state is on display, and its engine is lost or has ended."""
         gone = ConnectionState.LOST, ConnectionState.STOPPED
@@ -190,8 +202,8 @@ class UiState:
     def _imbalance(self) -> str:
         """Returns a sentence if this engine is full, and one of the others has room."""
         live = ConnectionState.LIVE
-        others = [ui.newest for ui in self.others if ui.source.connection.state is live]
-        return imbalance([self.newest, *others], self.newest) if others else ""
+        others = [ui.named for ui in self.others if ui.source.connection.state is live]
+        return imbalance([self.named, *others], self.newest) if others else ""
 
     @property
     def now(self) -> float:
@@ -347,19 +359,29 @@ class UiState:
 
 
 class Engines:
-    """A `UiState` for each engine, in the order of the command line."""
+    """A `UiState` for each engine, in the order of the command line, then as they are found."""
 
     def __init__(
         self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
     ) -> None:
-        self.all = [UiState(source, clock, settings) for source in sources]
-        for ui in self.all:
-            ui.others = [other for other in self.all if other is not ui]
+        self.all: list[UiState] = []
+        self._clock, self._settings = clock, settings
+        for source in sources:
+            self.add(source)
         self.shown_index = 0
         """Index of the engine on display."""
 
     def __len__(self) -> int:
         return len(self.all)
+
+    def add(self, source: Source) -> UiState:
+        """Adds an engine as the last one, and returns its display."""
+        added = UiState(source, self._clock, self._settings)
+        for ui in self.all:
+            ui.others.append(added)
+        added.others = [*self.all]
+        self.all.append(added)
+        return added
 
     @property
     def ui(self) -> UiState:

@@ -10,6 +10,7 @@ python -m tests.release large_states
 python -m tests.release mutants whatif
 python -m tests.release mutated_recordings --count 1000
 python -m tests.release open_viewers --steps 100000
+python -m tests.release ray_cluster
 python -m tests.release scheduler_mutants
 python -m tests.release soak --minutes 60
 python -m tests.release stress --requests 10000
@@ -30,6 +31,7 @@ NAMES = (
     "mutants",
     "mutated_recordings",
     "open_viewers",
+    "ray_cluster",
     "scheduler_mutants",
     "soak",
     "stress",

@@ -14,6 +14,7 @@ from tests.release import (
     large_states,
     mutated_recordings,
     open_viewers,
+    ray_cluster,
     scheduler_mutants,
     soak,
     stress,
@@ -41,6 +42,11 @@ def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
     name, num_bytes, *megabytes = bombs.measure(name, tmp_path)
     assert int(num_bytes.replace(",", "")) > 1_000_000
     assert all(cell.replace(",", "").isdecimal() for cell in megabytes if cell), megabytes
+
+
+def test_engines_in_a_ray_cluster_are_found_lost_and_found_again() -> None:
+    pytest.importorskip("ray.util.state", reason="needs the extra ray")
+    assert len(ray_cluster.measure()) == 6
 
 
 def test_commands_end_on_mutated_recordings() -> None:

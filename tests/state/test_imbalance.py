@@ -5,30 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from seqtop.state import EngineState
-from seqtop.state.imbalance import imbalance
+from seqtop.state.imbalance import NamedEngine, imbalance
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
 
-def engine(rank: int, num_requests: int, **fields: Any) -> EngineState:
+def engine(rank: int, num_requests: int, **fields: Any) -> NamedEngine:
     model = fields.pop("model", "m")
-    run = SimulatedScheduler(
-        engine_id=f"dp{rank}", model=model, data_parallel_rank=rank, max_num_seqs=16
-    )
+    run = SimulatedScheduler(engine_id="m", model=model, data_parallel_rank=rank, max_num_seqs=16)
     for number in range(num_requests):
         run.add(f"r{number}", 250, 40, **fields)
     run.steps(20)
     state = EngineState()
     for event in run.events:
         state.apply(event)
-    return state
+    return NamedEngine(f"pod-{rank}", state)
 
 
 def test_a_full_rank_beside_an_idle_one_is_named() -> None:
     full, idle = engine(0, 40), engine(1, 0)
     sentence = imbalance([idle, full])
-    assert sentence.startswith("dp0 (rank 0, 2")
+    assert sentence.startswith("pod-0 (rank 0, 2")
     assert " waiting, KV 9" in sentence
-    assert sentence.endswith("is full beside dp1 (rank 1, 0 waiting, KV 0%)")
+    assert sentence.endswith("is full beside pod-1 (rank 1, 0 waiting, KV 0%)")
 
 
 def test_engines_that_are_all_full_or_serve_other_models_are_not() -> None:

@@ -78,6 +78,7 @@ class ScriptedSource(Observable):
         self.state = EngineState(max_finished=max_finished)
         self.finished_memory = FinishedMemory()
         self.lock = threading.RLock()
+        self.name = ""
         self.connection = Connection("ipc:///run/demo", ConnectionState.LIVE)
         self.number = 0
         """Of the next message."""

@@ -7,6 +7,7 @@ from seqtop.transport.endpoints import (
     check,
     check_bind,
     local_endpoint,
+    reached_at,
     snapshot_endpoint,
     with_scheme,
 )
@@ -80,3 +81,24 @@ def test_host_and_port_are_a_tcp_endpoint(text: str, endpoint: str) -> None:
 )
 def test_an_engine_on_all_interfaces_is_reached_on_its_own_machine(bound: str, local: str) -> None:
     assert local_endpoint(bound) == local
+
+
+@pytest.mark.parametrize(
+    ("bind", "host", "endpoint"),
+    [
+        ("tcp://0.0.0.0:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://*:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://[::]:5557", "fd00::1", "tcp://[fd00::1]:5557"),
+        ("tcp://10.0.0.1:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://localhost:5557", "10.0.0.1", None),
+        ("tcp://[::1]:5557", "10.0.0.1", None),
+        ("ipc:///tmp/engine", "10.0.0.1", None),
+        ("dormant", "10.0.0.1", None),
+        ("tcp://0.0.0.0", "10.0.0.1", None),
+        ("http://0.0.0.0:80", "10.0.0.1", None),
+    ],
+)
+def test_another_machine_reaches_an_engine_by_its_host(
+    bind: str, host: str, endpoint: str | None
+) -> None:
+    assert reached_at(bind, host) == endpoint

@@ -79,10 +79,9 @@ def _is_over(ui: UiState) -> bool:
 
 
 def _engine(ui: UiState, width: int) -> Line:
-    info = ui.newest.info
-    if info is not None:
-        return ((safe_text(info.engine_id), "strong"),)
-    return ((_shortened(ui.source.connection.endpoint, width), "strong"),)
+    name, endpoint = ui.name, ui.source.connection.endpoint
+    text = _shortened(name, width) if name == endpoint else safe_text(name)
+    return ((text, "strong"),)
 
 
 def _shortened(endpoint: str, width: int) -> str:
@@ -267,7 +266,7 @@ COLUMNS = (
     EngineColumn(
         key="engine",
         title="Engine",
-        help="name of the engine, or its endpoint",
+        help="name of the engine or of its pod, or its endpoint",
         width=20,  # the cells of `tcp://127.0.0.1:5557`
         max_width=28,  # the cells of `tcp://255.255.255.255:65535`
         priority=0,

@@ -55,7 +55,7 @@ def _text_test(text: str, *, is_negated: bool) -> EngineFilter:
     def test(ui: UiState) -> bool:
         info, connection = ui.newest.info, ui.source.connection
         names = (info.engine_id, info.model) if info else ()
-        texts = (*names, connection.endpoint, connection.state.name)
+        texts = (*names, ui.source.name, connection.endpoint, connection.state.name)
         return any(text in candidate.casefold() for candidate in texts) is not is_negated
 
     return test

@@ -106,7 +106,7 @@ class FleetScreen(TabbedScreen):
         rows.refresh_changed()
         self._filter.show_count(rows.num_rows, len(self._engines))
         live = [ui for ui in self._engines.all if ui.source.connection.state is _LIVE]
-        uneven = safe_line(imbalance([ui.newest for ui in live]))
+        uneven = safe_line(imbalance([ui.named for ui in live]))
         self._table.border_title = escape(uneven) if uneven else "Engines"
         is_framed = self._table.gutter.height > 0
         beside: Line = (("   ", PLAIN), (uneven, "waiting")) if uneven and not is_framed else ()
@@ -149,9 +149,9 @@ class FleetScreen(TabbedScreen):
         if not self._latency.display:
             return
         with ui.lock:
-            info, endpoint = ui.newest.info, ui.source.connection.endpoint
+            endpoint = ui.source.connection.endpoint
             # Engines of one name differ by their endpoints, which small terminals do not list.
-            name = escape(safe_line(f"{info.engine_id} · {endpoint}" if info else endpoint))
+            name = escape(safe_line(" · ".join(dict.fromkeys((ui.name, endpoint)))))
             self._charts.border_title = name
             self._latency.border_title = "Latencies" if self._charts.display else name
             width = self._latency.text_width
