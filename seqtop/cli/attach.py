@@ -156,7 +156,7 @@ def _run_found(discovery: Discovery, options: argparse.Namespace) -> int:
         stack.callback(discovery.close)
         found = found_engines.FoundSessions(discovery, stack, num_ranks=options.ranks, keys=keys)
         if not (sessions := found.take_new()):
-            return fail(discovery.explain_none())
+            return fail(found.take_problem() or discovery.explain_none())
         return run_app(sessions, options, found=found)
 
 

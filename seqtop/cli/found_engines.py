@@ -221,7 +221,7 @@ class FoundSessions:
                 " seqtop starts again"
             )
         new = [self._follow(key, names[key], endpoint) for key, endpoint in places.items()]
-        for key in self._places.keys() - places.keys():
+        for key in self._sessions.keys() & self._places.keys() - places.keys():
             title = self._discovery.title
             self._sessions[key].leave(f"{title} does not list it any more; waiting for its return")
         self._places = places
@@ -251,6 +251,8 @@ class FoundSessions:
 
     def _follow(self, key: str, name: str, endpoint: str) -> Session | None:
         """Follows an engine where it is listed; returns a session that is new."""
+        import zmq
+
         from seqtop.live.session import Session
 
         session = self._sessions.get(key)
@@ -258,7 +260,13 @@ class FoundSessions:
             if self._places.get(key) != endpoint:
                 session.follow(endpoint)
             return None
-        session = self._sessions[key] = Session(endpoint, keys=self._keys)
+        session = Session(endpoint, keys=self._keys)
         session.name = name
-        self._stack.enter_context(session)
+        try:
+            self._stack.enter_context(session)
+        except zmq.ZMQError as error:  # a register may have anything in place of a host
+            session.close()
+            self._problem = f"cannot connect to {endpoint}: {error.strerror}"
+            return None
+        self._sessions[key] = session
         return session

@@ -37,7 +37,6 @@ class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    deletion_timestamp: str | None = None
     resource_version: str = ""
 
 
@@ -75,9 +74,8 @@ class Pod(msgspec.Struct):
 
     @property
     def address(self) -> str | None:
-        """The address of a pod that runs."""
-        is_running = self.status.phase == "Running" and self.metadata.deletion_timestamp is None
-        return self.status.pod_ip if is_running else None
+        """The address of a pod that runs, also while it is being deleted: its engine ends later."""
+        return self.status.pod_ip if self.status.phase == "Running" else None
 
     @property
     def binds(self) -> list[tuple[str, str]]:

@@ -202,7 +202,11 @@ class Subscriber(BaseSubscriber[EventSink]):
                 self._set_state(ConnectionState.LOST, self._reason)
             return
         self.connection.endpoint = wanted
-        self._connect()
+        try:
+            self._connect()
+        except zmq.ZMQError as error:
+            self._set_state(ConnectionState.LOST, f"cannot connect to {wanted}: {error.strerror}")
+            return
         if self._received_at is None:
             self._set_state(ConnectionState.CONNECTING)
         elif state is ConnectionState.LIVE:

@@ -73,6 +73,21 @@ def test_each_engine_has_one_session_for_all_its_places() -> None:
         assert third.name == "pod-3"
 
 
+def test_a_place_that_cannot_be_connected_to_is_told() -> None:
+    register = Register()
+    with ExitStack() as stack:
+        found = FoundSessions(register, stack)
+        register.found = (Found("a", "tcp://a b:5557"), place(1))
+        (session,) = found.take_new()
+        assert "cannot connect to tcp://a b:5557: Invalid argument" in found.take_problem()
+        register.found = (Found("pod-1", "tcp://a b:5557"),)
+        found.take_new()
+        wait_until(lambda: "cannot connect to tcp://a b:5557" in session.connection.detail)
+        register.found = (place(1),)
+        found.take_new()
+        wait_until(lambda: session.connection.endpoint == place(1).endpoint)
+
+
 def test_each_rank_is_an_engine() -> None:
     register = Register()
     with ExitStack() as stack:

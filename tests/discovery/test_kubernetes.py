@@ -67,7 +67,7 @@ def read(own: dict[str, Any]) -> Pod:
         ),
         ({"env": [], "ports": [{"name": "http", "containerPort": 8000}]}, []),
         ({"phase": "Succeeded"}, []),
-        ({"deleted": True}, []),
+        ({"deleted": True}, ["tcp://10.1.2.3:5557"]),
     ],
 )
 def test_a_pod_says_where_its_engine_publishes(

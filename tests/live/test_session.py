@@ -9,11 +9,12 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport.connection import ConnectionState
+from seqtop.transport.endpoints import EndpointError
 from seqtop.wire.messages import RequestFinished
 from seqtop.wire.snapshot import SnapshotPart
 from tests.support.events import arrival, engine_info, engine_snapshot
 from tests.support.hand_driven import HandDrivenEngine, joined, same
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 
 @pytest.mark.usefixtures("collector_off")
@@ -40,6 +41,32 @@ def test_restarted_engine_is_followed(endpoint: str) -> None:
             engine.answer()
             wait_until(lambda: same(session.state, engine.state))
         assert session.connection.num_resyncs == 1
+
+
+def test_an_engine_that_was_left_is_not_followed_until_it_is_asked_for(endpoint: str) -> None:
+    """Its address may be another engine's by now."""
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        engine.send(engine_info())
+        wait_until(lambda: session.sequence_number == 0)
+        session.leave("it is gone")
+        wait_until(lambda: session.connection.state is ConnectionState.LOST)
+        assert session.connection.detail == "it is gone"
+        assert engine.live.poll(MILLISECONDS)
+        assert engine.live.recv() == b"\x00"  # it has unsubscribed
+        engine.send(arrival(1))
+        session.follow(endpoint)
+        engine.await_viewer()
+        assert not session.state.requests
+        engine.send(arrival(2))
+        engine.answer()
+        wait_until(lambda: same(session.state, engine.state))
+        assert session.connection.state is ConnectionState.LIVE
+
+
+def test_a_session_refuses_to_follow_what_is_no_endpoint(endpoint: str) -> None:
+    with Session(endpoint) as session, pytest.raises(EndpointError):
+        session.follow("nowhere")
 
 
 def test_every_part_of_a_snapshot_is_redacted(endpoint: str) -> None:

@@ -8,6 +8,7 @@ from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.screen import FleetScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.settings import Settings
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import Script, ScriptedSource, scene
 
@@ -79,6 +80,17 @@ def test_one_that_went_and_returned_keeps_its_row(app: SeqtopApp, register: Regi
         connection.state = ConnectionState.LIVE
         until(pilot, lambda: "1 engine, 1 live" in screen(app))
         assert "vllm-0 · tcp://10.0.0.8:5557" in screen(app)
+
+
+def test_the_conditions_of_one_that_comes_are_watched(register: Register) -> None:
+    first = named("vllm-0")
+    Script(first).step()
+    app = SeqtopApp(first, clock=lambda: 0.0, settings=Settings(on=("waiting>0",)), found=register)
+    with play(app, (120, 24)) as pilot:
+        second = named("vllm-1")
+        scene(second)
+        register.new.append(second)
+        until(pilot, lambda: "vllm-1: waiting>0 holds since step" in screen(app))
 
 
 def test_a_problem_of_the_register_is_a_notice(app: SeqtopApp, register: Register) -> None:
