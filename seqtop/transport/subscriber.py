@@ -398,14 +398,21 @@ class Subscriber(BaseSubscriber[EventSink]):
                     self._add_pending(later)
                 return
 
-    def _poll_timeout_ms(self) -> int:
-        """Returns the milliseconds until the next time-out, in which `poll` may wait."""
+    def _poll_timeout_ms(self) -> int | None:
+        """Returns the milliseconds until the next time-out, in which `poll` may wait.
+
+        Without an endpoint there is none.
+        """
+        if not self._wanted:
+            return None
         if self._refused_at is None and self._received_at is not None and self._is_synced:
             remaining = self._received_at + SILENCE_SECONDS - time.monotonic()
             return max(_MIN_POLL_MS, int(remaining * 1e3) + 1)
         return _MIN_POLL_MS
 
     def _check_timeouts(self) -> None:
+        if not self._wanted:
+            return
         now = time.monotonic()
         if self._refused_at is not None and now - self._refused_at > _RECONNECT_SECONDS:
             self._refused_at = None

@@ -62,12 +62,16 @@ def test_each_engine_has_one_session_for_all_its_places() -> None:
     register = Register()
     with ExitStack() as stack:
         found = FoundSessions(register, stack)
+        numbers: list[int] = []
+        found.on_change = lambda sessions: numbers.append(len(sessions))
         register.found = (place(1), place(2))
         first, second = found.take_new()
         assert first.name == "pod-1"
+        assert numbers == [2]
         assert found.take_new() == ()
         register.found = (Found("pod-2", "ipc:///nowhere/other"), place(3))
         (third,) = found.take_new()
+        assert numbers == [2, 3]
         wait_until(lambda: second.connection.endpoint == "ipc:///nowhere/other")
         wait_until(lambda: "does not list it any more" in first.connection.detail)
         assert third.name == "pod-3"

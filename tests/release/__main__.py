@@ -6,6 +6,7 @@ python -m tests.release bombs
 python -m tests.release fleet --engines 20
 python -m tests.release healing --stories 200
 python -m tests.release injected_bugs
+python -m tests.release kubernetes_pods
 python -m tests.release large_states
 python -m tests.release mutants whatif
 python -m tests.release mutated_recordings --count 1000
@@ -27,6 +28,7 @@ NAMES = (
     "fleet",
     "healing",
     "injected_bugs",
+    "kubernetes_pods",
     "large_states",
     "mutants",
     "mutated_recordings",

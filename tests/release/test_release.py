@@ -11,6 +11,7 @@ from tests.release import (
     bombs,
     healing,
     injected_bugs,
+    kubernetes_pods,
     large_states,
     mutated_recordings,
     open_viewers,
@@ -42,6 +43,11 @@ def test_a_bomb_ends_no_program(tmp_path: Path, name: str) -> None:
     name, num_bytes, *megabytes = bombs.measure(name, tmp_path)
     assert int(num_bytes.replace(",", "")) > 1_000_000
     assert all(cell.replace(",", "").isdecimal() for cell in megabytes if cell), megabytes
+
+
+def test_engines_in_pods_are_found_lost_and_found_again() -> None:
+    pytest.importorskip("kr8s", reason="needs the extra kubernetes")
+    assert len(kubernetes_pods.measure(0.1)) == 6
 
 
 def test_engines_in_a_ray_cluster_are_found_lost_and_found_again() -> None:
