@@ -40,6 +40,7 @@ _GROUPS: Final[dict[str, tuple[type, ...]]] = {
     ),
     "Fields of requests and replies": (
         *get_args(messages.Command),
+        messages.EngineSummary,
         messages.Accepted,
         messages.Refused,
     ),
@@ -95,7 +96,8 @@ UNITS: Final = {
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
         paced_time time_in_queue Inversion.seconds WaitTimes.total by_cause named blocked_before
         WaitTimes.between between_before BlockedTimes.between harm
-        harm_estimated per_step per_prefill_token per_decode_token without_graph""",
+        harm_estimated per_step per_prefill_token per_decode_token without_graph oldest_wait
+        ttft_p50 ttft_p99 itl_p50 itl_p99""",
     "tokens": """block_size max_num_batched_tokens max_model_len max_num_encoder_input_tokens
         encoder_cache_size num_prompt_tokens num_computed_tokens num_tokens num_padded_tokens
         num_cached_tokens num_external_tokens num_draft_tokens num_accepted_tokens num_lost_tokens
@@ -104,6 +106,8 @@ UNITS: Final = {
         num_accepted token_chunk_size num_prompt_hits fork_length new_num_computed_tokens
         _num_computed_tokens _num_cached_tokens num_speculative_tokens num_lookahead_slots
         max_tokens min_tokens truncate_prompt_tokens spec_token_acceptance_counts""",
+    "tokens per second": "generated_rate prefill_rate",
+    "steps per second": "step_rate",
     "blocks": """num_gpu_blocks num_cpu_blocks num_reserved_blocks num_used_blocks num_free_blocks
         num_cached_blocks num_free_cpu_blocks num_late_blocks""",
     "bytes": "bytes_per_block",
@@ -119,7 +123,7 @@ UNITS: Final = {
     "token id": "eos_token_id",
     "token id, or text": "stop_reason",
     "sequence ids": "seq_id seq_ids parent_seq_id",
-    "sequences": "max_num_seqs num_running num_waiting num_swapped",
+    "sequences": "max_num_seqs num_running num_waiting num_swapped num_parked",
     "requests": "num_finished running_queue_size num_holders",
     "calls of the scheduler": "num_schedule_calls",
     "inputs of an encoder": "num_encoder_inputs",

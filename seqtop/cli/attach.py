@@ -111,6 +111,7 @@ def validate(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     from seqtop.live.session import Session
+    from seqtop.tui.ui_state import MAX_STREAMS
 
     if status := validate(options):
         return status
@@ -136,6 +137,7 @@ def run(options: argparse.Namespace) -> int:
                 Session(
                     stack.enter_context(stream_of(endpoint)),
                     keys=keys,
+                    is_subscribed=len(endpoints) <= MAX_STREAMS,
                 )
             )
             for endpoint in endpoints

@@ -260,7 +260,7 @@ class FoundSessions:
             if self._places.get(key) != endpoint:
                 session.follow(endpoint)
             return None
-        session = Session(endpoint, keys=self._keys)
+        session = Session(endpoint, keys=self._keys, is_subscribed=False)
         session.name = name
         try:
             self._stack.enter_context(session)

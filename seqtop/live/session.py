@@ -17,7 +17,7 @@ from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
 from seqtop.wire import codec
 from seqtop.wire.frames import Frame
-from seqtop.wire.messages import Abort, Event, RequestFinished, Submit
+from seqtop.wire.messages import Abort, EngineSummary, Event, RequestFinished, Submit
 from seqtop.wire.redaction import redact
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
@@ -34,6 +34,7 @@ class Session(BaseSession):
         max_finished_bytes: The most bytes of memory that they take.
         history: The store for all events; by default a `MemoryStore` of its default size.
         keys: Keys for an engine that requires CurveZMQ authentication.
+        is_subscribed: Whether it reads the engine's stream from the start on, see `set_subscribed`.
         redact: Removes texts and tokens from everything that arrives, before any listener sees it.
 
     Raises:
@@ -48,11 +49,14 @@ class Session(BaseSession):
         max_finished_bytes: int = DEFAULT_MAX_BYTES,
         history: MemoryStore | None = None,
         keys: ViewerKeys | None = None,
+        is_subscribed: bool = True,
         redact: bool = False,
     ) -> None:
         super().__init__()
         self.state = EngineState(max_finished=max_finished)
         """The engine's state. A snapshot replaces the object."""
+        self.summary: EngineSummary | None = None
+        """The last summary, while the stream is not read and `state` is old; else `None`."""
         self.sequence_number = -1
         """Number of the last message that `state` contains."""
         self.history = MemoryStore() if history is None else history
@@ -67,7 +71,7 @@ class Session(BaseSession):
         self._keys = keys
         self._subscriber: Subscriber
         self._redacts = redact
-        self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
+        self._subscriber = Subscriber(endpoint, self, curve_keys=keys, is_subscribed=is_subscribed)
 
     def await_engine(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a first state.
@@ -121,6 +125,14 @@ class Session(BaseSession):
     def leave(self, reason: str) -> None:
         """Disconnects until `follow` is called. The engine is lost; `reason` says why."""
         self._subscriber.leave(reason)
+
+    def set_subscribed(self, is_subscribed: bool) -> None:
+        """Subscribes to the engine's stream, or leaves it and has a summary a second instead.
+
+        What happens meanwhile is missing in the history. The stream of an engine that sends
+        no summaries is read anyway. Called on the thread that starts and closes the session.
+        """
+        self._subscriber.set_subscribed(is_subscribed)
 
     def limit_memory(self, *, history: int, finished: int) -> None:
         """Sets the limits, in bytes, on the history and on the finished requests in `state`."""
@@ -178,6 +190,12 @@ class Session(BaseSession):
             change = StateChange(self.state, touched, event, frame.payload, frame.sequence_number)
             self._publish(change)
 
+    def summarize(self, summary: EngineSummary) -> None:
+        """Notes a summary, while the stream is not read."""
+        with self.lock:
+            self.summary = summary
+            self.changed()
+
     def load(self, message: Snapshot | SnapshotPart) -> None:
         """Begins to load a snapshot, or adds a part of it.
 
@@ -209,6 +227,7 @@ class Session(BaseSession):
             self.finished_memory.limit(state)
             self._incarnation = incarnation
             self.state = state
+            self.summary = None
             self.sequence_number = sequence_number
             self._publish(self._replaced(incarnation))
 

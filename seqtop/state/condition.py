@@ -20,7 +20,13 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import Filter, FilterError, number_test, parse, quantity, share
 from seqtop.state.filter import words as words_of
 from seqtop.state.model import EngineData
-from seqtop.wire.messages import EngineInfo, Event, StepStats, StreamingUpdate
+from seqtop.wire.messages import (
+    EngineInfo,
+    EngineSummary,
+    Event,
+    StepStats,
+    StreamingUpdate,
+)
 
 ENGINE: Final = -1
 """Stands for the engine among the ids of matching sequences."""
@@ -30,13 +36,13 @@ class EngineField(NamedTuple):
     """A figure of the engine after its last step."""
 
     help: str
-    value: Callable[[StepStats, EngineInfo], float | None]
+    value: Callable[[StepStats | EngineSummary, EngineInfo | EngineSummary], float | None]
     is_share: bool = False
 
 
-def kv_use(stats: StepStats, info: EngineInfo) -> float | None:
+def kv_use(stats: StepStats | EngineSummary, info: EngineInfo | EngineSummary) -> float | None:
     """Returns the share of the device's KV blocks that sequences hold, from 0 to 1."""
-    if info.num_gpu_blocks <= 0:
+    if info.num_gpu_blocks <= 0 or stats.num_used_blocks is None:
         return None
     return min(max(stats.num_used_blocks / info.num_gpu_blocks, 0.0), 1.0)
 
@@ -177,7 +183,31 @@ def parse_condition(source: str) -> Condition:
 
 
 def engine_test(word: re.Match[str]) -> Callable[[EngineData], bool]:
-    """Returns the test of a word whose field is one of `ENGINE_FIELDS`.
+    """Returns the test of a state, of a word whose field is one of `ENGINE_FIELDS`.
+
+    Raises:
+        FilterError: It compares with no number.
+    """
+    test = _figures_test(word)
+    return lambda state: (
+        state.stats is not None and state.info is not None and test(state.stats, state.info)
+    )
+
+
+def summary_test(word: re.Match[str]) -> Callable[[EngineSummary], bool]:
+    """Returns the test of a summary, of a word whose field is one of `ENGINE_FIELDS`.
+
+    Raises:
+        FilterError: It compares with no number.
+    """
+    test = _figures_test(word)
+    return lambda summary: test(summary, summary)
+
+
+def _figures_test(
+    word: re.Match[str],
+) -> Callable[[StepStats | EngineSummary, EngineInfo | EngineSummary], bool]:
+    """Returns the test of the figures of an engine.
 
     Raises:
         FilterError: It compares with no number.
@@ -187,10 +217,8 @@ def engine_test(word: re.Match[str]) -> Callable[[EngineData], bool]:
     field = ENGINE_FIELDS[name]
     compare = number_test(name, word["op"], share(wanted) if field.is_share else quantity(wanted))
 
-    def test(state: EngineData) -> bool:
-        if state.stats is None or state.info is None:
-            return False
-        value = field.value(state.stats, state.info)
+    def test(stats: StepStats | EngineSummary, info: EngineInfo | EngineSummary) -> bool:
+        value = field.value(stats, info)
         return value is not None and compare(value) is not is_negated
 
     return test

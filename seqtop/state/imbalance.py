@@ -1,15 +1,14 @@
-"""Imbalance of engines that serve the same model: requests wait for one while another has room."""
+"""Imbalance of engines of one group: requests wait for one while another has room."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 from typing import NamedTuple
 
-from seqtop.sequence import SequenceStatus
 from seqtop.state.condition import kv_use
-from seqtop.state.model import EngineData
+from seqtop.state.summary import group_of
 from seqtop.text import format as fmt
+from seqtop.wire.messages import EngineSummary
 
 _LEAST_WAITING = 3
 """Requests that wait for one engine, at least."""
@@ -22,63 +21,57 @@ class NamedEngine(NamedTuple):
     """An engine, and the name that a person knows it by."""
 
     name: str
-    state: EngineData
+    summary: EngineSummary
 
 
-def imbalance(engines: Sequence[NamedEngine], full: EngineData | None = None) -> str:
+def imbalance(engines: Sequence[NamedEngine], full: EngineSummary | None = None) -> str:
     """Returns a sentence on a full engine beside one with room; empty without such a pair.
 
     Args:
-        engines: The engines. Those of one model may serve each other's requests.
+        engines: The engines. Those of one group may serve each other's requests.
         full: The full one, if only one of them is asked for.
     """
+    # Of a hundred engines there are ten thousand pairs, and most have no part in one.
+    with_queue = [
+        own
+        for own in engines
+        if (full is None or full is own.summary)
+        and _num_waiting(own.summary) >= _LEAST_WAITING
+        and _use(own.summary) >= _FULL
+    ]
+    with_room = [
+        own for own in engines if not _num_waiting(own.summary) and _use(own.summary) <= _ROOM
+    ]
     pairs = [
-        (waiting, one, other)
-        for one, other in permutations(engines, 2)
-        if (full is None or full is one.state)
-        and _serves_the_same(one.state, other.state)
-        and (waiting := _num_waiting(one.state)) >= _LEAST_WAITING
-        and _use(one.state) >= _FULL
-        and not _num_waiting(other.state)
-        and _use(other.state) <= _ROOM
+        (_num_waiting(one.summary), one, other)
+        for one in with_queue
+        for other in with_room
+        if group_of(one.summary) == group_of(other.summary)
     ]
     if not pairs:
         return ""
-    _, fullest, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2].state)))
+    _, fullest, idle = max(pairs, key=lambda pair: (pair[0], -_use(pair[2].summary)))
     more = len({id(other) for _, one, other in pairs if one is fullest}) - 1
     others = f" and {fmt.plural(more, 'other engine')}" if more else ""
     return f"{_describe(fullest)} is full beside {_describe(idle)}{others}"
 
 
-def _serves_the_same(one: EngineData, other: EngineData) -> bool:
-    return one.info is not None and other.info is not None and one.info.model == other.info.model
-
-
-def _num_waiting(state: EngineData) -> int:
+def _num_waiting(engine: EngineSummary) -> int:
     """Returns the number of sequences that wait for their turn."""
-    counts = state.num_by_status
-    waiting = counts[SequenceStatus.WAITING] + counts[SequenceStatus.SWAPPED]
-    return max(waiting - sum(state.num_parked.values()), 0)
+    return max(engine.num_waiting + engine.num_swapped - engine.num_parked, 0)
 
 
-def _use(state: EngineData) -> float:
+def _use(engine: EngineSummary) -> float:
     """Returns the use of the KV pool or of the sequence slots, whichever is larger."""
-    info, stats = state.info, state.stats
-    if info is None or stats is None:
-        return 0.0
-    slots = stats.num_running / info.max_num_seqs if info.max_num_seqs > 0 else 0.0
-    return max(kv_use(stats, info) or 0.0, slots)
+    slots = engine.num_running / engine.max_num_seqs if engine.max_num_seqs > 0 else 0.0
+    return max(kv_use(engine, engine) or 0.0, slots)
 
 
-def _describe(engine: NamedEngine) -> str:
-    state = engine.state
-    info, stats = state.info, state.stats
-    if info is None:
-        return ""
-    rank = "" if info.data_parallel_rank is None else f"rank {info.data_parallel_rank}, "
-    if stats is None:
-        return f"{engine.name} ({rank}without a step so far)"
+def _describe(named: NamedEngine) -> str:
+    name, engine = named
+    rank = "" if engine.data_parallel_rank is None else f"rank {engine.data_parallel_rank}, "
+    if engine.num_used_blocks is None:
+        return f"{name} ({rank}without a step so far)"
     return (
-        f"{engine.name} ({rank}{_num_waiting(state):,} waiting, KV"
-        f" {fmt.percent(kv_use(stats, info))})"
+        f"{name} ({rank}{_num_waiting(engine):,} waiting, KV {fmt.percent(kv_use(engine, engine))})"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import zmq
@@ -29,6 +30,8 @@ class HandshakeMonitor:
     Attributes:
         socket: A socket that is readable when there are events for `refusal`.
         endpoint: The endpoint that the monitored socket connects to; it may change.
+        succeeded_at: The time of the last successful handshake, by the monotonic clock; `None`
+            before.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str, *, has_keys: bool) -> None:
@@ -37,6 +40,7 @@ class HandshakeMonitor:
         self.endpoint = endpoint
         self._has_keys = has_keys
         self._num_failures = 0
+        self.succeeded_at: float | None = None
 
     def refusal(self) -> str | None:
         """Reads all events; returns the reason for a refusal, once it is certain."""
@@ -53,6 +57,7 @@ class HandshakeMonitor:
     def _explain(self, event: int, value: int) -> str | None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._num_failures = 0
+            self.succeeded_at = time.monotonic()
             return None
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return (

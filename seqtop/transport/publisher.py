@@ -249,8 +249,8 @@ class MessagePublisher:
 
     @property
     def has_viewers(self) -> bool:
-        """True while a viewer subscribes to the live stream."""
-        return self._server.num_subscriptions > 0
+        """True while a viewer subscribes to the live stream, or requests summaries."""
+        return self._server.num_subscriptions > 0 or self._server.has_summary_viewers
 
     def count_lost(self, count: int, error: str) -> None:
         """Counts messages that did not reach the caller, as if they had been dropped here."""

@@ -27,6 +27,7 @@ from seqtop.wire.messages import (
     Refused,
     SnapshotRequest,
     Submit,
+    SummaryRequest,
 )
 
 REQUESTS_PER_SECOND = 500
@@ -46,6 +47,11 @@ MAX_REQUEST_BYTES = 1024
 
 MAX_WAITING_VIEWERS = 1_000
 """Viewers that may wait for one snapshot. Others have to request it again."""
+
+MAX_SUMMARY_VIEWERS = 1_000
+"""Viewers that are sent the last summary, that of the end, without a request for it."""
+SUMMARY_VIEWER_SECONDS = 10.0
+"""The time after its last request in which a viewer reads summaries."""
 
 SECONDS_BETWEEN_SNAPSHOTS = 0.05
 MAX_ENCODING_SHARE = 0.1
@@ -67,6 +73,7 @@ class RequestHandler:
             commands.
         commands: Receives commands for the engine's thread with the identity of the viewer.
         encode_snapshot: Returns a snapshot as one message or, if asked for, in parts.
+        encode_summary: Returns a summary; `None` before the first event.
         pack: Returns the frames of a reply.
         on_command: Called after a command has been added to `commands`.
     """
@@ -78,6 +85,7 @@ class RequestHandler:
         curve_keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         encode_snapshot: Callable[[bool], Iterable[bytes]],
+        encode_summary: Callable[[], bytes | None],
         pack: Callable[[frames.Buffer], list[frames.Buffer]],
         on_command: Callable[[], None] | None = None,
     ) -> None:
@@ -86,6 +94,7 @@ class RequestHandler:
         self._curve_keys = curve_keys
         self._commands = commands
         self._encode_snapshot = encode_snapshot
+        self._encode_summary = encode_summary
         self._pack = pack
         self._on_command = on_command
         self._next_read_at = 0.0
@@ -94,6 +103,8 @@ class RequestHandler:
         # Only a snapshot of a single message is reused.
         self._cached_snapshot: list[zmq.Frame] = []
         self._next_snapshot_at = 0.0
+        # When each viewer requested a summary, the latest last.
+        self._summary_viewers: dict[bytes, float] = {}
 
     def invalidate_snapshot(self) -> None:
         """Discards the encoded snapshot, because the state has changed."""
@@ -153,6 +164,19 @@ class RequestHandler:
             SECONDS_BETWEEN_SNAPSHOTS, cpu / MAX_ENCODING_SHARE, wall / MAX_WALL_SHARE
         )
 
+    def has_summary_viewers(self) -> bool:
+        """Returns whether a viewer has requested a summary a short time ago."""
+        oldest = time.monotonic() - SUMMARY_VIEWER_SECONDS
+        while self._summary_viewers and next(iter(self._summary_viewers.values())) < oldest:
+            del self._summary_viewers[next(iter(self._summary_viewers))]
+        return bool(self._summary_viewers)
+
+    def send_last_summary(self) -> None:
+        """Sends a summary to all viewers that read them: the stream has ended."""
+        if self.has_summary_viewers() and (payload := self._encode_summary()) is not None:
+            for identity in self._summary_viewers:
+                self.reply(identity, payload)
+
     def reply(self, identity: bytes, payload: bytes) -> None:
         """Sends an encoded reply to a viewer."""
         self._send(identity, self._pack(payload))
@@ -183,6 +207,8 @@ class RequestHandler:
         if isinstance(command, SnapshotRequest):
             if len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
                 self._waiting_viewers[identity] = command.with_parts
+        elif isinstance(command, SummaryRequest):
+            self._send_summary(identity)
         # Checked again: a longer encoding of the tag is not recognised before decoding.
         elif refusal := self._control_refusal(request):
             self._refuse(identity, refusal)
@@ -190,6 +216,15 @@ class RequestHandler:
             self._commands.put_nowait((identity, command))
             if self._on_command is not None:
                 self._on_command()
+
+    def _send_summary(self, identity: bytes) -> None:
+        if self._summary_viewers.pop(identity, None) is None and (
+            len(self._summary_viewers) >= MAX_SUMMARY_VIEWERS
+        ):
+            del self._summary_viewers[next(iter(self._summary_viewers))]
+        self._summary_viewers[identity] = time.monotonic()
+        if (payload := self._encode_summary()) is not None:
+            self.reply(identity, payload)
 
     def _refusal(self, request: zmq.Frame) -> str | None:
         """Returns the reason why a request is not even decoded, or `None`."""

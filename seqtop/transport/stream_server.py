@@ -11,6 +11,7 @@ from typing import Any, Final
 import zmq
 
 from seqtop.state import EngineState, snapshot
+from seqtop.state.summary import Summarizer
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.outbound_queue import (
     EndOfStream,
@@ -37,6 +38,9 @@ from seqtop.wire.snapshot_chunks import SnapshotChunk
 _ITEMS_PER_ROUND: Final = 1_000
 _SUBSCRIPTIONS_PER_ROUND: Final = 1_000
 
+SECONDS_BETWEEN_SUMMARIES: Final = 0.9
+"""The time for which a summary serves all viewers. They request one a second."""
+
 _YIELD_SECONDS: Final = 0.00005
 """The pause after each chunk of a snapshot, in which the engine's thread gets the interpreter lock.
 Encoding a large state would otherwise slow the engine down for as long as it takes: CPython passes
@@ -62,6 +66,7 @@ class StreamServer:
         num_undecodable: Events that the replica could not decode. Read by the engine's thread.
         last_error: The reason for the last of these.
         num_subscriptions: Topics that at least one viewer subscribes to.
+        has_summary_viewers: True while a viewer requests summaries.
     """
 
     def __init__(
@@ -80,14 +85,26 @@ class StreamServer:
         self.num_undecodable = 0
         self.last_error = ""
         self.num_subscriptions = 0
+        self.has_summary_viewers = False
         self._live = live
         self._router = router
         self._outbound_queue = outbound_queue
         self._info = info
         self._replica = replica
         self._requests = RequestHandler(
-            router, info, curve_keys, commands, self._encode_snapshot, self._pack, on_command
+            router,
+            info,
+            curve_keys,
+            commands,
+            self._encode_snapshot,
+            self._encode_summary,
+            self._pack,
+            on_command,
         )
+        # Only while viewers request summaries: nothing is counted for nobody.
+        self._summarizer: Summarizer | None = None
+        self._summary: bytes | None = None
+        self._summary_at = 0.0
         self._clock = clock
         self._next_number = 0
         self._step = -1
@@ -111,6 +128,9 @@ class StreamServer:
             if self._live in ready:
                 self._read_subscriptions()
             self._send_heartbeat_if_due()
+            self._end_summaries_if_due()
+        self._summary = None
+        self._requests.send_last_summary()
         for socket in (self._live, self._router):
             socket.close()
 
@@ -160,11 +180,13 @@ class StreamServer:
             if event is None:
                 name = "Event" if expected is Event else None  # as viewers call it
                 event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS, name=name)
-            self._replica.apply(event)
+            touched = self._replica.apply(event)
         except WireError as error:
             self.last_error = str(error)
             self.num_undecodable += 1
             return
+        if self._summarizer is not None:
+            self._summarizer.observe(self._replica, touched, event)
         if isinstance(event, Step):
             self._step = event.step
 
@@ -197,6 +219,22 @@ class StreamServer:
             yield from snapshot_chunks.messages(head, chunks)
         else:
             yield snapshot_chunks.message(head, chunks)
+
+    def _encode_summary(self) -> bytes | None:
+        """Returns the summary, which is made once for all viewers that ask within a second."""
+        self.has_summary_viewers = True
+        now = time.monotonic()
+        if self._summarizer is None:
+            self._summarizer = Summarizer(self._replica)
+        if self._summary is None or now - self._summary_at >= SECONDS_BETWEEN_SUMMARIES:
+            summary = self._summarizer.summary(self._replica)
+            self._summary = None if summary is None else codec.encode(summary)
+            self._summary_at = now
+        return self._summary
+
+    def _end_summaries_if_due(self) -> None:
+        if self.has_summary_viewers and not self._requests.has_summary_viewers():
+            self.has_summary_viewers, self._summarizer, self._summary = False, None, None
 
     def _snapshot_chunks(self) -> Iterator[SnapshotChunk]:
         replica = self._replica

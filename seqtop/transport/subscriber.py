@@ -4,6 +4,9 @@ A late join follows the Clone pattern of the ZeroMQ guide: subscribe, wait for t
 (which proves that the subscription is active), store messages, request a snapshot, load it, then
 apply the stored messages that are newer. A gap in the sequence numbers, another incarnation or a
 message that cannot be decoded starts the same procedure again.
+
+A viewer of many engines follows the streams of only a few. Of the others it requests an
+`EngineSummary` each second, unless the engine refuses that or does not answer.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from seqtop.wire.frames import Frame, ReplyFrame, Welcome
 from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
     EngineStopped,
+    EngineSummary,
     Event,
     Refused,
     SnapshotRequest,
+    SummaryRequest,
 )
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
@@ -42,6 +47,9 @@ MAX_UNREAD_MESSAGES = 1_000
 SILENCE_SECONDS = 3.5
 """The silence after which an engine counts as lost: three heartbeats and a margin."""
 
+SECONDS_BETWEEN_SUMMARIES = 1.0
+"""The time from one request for a summary to the next."""
+
 _FIRST_RETRY_SECONDS = 0.5
 """The time for the first snapshot, which is sent at once if the request was not lost."""
 _RETRY_SECONDS = 1.0
@@ -49,10 +57,13 @@ _RETRY_SECONDS = 1.0
 _RECONNECT_SECONDS = 5.0
 """The time after a refusal, since libzmq does not reconnect then."""
 
-_MOVE = b"move"
+_CHANGE = b"change"
+"""Wakes the thread to connect elsewhere, or to subscribe or unsubscribe."""
 _STOPPED = "the engine has stopped"
 _MESSAGES_PER_ROUND = 500
 _REPLIES_PER_ROUND = 16
+_MAX_UNSENT_REQUESTS = 4
+"""Requests that wait for an engine which is not there; more are not made."""
 _MIN_POLL_MS = 250
 """The poll interval while a reply is due or something has failed."""
 
@@ -69,6 +80,9 @@ class EventSink(ConnectionSink, Protocol):
         Raises:
             WireError: It contradicts itself, or what was added before.
         """
+
+    def summarize(self, summary: EngineSummary) -> None:
+        """Notes a summary, while the stream is not read."""
 
     def restore(self, incarnation: str, sequence_number: int) -> None:
         """Replaces the state by the loaded snapshot, which includes the message of that number.
@@ -108,6 +122,7 @@ class Subscriber(BaseSubscriber[EventSink]):
         endpoint: The endpoint of the engine's live stream.
         sink: Receives events and snapshots.
         curve_keys: The viewer's CurveZMQ keys, if the engine requires any.
+        is_subscribed: Whether it reads the stream from the start on.
 
     Raises:
         EndpointError: The endpoint is malformed.
@@ -116,7 +131,12 @@ class Subscriber(BaseSubscriber[EventSink]):
     THREAD_NAME = "seqtop-subscriber"
 
     def __init__(
-        self, endpoint: str, sink: EventSink, *, curve_keys: ViewerKeys | None = None
+        self,
+        endpoint: str,
+        sink: EventSink,
+        *,
+        curve_keys: ViewerKeys | None = None,
+        is_subscribed: bool = True,
     ) -> None:
         super().__init__(endpoint, sink)
         self._curve_keys = curve_keys
@@ -136,6 +156,15 @@ class Subscriber(BaseSubscriber[EventSink]):
         # Where `follow` wants it connected; empty for nowhere.
         self._wanted = endpoint
         self._reason = ""
+        self._is_moved = False
+        self._is_stream_wanted = is_subscribed
+        self._has_summaries = True
+        """False after the engine has refused to send a summary, or has not answered."""
+        self._is_subscribed = is_subscribed
+        self._asked_at = -math.inf
+        self._num_unanswered = 0
+        # True from a subscription of a connection that may have been welcomed to its first message.
+        self._is_joining = False
 
     def follow(self, endpoint: str) -> None:
         """Follows the engine at another endpoint from now on, and keeps what is known of it.
@@ -150,20 +179,38 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._move("", reason)
 
     def _move(self, endpoint: str, reason: str = "") -> None:
-        self._wanted, self._reason = endpoint, reason
+        self._wanted, self._reason, self._is_moved = endpoint, reason, True
+        self._wake()
+
+    def set_subscribed(self, is_subscribed: bool) -> None:
+        """Subscribes to the stream, or leaves it and requests summaries.
+
+        Called on the thread that calls `start` and `close`.
+        """
+        if is_subscribed is self._is_stream_wanted:
+            return
+        self._is_stream_wanted = is_subscribed
+        if self._thread.is_alive():
+            self._wake()
+        else:
+            self._is_subscribed = is_subscribed
+
+    def _wake(self) -> None:
         with contextlib.suppress(zmq.Again):  # the thread has failed, and reads nothing
-            self._wake_sender.send(_MOVE, zmq.DONTWAIT)
+            self._wake_sender.send(_CHANGE, zmq.DONTWAIT)
 
     def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
         # All topics, so that a foreign publisher is reported instead of filtered out.
-        self._live.subscribe(b"")
+        if self._is_subscribed:
+            self._live.subscribe(b"")
         sockets.enable_keepalive(self._live)
         self._requests = self._context.socket(zmq.DEALER)
         self._requests.maxmsgsize = frames.MAX_SNAPSHOT_BYTES
         self._requests.rcvhwm = _REPLIES_PER_ROUND
+        self._requests.sndhwm = _MAX_UNSENT_REQUESTS
         self._requests.linger = 0
         sockets.enable_keepalive(self._requests)
         if self._curve_keys is not None:
@@ -192,6 +239,7 @@ class Subscriber(BaseSubscriber[EventSink]):
                 socket.disconnect(endpoint)
 
     def _connect_where_wanted(self) -> None:
+        self._is_moved = False
         self._disconnect()
         self._refused_at = None
         self._is_synced = False
@@ -223,7 +271,9 @@ class Subscriber(BaseSubscriber[EventSink]):
             if self._wake_receiver in ready:
                 if self._wake_receiver.recv() == END:
                     break
-                self._connect_where_wanted()
+                if self._is_moved:
+                    self._connect_where_wanted()
+                self._change_source()
             if self._live in ready:
                 self._receive_messages()
             if self._requests in ready:
@@ -231,9 +281,52 @@ class Subscriber(BaseSubscriber[EventSink]):
             if self._handshakes.socket in ready:
                 self._check_handshakes()
             self._check_timeouts()
+            if not self._is_subscribed:
+                self._request_summary_if_due()
         self._handshakes.close()
         for socket in (self._live, self._requests, self._wake_receiver):
             socket.close()
+
+    def _change_source(self) -> None:
+        """Begins with the stream or with summaries, if that is wanted and is not so already."""
+        wanted = self._is_stream_wanted or not self._has_summaries
+        if wanted is self._is_subscribed:
+            return
+        self._is_subscribed = wanted
+        self._is_synced, self._partial, self._pending_stop = False, None, None
+        self._pending.take()
+        if not wanted:
+            self._live.unsubscribe(b"")
+            self._asked_at = -math.inf
+            return
+        # A connection has one welcome message: after that, the first message shows the same.
+        self._live.subscribe(b"")
+        self._is_joining = True
+        self._requested_at, self._retry_seconds = time.monotonic(), _FIRST_RETRY_SECONDS
+        if self.connection.state is ConnectionState.LIVE:
+            self._set_state(
+                ConnectionState.SYNCING,
+                f"the state of the engine at {self.connection.endpoint} is being received",
+            )
+
+    def _request_summary_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._asked_at >= SECONDS_BETWEEN_SUMMARIES:
+            self._asked_at = now
+            with contextlib.suppress(zmq.Again):
+                self._requests.send(codec.encode(SummaryRequest()), zmq.DONTWAIT)
+                self._num_unanswered += 1
+
+    def _take_summary(self, summary: EngineSummary) -> None:
+        if not self._wanted:
+            return  # it was sent before the engine was left
+        self._received_at = time.monotonic()
+        self.connection.num_messages += 1
+        self._sink.summarize(summary)
+        if summary.stopped is not None:
+            self._set_state(ConnectionState.STOPPED, summary.stopped or _STOPPED)
+        elif self.connection.state is not ConnectionState.LIVE:
+            self._set_state(ConnectionState.LIVE)
 
     def _check_handshakes(self) -> None:
         if (refusal := self._handshakes.refusal()) and self._wanted:
@@ -246,6 +339,8 @@ class Subscriber(BaseSubscriber[EventSink]):
                 parts = self._live.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
+            if not self._is_subscribed:
+                continue  # it was sent before the stream was left
             self.connection.num_bytes += sum(map(len, parts))
             try:
                 frame = frames.unpack(parts)
@@ -255,9 +350,10 @@ class Subscriber(BaseSubscriber[EventSink]):
                     self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
                 continue
             self._received_at = time.monotonic()
+            if not self._is_synced and (self._is_joining or isinstance(frame, Welcome)):
+                self._is_joining = False
+                self._request_snapshot()
             if isinstance(frame, Welcome):
-                if not self._is_synced:
-                    self._request_snapshot()
                 continue
             self.connection.num_messages += 1
             if not self._is_synced:
@@ -333,13 +429,26 @@ class Subscriber(BaseSubscriber[EventSink]):
                     self._restore(frame)
             except WireError as error:
                 self._partial = None
-                self._report_error(WireError(f"its snapshot cannot be used: {error}"))
+                what = "snapshot" if self._is_subscribed else "summary"
+                self._report_error(WireError(f"its {what} cannot be used: {error}"))
 
     def _handle_reply(self, parts: list[memoryview]) -> ReplyFrame | None:
         """Handles a reply; returns the frame of the snapshot that is complete by it."""
         frame = frames.unpack_reply(parts)
         reply = parsing.reply(frame.payload)
-        if isinstance(reply, Refused):
+        if not self._is_subscribed:
+            self.connection.num_bytes += sum(map(len, parts))
+        if isinstance(reply, EngineSummary):
+            self._num_unanswered = 0
+            if not self._is_subscribed:
+                self._take_summary(reply)
+        elif isinstance(reply, Refused) and self._num_unanswered:  # by an engine that has none
+            self._num_unanswered -= 1
+            self._has_summaries = False
+            self._change_source()
+        elif not self._is_subscribed:
+            return None
+        elif isinstance(reply, Refused):
             self._set_state(ConnectionState.INCOMPATIBLE, reply.error)
         elif self._is_synced:
             return None
@@ -408,6 +517,9 @@ class Subscriber(BaseSubscriber[EventSink]):
         if self._refused_at is None and self._received_at is not None and self._is_synced:
             remaining = self._received_at + SILENCE_SECONDS - time.monotonic()
             return max(_MIN_POLL_MS, int(remaining * 1e3) + 1)
+        if not self._is_subscribed:
+            remaining = self._asked_at + SECONDS_BETWEEN_SUMMARIES - time.monotonic()
+            return max(0, int(max(remaining, 0.0) * 1e3) + 1)
         return _MIN_POLL_MS
 
     def _check_timeouts(self) -> None:
@@ -423,8 +535,14 @@ class Subscriber(BaseSubscriber[EventSink]):
                     ConnectionState.CONNECTING,
                     f"no engine answers at {self.connection.endpoint} yet",
                 )
+            connected_at = self._handshakes.succeeded_at
+            is_silent = connected_at is not None and now - connected_at > SILENCE_SECONDS
+            if is_silent and not self._is_subscribed:
+                self._has_summaries = False
+                self._change_source()
             return
-        if not self._is_synced and now - self._requested_at > self._retry_seconds:
+        is_overdue = now - self._requested_at > self._retry_seconds
+        if self._is_subscribed and not self._is_synced and is_overdue:
             if self._pending_stop is None:
                 self._request_snapshot()
                 self._retry_seconds = _RETRY_SECONDS

@@ -256,6 +256,7 @@ class SeqtopApp(BaseApp):
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Switches to a screen of the selected engine, by the name of its tab."""
+        self.engines.subscribe()
         return super().switch_mode(
             mode if mode == FLEET.name else _mode(mode, self.engines.shown_index)
         )
@@ -352,7 +353,8 @@ class SeqtopApp(BaseApp):
         if self._has_fleet:
             from seqtop.tui.screens.fleet.screen import FleetScreen
 
-            self.engines.read_steps()
+            self.engines.subscribe()
+            self.engines.update()
             for screen in self.screen_stack[-1:]:  # not what a dialog covers
                 if isinstance(screen, FleetScreen):
                     screen.show()

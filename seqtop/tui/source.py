@@ -11,6 +11,7 @@ from seqtop.state import EngineState
 from seqtop.state.finished import FinishedMemory
 from seqtop.state.listener import Listener
 from seqtop.transport.connection import Connection
+from seqtop.wire.messages import EngineSummary
 
 
 class Engine(Protocol):
@@ -41,6 +42,13 @@ class Engine(Protocol):
 
         Take `lock` first.
         """
+
+    @property
+    def summary(self) -> EngineSummary | None:
+        """The last summary, while the stream is not read and `state` is old; else `None`."""
+
+    def set_subscribed(self, is_subscribed: bool) -> None:
+        """Subscribes to the stream, or leaves it and has a summary a second instead."""
 
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with the current state, if there is one, and with each later change."""

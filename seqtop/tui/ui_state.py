@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.sliding_window import WINDOW
+from seqtop.state.summary import RATES, summarize
 from seqtop.state.verdict import EngineVerdict, beside, of_last_minute
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.block_cursor import BlockCursor
@@ -43,6 +45,7 @@ from seqtop.tui.settings import (
 )
 from seqtop.tui.source import Engine, Source
 from seqtop.tui.time_travel import TimeTravel
+from seqtop.wire.messages import EngineSummary
 
 
 class Changes(NamedTuple):
@@ -149,6 +152,12 @@ class UiState:
         """The median time between two tokens, as of the last `outliers`; 0 if it is unknown."""
         self._verdict = EngineVerdict("")
         self._verdict_at: tuple[object, ...] = ()
+        self.summary: EngineSummary | None = None
+        """The figures of the engine among others, as of the last `update_summary`."""
+        self.summaries: deque[EngineSummary] = deque(maxlen=MAX_SUMMARIES)
+        """The summaries that the engine has sent, the newest last, a second apart."""
+        self._own_verdict = EngineVerdict("")
+        self._own_verdict_at: tuple[object, ...] = ()
         self.restarts = Restarts(self.time_travel, clock)
         self._heard_at = 0
         """The position of a recording at which its latencies were last observed."""
@@ -161,14 +170,19 @@ class UiState:
     @property
     def name(self) -> str:
         """The name of the engine where it was found, or by which it calls itself."""
-        info = self.newest.info
-        own = info.engine_id if info is not None else self.source.connection.endpoint
+        known = self._received or self.newest.info
+        own = known.engine_id if known is not None else self.source.connection.endpoint
         return self.source.name or own
 
     @property
-    def named(self) -> NamedEngine:
-        """The newest state, with the name of the engine."""
-        return NamedEngine(self.name, self.newest)
+    def named(self) -> NamedEngine | None:
+        """The summary, with the name of the engine; `None` while nothing is known of it."""
+        return None if self.summary is None else NamedEngine(self.name, self.summary)
+
+    @property
+    def _received(self) -> EngineSummary | None:
+        """The summary that the engine has sent, if its stream is not read."""
+        return None if self.engine is None else self.engine.summary
 
     @property
     def is_stale(self) -> bool:
@@ -201,9 +215,36 @@ class UiState:
 
     def _imbalance(self) -> str:
         """Returns a sentence if this engine is full, and one of the others has room."""
-        live = ConnectionState.LIVE
+        own, live = self.named, ConnectionState.LIVE
         others = [ui.named for ui in self.others if ui.source.connection.state is live]
-        return imbalance([self.named, *others], self.newest) if others else ""
+        known = [other for other in others if other is not None]
+        return imbalance([own, *known], own.summary) if own is not None and known else ""
+
+    @property
+    def needs_stream(self) -> bool:
+        """True if the stream is read although nobody looks: for a pause or a recording."""
+        return self.paused or self.recording.is_recording
+
+    def update_summary(self) -> None:
+        """Updates `summary` from the stream, or with what the engine has sent in its place."""
+        received = self._received
+        if received is None:
+            self.summaries.clear()
+            self.summary = self._summarize()
+        elif received is not self.summary:
+            self.summary = received
+            if self.summaries and received.time < self.summaries[-1].time:
+                self.summaries.clear()  # the engine has been restarted
+            self.summaries.append(received)
+
+    def _summarize(self) -> EngineSummary | None:
+        state = self.newest
+        second = int(state.time) if math.isfinite(state.time) else 0
+        if (at := (second, state.num_steps_seen > 0)) != self._own_verdict_at:
+            self._own_verdict_at, self._own_verdict = at, of_last_minute(state)
+        figures = self.step_series.last_second(state.time)
+        rates = None if figures is None else {name: figures.rate(name) for name in RATES}
+        return summarize(state, self.latencies, rates, self._own_verdict)
 
     @property
     def now(self) -> float:
@@ -358,8 +399,19 @@ class UiState:
             self.latencies.take_alerts()
 
 
+MAX_SUMMARIES = 60
+"""Summaries of one engine that are stored: a minute."""
+MAX_STREAMS = 8
+"""The most engines whose streams are read because they were looked at."""
+
+
 class Engines:
-    """A `UiState` for each engine, in the order of the command line, then as they are found."""
+    """A `UiState` for each engine, in the order of the command line, then as they are found.
+
+    Read are the streams of the engines that were looked at last, up to `MAX_STREAMS`; with no more
+    engines than that, those of all. The others send summaries. The stream of an engine that is
+    paused or recorded is read on, and those of all where conditions are watched.
+    """
 
     def __init__(
         self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
@@ -370,6 +422,9 @@ class Engines:
             self.add(source)
         self.shown_index = 0
         """Index of the engine on display."""
+        self._looked_at: list[UiState] = []
+        """The engines that were looked at, the last one at the end."""
+        self.subscribe()
 
     def __len__(self) -> int:
         return len(self.all)
@@ -381,6 +436,8 @@ class Engines:
             ui.others.append(added)
         added.others = [*self.all]
         self.all.append(added)
+        with added.lock:
+            added.update_summary()
         return added
 
     @property
@@ -388,9 +445,19 @@ class Engines:
         """The engine on display."""
         return self.all[self.shown_index]
 
-    def read_steps(self) -> None:
-        """Reads some of the new steps of each engine that is not on display."""
+    def subscribe(self) -> None:
+        """Subscribes to the streams that are to be read, and leaves the others."""
+        looked_at = [ui for ui in self._looked_at if ui is not self.ui]
+        self._looked_at = [*looked_at, self.ui][-MAX_STREAMS:]
+        reads_all = bool(self._settings.on) or len(self.all) <= MAX_STREAMS
         for ui in self.all:
-            if ui is not self.ui:
-                with ui.lock:
+            if ui.engine is not None:
+                ui.engine.set_subscribed(reads_all or ui in self._looked_at or ui.needs_stream)
+
+    def update(self) -> None:
+        """Reads some of the new steps of each engine not on display, and updates all summaries."""
+        for ui in self.all:
+            with ui.lock:
+                if ui is not self.ui:
                     ui.read_steps()
+                ui.update_summary()

@@ -510,6 +510,10 @@ class SnapshotRequest(Message, tag="SnapshotRequest"):
     """True if the viewer reads a large snapshot in parts, which it decodes while others arrive."""
 
 
+class SummaryRequest(Message, tag="SummaryRequest"):
+    """A request for the figures of a list of engines. The reply is an `EngineSummary`."""
+
+
 class Submit(Message, tag="Submit"):
     """A command to run a prompt. The reply is `Accepted` or `Refused`."""
 
@@ -524,7 +528,7 @@ class Abort(Message, tag="Abort"):
     request_id: Name
 
 
-Command: TypeAlias = SnapshotRequest | Submit | Abort
+Command: TypeAlias = SnapshotRequest | SummaryRequest | Submit | Abort
 
 
 class Accepted(Message, tag="Accepted"):
@@ -538,3 +542,59 @@ class Refused(Message, tag="Refused"):
 
     error: str
     """One sentence for the user."""
+
+
+class EngineSummary(Message, tag="EngineSummary"):
+    """The figures of one engine in a list of engines, of about 250 bytes."""
+
+    time: Public[float]
+    """The engine's clock."""
+    engine_id: Public[Name]
+    """As in `EngineInfo`."""
+    model: Public[Name]
+    """As in `EngineInfo`."""
+    data_parallel_rank: Public[int | None] = None
+    """As in `EngineInfo`."""
+    kv_role: Public[Name] = ""
+    """The role in disaggregated prefill, such as vLLM's `kv_producer`; empty without one."""
+    max_num_seqs: Public[int] = 0
+    """As in `EngineInfo`."""
+    num_gpu_blocks: Public[int] = 0
+    """As in `EngineInfo`."""
+    step: Public[int] = -1
+    """The last step; -1 before the first."""
+    num_running: Public[int] = 0
+    """Running sequences."""
+    num_waiting: Public[int] = 0
+    """Waiting sequences, including preempted ones and parked ones."""
+    num_swapped: Public[int] = 0
+    """Sequences in host memory."""
+    num_parked: Public[int] = 0
+    """The part of the waiting and swapped sequences that waits for something else than its turn."""
+    num_used_blocks: Public[int | None] = None
+    """As in the `StepStats` of the last step, like the figures below; `None` before the first."""
+    num_free_blocks: Public[int | None] = None
+    num_prefill_tokens: Public[int | None] = None
+    num_decode_tokens: Public[int | None] = None
+    num_preemptions: Public[int | None] = None
+    oldest_wait: Public[float] = 0.0
+    """The longest time for which a request now waits: for its first token since its arrival, to run
+    again since its last token, or all of them for a step; 0 if none waits."""
+    ttft_p50: Public[float | None] = None
+    """The median time to first token in the last minute; `None` without any."""
+    ttft_p99: Public[float | None] = None
+    itl_p50: Public[float | None] = None
+    """The median time between two tokens in the last minute; `None` without any."""
+    itl_p99: Public[float | None] = None
+    generated_rate: Public[float | None] = None
+    """Tokens generated per second, since about a second ago; `None` if that is not known."""
+    prefill_rate: Public[float | None] = None
+    """Prompt tokens computed per second."""
+    step_rate: Public[float | None] = None
+    """Steps per second."""
+    limit: Public[Name] = ""
+    """The limit of the engine in the last minute, in one sentence or the beginning of it."""
+    is_limited: Public[bool] = False
+    """True if something did."""
+    stopped: Public[Name | None] = None
+    """The reason why the engine stopped; `None` while it runs."""

@@ -19,6 +19,7 @@ from seqtop.wire.messages import (
     Accepted,
     CachedBlocks,
     EngineInfo,
+    EngineSummary,
     Message,
     MissCause,
     NotPublished,
@@ -298,4 +299,4 @@ class SnapshotPart(Message, tag="SnapshotPart"):
     cached_blocks: Public[list[CachedBlocks]] = msgspec.field(default_factory=list)
 
 
-Reply: TypeAlias = Snapshot | SnapshotPart | Accepted | Refused
+Reply: TypeAlias = Snapshot | SnapshotPart | EngineSummary | Accepted | Refused

@@ -6,6 +6,9 @@ from typing import Any
 
 from seqtop.state import EngineState
 from seqtop.state.imbalance import NamedEngine, imbalance
+from seqtop.state.latency import Latencies
+from seqtop.state.summary import summarize
+from seqtop.state.verdict import of_last_minute
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
 
@@ -18,7 +21,11 @@ def engine(rank: int, num_requests: int, **fields: Any) -> NamedEngine:
     state = EngineState()
     for event in run.events:
         state.apply(event)
-    return NamedEngine(f"pod-{rank}", state)
+    latencies = Latencies()
+    latencies.observe(state, None)
+    summary = summarize(state, latencies, None, of_last_minute(state))
+    assert summary is not None
+    return NamedEngine(f"pod-{rank}", summary)
 
 
 def test_a_full_rank_beside_an_idle_one_is_named() -> None:

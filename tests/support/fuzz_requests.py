@@ -53,7 +53,7 @@ class _Requests:
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(64)
         info = engine_info(control=True)
         self._handler = RequestHandler(
-            router, info, None, self._commands, self._snapshot, self._pack
+            router, info, None, self._commands, self._snapshot, lambda: None, self._pack
         )
         self._pool = Pool([[f"user-{number}" for number in range(9)], list(range(9))])
         self._number = 0

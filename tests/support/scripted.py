@@ -17,6 +17,7 @@ from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     EngineInfo,
+    EngineSummary,
     Event,
     StepStats,
     WaitReason,
@@ -80,6 +81,8 @@ class ScriptedSource(Observable):
         self.lock = threading.RLock()
         self.name = ""
         self.connection = Connection("ipc:///run/demo", ConnectionState.LIVE)
+        self.summary: EngineSummary | None = None
+        self.is_subscribed = True
         self.number = 0
         """Of the next message."""
         self.submitted: list[tuple[str, SamplingParams]] = []
@@ -117,6 +120,9 @@ class ScriptedSource(Observable):
         """Reports sequences that a test has changed."""
         with self.lock:
             self._publish(StateChange(self.state, touched))
+
+    def set_subscribed(self, is_subscribed: bool) -> None:
+        self.is_subscribed = is_subscribed
 
     def add_listener(self, listener: Listener) -> None:
         with self.lock:

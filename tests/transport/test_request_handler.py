@@ -78,7 +78,7 @@ def test_the_next_snapshot_is_as_far_off_as_this_one_was_work(
         work[0] += worked
         yield b"a snapshot"
 
-    handler = RequestHandler(router, engine_info(), None, Queue(), encode, framed)
+    handler = RequestHandler(router, engine_info(), None, Queue(), encode, lambda: None, framed)
     request = codec.encode(SnapshotRequest())
 
     def request_snapshot() -> None:
@@ -238,7 +238,13 @@ def ask(
 
     def send(*requests: bytes, control: bool = False) -> Asked:
         handler = RequestHandler(
-            router, engine_info(control=control), None, Queue(), encode_nothing, framed
+            router,
+            engine_info(control=control),
+            None,
+            Queue(),
+            encode_nothing,
+            lambda: None,
+            framed,
         )
         answers = []
         for request in requests:
@@ -334,7 +340,9 @@ def test_requests_of_many_parts_cost_their_time_and_no_memory(
     connected_sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:
     router, viewer = connected_sockets
-    handler = RequestHandler(router, engine_info(), None, Queue(), encode_nothing, framed)
+    handler = RequestHandler(
+        router, engine_info(), None, Queue(), encode_nothing, lambda: None, framed
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     viewer.send_multipart([b"x"] * 200_000 + [codec.encode(Abort(request_id="x"))])
     assert router.poll(MILLISECONDS)

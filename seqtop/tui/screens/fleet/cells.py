@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from seqtop.history.step_series import Interval
-from seqtop.sequence import SequenceStatus
 from seqtop.state.condition import kv_use
-from seqtop.state.sliding_window import Figures
+from seqtop.state.imbalance import imbalance
+from seqtop.state.summary import forms, group_of
 from seqtop.text import format as fmt
 from seqtop.text.column_layout import Column, fit
 from seqtop.text.sanitize import safe_line, safe_text
@@ -27,9 +26,12 @@ from seqtop.tui.rendering.bars import (
 )
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.ui_state import UiState
+from seqtop.wire.messages import EngineSummary
 
 Cell: TypeAlias = Callable[[UiState, int], Line]
 """Draws a cell for an engine and a width; called under the lock of `ui`."""
+Figure: TypeAlias = Callable[[EngineSummary], float | None]
+"""Returns a figure of an engine; `None` if it is not known."""
 
 
 _NEVER_DIM = {"engine", "state"}
@@ -73,6 +75,28 @@ def row(columns: tuple[EngineColumn, ...], ui: UiState, outlying: Collection[str
     return tuple(spans)
 
 
+def group_row(engines: Sequence[UiState]) -> Line:
+    """Returns the line above the engines of one group: their model, their sums, an imbalance."""
+    live = [ui for ui in engines if ui.source.connection.state is ConnectionState.LIVE]
+    known = [ui.summary for ui in live if ui.summary is not None]
+    uneven = imbalance([ui.named for ui in live if ui.named is not None])
+    first = next((ui.summary for ui in engines if ui.summary is not None), None)
+    model, role = ("engines that are not known yet", "") if first is None else group_of(first)
+    running, waiting = (
+        sum(own.num_running for own in known),
+        sum(own.num_waiting for own in known),
+    )
+    return (
+        (safe_line(" ".join(filter(None, (model, role)))), "title"),
+        (f"  {fmt.plural(len(engines), 'engine')}, {len(live)} live", "dim"),
+        ("  ●", "running"),
+        (f" {fmt.count(running)} running", PLAIN),
+        ("  ○", "waiting"),
+        (f" {fmt.count(waiting)} waiting", PLAIN),
+        *((("  ", PLAIN), (safe_line(uneven), "waiting")) if uneven else ()),
+    )
+
+
 def _is_over(ui: UiState) -> bool:
     """Returns whether an engine has stopped or is lost: its figures are the last ones."""
     return ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
@@ -91,8 +115,7 @@ def _shortened(endpoint: str, width: int) -> str:
 
 
 def _model(ui: UiState, _: int) -> Line:
-    info = ui.newest.info
-    return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
+    return ((safe_text(ui.summary.model) if ui.summary else fmt.UNKNOWN, PLAIN),)
 
 
 def _kv(ui: UiState, width: int) -> Line:
@@ -107,99 +130,78 @@ def _number(text: str, width: int, style: str = PLAIN) -> Line:
     return ((text.rjust(width), style),)
 
 
-def _count(status: SequenceStatus, style: str) -> Cell:
+def _count(figure: Figure, style: str) -> Cell:
     def cell(ui: UiState, width: int) -> Line:
-        number = ui.newest.num_by_status[status]
+        number = int(figure_of(ui, figure))
         return _number(fmt.count(number), width, style if number else "dim")
 
     return cell
 
 
-def _figures(ui: UiState) -> Interval | None:
-    """Returns the figures of the last second of the engine, even while another time is shown."""
-    return ui.step_series.last_second(ui.newest.time)
-
-
-def output_rate(ui: UiState) -> float | None:
-    """Returns the tokens that the engine generated in the last second."""
-    figures = _figures(ui)
-    return None if figures is None else figures.rate("generated")
+def figure_of(ui: UiState, figure: Figure) -> float:
+    """Returns a figure of an engine; 0 if it is not known, or no number."""
+    value = None if ui.summary is None else figure(ui.summary)
+    return value if value is not None and math.isfinite(value) else 0.0
 
 
 def _kv_use(ui: UiState) -> float | None:
-    stats, info = ui.newest.stats, ui.newest.info
-    return None if stats is None or info is None else kv_use(stats, info)
+    return None if ui.summary is None else kv_use(ui.summary, ui.summary)
 
 
-def _rate(name: str) -> Cell:
+def _rate(figure: Figure) -> Cell:
     """Returns the cell of a rate; it is unknown for an engine that has stopped or is lost."""
 
     def cell(ui: UiState, width: int) -> Line:
-        figures = _figures(ui)
-        if _is_over(ui) or figures is None:
-            return _number(fmt.UNKNOWN, width)
-        return _number(fmt.rate(figures.rate(name)), width)
+        rate = None if ui.summary is None or _is_over(ui) else figure(ui.summary)
+        return _number(fmt.UNKNOWN if rate is None else fmt.rate(rate), width)
 
     return cell
 
 
 def _preempted(ui: UiState, width: int) -> Line:
-    stats = ui.newest.stats
-    return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
+    number = None if ui.summary is None else ui.summary.num_preemptions
+    return _number(fmt.UNKNOWN if number is None else fmt.count(number), width)
 
 
 def _step(ui: UiState, width: int) -> Line:
-    step = ui.newest.step
+    step = -1 if ui.summary is None else ui.summary.step
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
 def _output_history(ui: UiState, width: int) -> Line:
     values = ui.step_series.sums_by_second("generated", ui.newest.time, width)
+    if ui.summaries:  # the steps are not followed
+        values = [own.generated_rate or 0.0 for own in ui.summaries][-width:]
     return ((sparkline(values, width).rjust(width), "running"),)
 
 
 def _kv_history(ui: UiState, width: int) -> Line:
     values = ui.step_series.gauge_by_second("used", ui.newest.time, width)
-    info = ui.newest.info
-    top = float(info.num_gpu_blocks) if info else None
+    if ui.summaries:
+        values = [float(own.num_used_blocks or 0) for own in ui.summaries][-width:]
+    top = float(ui.summary.num_gpu_blocks) if ui.summary else None
     return graded_spark(sparkline(values, width, top).rjust(width), KV_RAMP)
 
 
-def percentiles(ui: UiState, figure: str) -> Figures:
-    """Returns the percentiles of a latency over the last minute, in seconds."""
-    return ui.latencies.windows[figure].figures()
-
-
-def _latency(figure: str, percentile: str) -> Cell:
+def _latency(figure: Figure) -> Cell:
     def cell(ui: UiState, width: int) -> Line:
-        return _number(fmt.seconds(getattr(percentiles(ui, figure), percentile)), width)
+        value = None if ui.summary is None else figure(ui.summary)
+        return _number(fmt.seconds(math.nan if value is None else value), width)
 
     return cell
 
 
-def oldest_wait(ui: UiState) -> float:
-    """Returns the longest time that a request now waits, or all wait for a step, in seconds."""
-    state = ui.newest
-    is_busy = state.num_by_status[SequenceStatus.RUNNING] > 0 and state.blocked.until > 0
-    since_step = _known(state.time - state.blocked.until) if is_busy else 0.0
-    return max(_known(ui.latencies.oldest_wait), since_step, 0.0)
-
-
 def _oldest(ui: UiState, width: int) -> Line:
-    wait = oldest_wait(ui)
+    wait = figure_of(ui, lambda own: own.oldest_wait)
     return _number(fmt.seconds(wait) if wait else fmt.UNKNOWN, width, "waiting" if wait else "dim")
 
 
 def _limit(ui: UiState, width: int) -> Line:
-    if ui.newest.info is None:
+    if ui.summary is None:
         return ((fmt.UNKNOWN, "dim"),)
-    forms = [form.removeprefix("limited by ") for form in ui.verdict.forms()]
-    text = next((form for form in forms if text_width(form) <= width), forms[-1] if forms else "")
-    return ((safe_line(text), "waiting" if ui.verdict.cause is not None else "dim"),)
-
-
-def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+    texts = forms(ui.summary.limit)
+    text = next((text for text in texts if text_width(text) <= width), texts[-1])
+    return ((safe_line(text), "waiting" if ui.summary.is_limited else "dim"),)
 
 
 def _need(ui: UiState) -> float:
@@ -212,23 +214,22 @@ def _need(ui: UiState) -> float:
         return 0.5
     if _is_over(ui):
         return 0.0
-    return math.floor(math.log2(min(max(oldest_wait(ui), 1.0), 1e9)))
+    wait = figure_of(ui, lambda own: own.oldest_wait)
+    return math.floor(math.log2(min(max(wait, 1.0), 1e9)))
 
 
 def outlying(engines: Sequence[UiState]) -> list[set[str]]:
     """Returns for each engine the keys of the figures that are far above those of its peers.
 
-    The peers are the other live engines of its model: three or more engines tell which is odd.
+    The peers are the other live engines of its group: three or more engines tell which is odd.
     """
     found: list[set[str]] = [set() for _ in engines]
-    by_model: dict[str, dict[int, dict[str, float]]] = {}
+    by_group: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for number, ui in enumerate(engines):
-        with ui.lock:
-            info = ui.newest.info
-            if info is not None and ui.source.connection.state is ConnectionState.LIVE:
-                own = {key: _known(figure(ui)) for key, (figure, _) in _COMPARED.items()}
-                by_model.setdefault(info.model, {})[number] = own
-    for peers in by_model.values():
+        if ui.summary is not None and ui.source.connection.state is ConnectionState.LIVE:
+            own = {key: figure_of(ui, figure) for key, (figure, _) in _COMPARED.items()}
+            by_group.setdefault(group_of(ui.summary), {})[number] = own
+    for peers in by_group.values():
         for key, (_, least) in _COMPARED.items() if len(peers) >= _LEAST_PEERS else ():
             usual = statistics.median(own[key] for own in peers.values())
             for number, own in peers.items():
@@ -240,10 +241,10 @@ def outlying(engines: Sequence[UiState]) -> list[set[str]]:
 _OUTLYING = 3.0
 """The multiple of the median from which on a figure is far above it."""
 _LEAST_PEERS = 3
-_COMPARED: dict[str, tuple[Callable[[UiState], float], float]] = {
-    "oldest": (oldest_wait, 1.0),
-    "ttft": (lambda ui: percentiles(ui, "ttft").p99, 0.5),
-    "itl": (lambda ui: percentiles(ui, "itl").p99, 0.1),
+_COMPARED: dict[str, tuple[Figure, float]] = {
+    "oldest": (lambda own: own.oldest_wait, 1.0),
+    "ttft": (lambda own: own.ttft_p99, 0.5),
+    "itl": (lambda own: own.itl_p99, 0.1),
 }
 """The figures that are compared with those of peers, and the least seconds that stand out."""
 
@@ -253,12 +254,12 @@ Order: TypeAlias = Callable[[UiState], float]
 ORDERS: dict[str, Order | None] = {
     "by the oldest wait": _need,
     "as given on the command line": None,
-    "by waiting sequences": lambda ui: ui.newest.num_by_status[SequenceStatus.WAITING],
+    "by waiting sequences": lambda ui: figure_of(ui, lambda own: own.num_waiting),
     "by KV use": lambda ui: _kv_use(ui) or 0.0,
-    "by output tokens per second": lambda ui: output_rate(ui) or 0.0,
-    "by TTFT p99": lambda ui: _known(percentiles(ui, "ttft").p99),
-    "by ITL p99": lambda ui: _known(percentiles(ui, "itl").p99),
-    "by preemptions": lambda ui: stats.num_preemptions if (stats := ui.newest.stats) else 0,
+    "by output tokens per second": lambda ui: figure_of(ui, lambda own: own.generated_rate),
+    "by TTFT p99": lambda ui: figure_of(ui, lambda own: own.ttft_p99),
+    "by ITL p99": lambda ui: figure_of(ui, lambda own: own.itl_p99),
+    "by preemptions": lambda ui: figure_of(ui, lambda own: own.num_preemptions),
 }
 """The orders of the list of engines, by their descriptions."""
 
@@ -291,7 +292,7 @@ COLUMNS = (
         help="running sequences",
         width=5,
         priority=0,
-        cell=_count(SequenceStatus.RUNNING, "running"),
+        cell=_count(lambda own: own.num_running, "running"),
     ),
     EngineColumn(
         key="waiting",
@@ -299,7 +300,7 @@ COLUMNS = (
         help="waiting sequences",
         width=5,
         priority=0,
-        cell=_count(SequenceStatus.WAITING, "waiting"),
+        cell=_count(lambda own: own.num_waiting, "waiting"),
     ),
     EngineColumn(
         key="oldest",
@@ -324,7 +325,7 @@ COLUMNS = (
         help="tokens generated in the last whole second",
         width=9,
         priority=2,
-        cell=_rate("generated"),
+        cell=_rate(lambda own: own.generated_rate),
     ),
     EngineColumn(
         key="limit",
@@ -360,7 +361,7 @@ COLUMNS = (
         help="median of the times to first token in the last minute",
         width=8,
         priority=8,
-        cell=_latency("ttft", "p50"),
+        cell=_latency(lambda own: own.ttft_p50),
     ),
     EngineColumn(
         key="ttft",
@@ -368,7 +369,7 @@ COLUMNS = (
         help="their 99th percentile",
         width=8,
         priority=3,
-        cell=_latency("ttft", "p99"),
+        cell=_latency(lambda own: own.ttft_p99),
     ),
     EngineColumn(
         key="itl50",
@@ -376,7 +377,7 @@ COLUMNS = (
         help="median of the times between tokens in the last minute",
         width=7,
         priority=8,
-        cell=_latency("itl", "p50"),
+        cell=_latency(lambda own: own.itl_p50),
     ),
     EngineColumn(
         key="itl",
@@ -384,7 +385,7 @@ COLUMNS = (
         help="their 99th percentile",
         width=7,
         priority=7,
-        cell=_latency("itl", "p99"),
+        cell=_latency(lambda own: own.itl_p99),
     ),
     EngineColumn(
         key="in",
@@ -392,7 +393,7 @@ COLUMNS = (
         help="prompt tokens computed in the last whole second",
         width=9,
         priority=4,
-        cell=_rate("prefill"),
+        cell=_rate(lambda own: own.prefill_rate),
     ),
     EngineColumn(
         key="steps",
@@ -400,7 +401,7 @@ COLUMNS = (
         help="steps in the last whole second",
         width=7,
         priority=5,
-        cell=_rate("steps"),
+        cell=_rate(lambda own: own.step_rate),
     ),
     EngineColumn(
         key="step", title="Step", help="number of the last step", width=7, priority=7, cell=_step

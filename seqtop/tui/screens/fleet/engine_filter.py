@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from seqtop.state.condition import ENGINE_FIELDS, engine_test
+from seqtop.state.condition import ENGINE_FIELDS, summary_test
 from seqtop.state.filter import FilterError, words
-from seqtop.state.model import EngineData
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ui_state import UiState
+from seqtop.wire.messages import EngineSummary
 
 EngineFilter: TypeAlias = Callable[[UiState], bool]
 """Returns whether an engine is listed; called under the lock of its display."""
@@ -37,7 +37,7 @@ def parse_engine_filter(source: str) -> EngineFilter:
     for word in words(source, ENGINE_FIELDS):
         name = (word["field"] or "").lower()
         if name in ENGINE_FIELDS:
-            tests.append(_state_test(engine_test(word)))
+            tests.append(_figure_test(summary_test(word)))
         elif word["regex"] is not None or word["op"] not in {None, ":"}:
             known = ", ".join(ENGINE_FIELDS)
             raise FilterError(f"engines have no field for {word[0]!r}; there are {known}")
@@ -47,14 +47,14 @@ def parse_engine_filter(source: str) -> EngineFilter:
     return lambda ui: all(test(ui) for test in tests)
 
 
-def _state_test(holds: Callable[[EngineData], bool]) -> EngineFilter:
-    return lambda ui: holds(ui.newest)
+def _figure_test(holds: Callable[[EngineSummary], bool]) -> EngineFilter:
+    return lambda ui: ui.summary is not None and holds(ui.summary)
 
 
 def _text_test(text: str, *, is_negated: bool) -> EngineFilter:
     def test(ui: UiState) -> bool:
-        info, connection = ui.newest.info, ui.source.connection
-        names = (info.engine_id, info.model) if info else ()
+        summary, connection = ui.summary, ui.source.connection
+        names = (summary.engine_id, summary.model) if summary else ()
         texts = (*names, ui.source.name, connection.endpoint, connection.state.name)
         return any(text in candidate.casefold() for candidate in texts) is not is_negated
 

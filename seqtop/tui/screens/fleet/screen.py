@@ -8,7 +8,6 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
-from seqtop.sequence import SequenceStatus
 from seqtop.state.imbalance import imbalance
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
@@ -98,15 +97,18 @@ class FleetScreen(TabbedScreen):
     def show(self) -> None:
         """Draws the lines that look different."""
         rows = self._rows
+        self._engines.update()
         rows.sort()
         rows.set_height(rows.num_rows)
         # The charts take the lines that the rows leave.
         height = 1 + max(rows.num_rows, LEAST_ROWS) + self._table.gutter.height
         self._table.styles.height = height if self._charts.display else None
         rows.refresh_changed()
-        self._filter.show_count(rows.num_rows, len(self._engines))
+        self._filter.show_count(rows.num_engines, len(self._engines))
         live = [ui for ui in self._engines.all if ui.source.connection.state is _LIVE]
-        uneven = safe_line(imbalance([ui.named for ui in live]))
+        known = [ui.named for ui in live if ui.named is not None]
+        # With groups, the line of each says it.
+        uneven = "" if rows.is_grouped else safe_line(imbalance(known))
         self._table.border_title = escape(uneven) if uneven else "Engines"
         is_framed = self._table.gutter.height > 0
         beside: Line = (("   ", PLAIN), (uneven, "waiting")) if uneven and not is_framed else ()
@@ -169,10 +171,10 @@ class FleetScreen(TabbedScreen):
         )
         if not live:  # sums of nothing, beside rows with figures of recordings
             return engines_and_live
-        counts = [ui.newest.num_by_status for ui in live]
-        running = sum(by_status[SequenceStatus.RUNNING] for by_status in counts)
-        waiting = sum(by_status[SequenceStatus.WAITING] for by_status in counts)
-        rates = [rate for ui in live if (rate := cells.output_rate(ui)) is not None]
+        known = [ui.summary for ui in live if ui.summary is not None]
+        running = sum(own.num_running for own in known)
+        waiting = sum(own.num_waiting for own in known)
+        rates = [own.generated_rate for own in known if own.generated_rate is not None]
         return (
             *engines_and_live,
             ("   ●", "running"),

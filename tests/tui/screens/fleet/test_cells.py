@@ -27,6 +27,7 @@ def test_an_engine_that_has_ended_has_no_rates(state: ConnectionState) -> None:
     ui = SeqtopApp(source, clock=lambda: 0.0).ui
     source.after_event = ui.update
     scene(source)
+    ui.update_summary()
     figures = ui.step_series.last_second(ui.state.time)
     slots = cells.arrange(200)
     shown = {fmt.rate(figures.rate("steps")), fmt.rate(figures.rate("prefill"))}

@@ -4,6 +4,7 @@ import pytest
 
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.wire.messages import Heartbeat, RequestArrived
 from tests.support.piloting import inside, play, screen, until
@@ -86,3 +87,47 @@ def test_the_cursor_stays_in_sight(sources: list[ScriptedSource]) -> None:
         assert rows.visible_keys()[-1] == 29
         pilot.press("g")
         assert rows.visible_keys()[0] == 0
+
+
+def test_engines_of_each_model_are_below_a_line_that_names_an_imbalance() -> None:
+    sources = [ScriptedSource() for _ in range(5)]
+    models = ["large", "small", "large", "large", "small"]
+    roles = ["", "", "", "kv_producer", ""]
+    for number, (source, model, role) in enumerate(zip(sources, models, roles, strict=True)):
+        script = Script(
+            source,
+            engine_id=f"e{number}",
+            incarnation=f"i{number}",
+            model=model,
+            max_num_seqs=1,
+            scheduler_settings={"kv_role": role} if role else {},
+        )
+        if number == 2:
+            script.arrive("first")
+            script.step(prefill={"first": 40})
+    for seq_id in (10, 11, 12):
+        sources[2].apply(
+            RequestArrived(
+                request_id=f"r{seq_id}",
+                arrival_time=sources[2].state.time,
+                seq_ids=[seq_id],
+                num_prompt_tokens=4,
+            )
+        )
+    fleet = SeqtopApp(*sources, clock=lambda: 0.0)
+    with play(fleet, (120, 24)) as pilot:
+        rows = fleet.screen.query_one(FleetRows)
+        assert list(rows.page(0, 9)) == [-1, 0, 2, -2, 1, 4, -3, 3]
+        assert rows.num_engines == 5
+        lines = [plain(rows.line(key)) for key in (-1, -2, -3)]
+        assert lines[0].startswith("large  2 engines, 2 live  ● 1 running  ○ 3 waiting  e2 (3")
+        assert "is full beside e0" in lines[0]
+        assert lines[1] == "small  2 engines, 2 live  ● 0 running  ○ 0 waiting"
+        assert lines[2].startswith("large kv_producer  1 engine, ")
+        shown = []
+        for key in ("down", "down", "down", "down", "down", "up", "up", "up", "up", "up"):
+            pilot.press(key)
+            shown.append(fleet.engines.shown_index)
+        assert shown == [2, 1, 4, 3, 3, 4, 1, 2, 0, 0], "the cursor is on engines alone"
+        pilot.click(FleetRows, offset=(5, 3))
+        assert fleet.engines.shown_index == 0
