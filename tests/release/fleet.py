@@ -97,7 +97,7 @@ def run(num_engines: int, seed: int, rate: float = 8.0) -> Outcome:
             app.wait_until(lambda: f"{num_engines} live" in app.text)
             viewer = psutil.Process(app.process.pid)
             sick, killed, restarted, late, other = rng.sample(range(num_engines), 5)
-            summarized = Session(endpoints[other], follows=False)
+            summarized = Session(endpoints[other], is_subscribed=False)
             summarized.start()
             before, began = sum(viewer.cpu_times()[:2]), time.monotonic()
             _watch(app, _SETTLED / 2)
