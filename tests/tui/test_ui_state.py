@@ -8,7 +8,7 @@ from seqtop.state import EngineState
 from seqtop.state.latency import Latencies
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
-from seqtop.tui.ui_state import Engines, UiState
+from seqtop.tui.ui_state import MAX_STREAMS, Engines, UiState
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 
@@ -71,3 +71,36 @@ def test_a_recording_that_was_not_played_has_the_times_between_its_tokens() -> N
     jumped = ui.measured.windows["itl"]
     assert sorted(jumped.values) == pytest.approx(sorted(gaps.values))
     assert [*jumped.times] == sorted(jumped.times)
+
+
+def test_the_streams_of_the_engines_looked_at_last_are_read() -> None:
+    sources = [ScriptedSource() for _ in range(MAX_STREAMS + 2)]
+
+    def read() -> list[int]:
+        return [number for number, source in enumerate(sources) if source.is_subscribed]
+
+    engines = Engines(sources, lambda: 0.0, Settings())
+    assert read() == [0]
+    for shown in range(1, MAX_STREAMS + 1):
+        engines.shown_index = shown
+        engines.subscribe()
+    assert read() == [*range(1, MAX_STREAMS + 1)]
+    first = engines.all[1].time_travel
+    first.pause()
+    engines.shown_index += 1
+    engines.subscribe()
+    assert read() == [*range(1, MAX_STREAMS + 2)], "a paused engine's history goes on"
+    first.resume()
+    engines.subscribe()
+    assert read() == [*range(2, MAX_STREAMS + 2)]
+
+
+@pytest.mark.parametrize(
+    ("num_engines", "conditions"), [(MAX_STREAMS, ()), (MAX_STREAMS + 1, ("waiting>1",))]
+)
+def test_all_streams_are_read_of_a_few_engines_and_for_conditions(
+    num_engines: int, conditions: tuple[str, ...]
+) -> None:
+    sources = [ScriptedSource() for _ in range(num_engines)]
+    Engines(sources, lambda: 0.0, Settings(on=conditions or None))
+    assert all(source.is_subscribed for source in sources)

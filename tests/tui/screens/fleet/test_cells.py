@@ -1,5 +1,7 @@
 """The cells of the table of engines."""
 
+import math
+
 import pytest
 
 from seqtop.text import format as fmt
@@ -8,6 +10,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.base_header import BADGES
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet import cells
+from seqtop.wire.messages import EngineSummary
 from tests.support.scripted import ScriptedSource, scene
 
 
@@ -37,3 +40,56 @@ def test_an_engine_that_has_ended_has_no_rates(state: ConnectionState) -> None:
     assert not shown & set(plain(line).split())
     lively = {style for text, style in line if text.strip() and style not in {"dim", "track"}}
     assert lively == {"strong", BADGES[state][1]}
+
+
+def test_the_row_of_an_engine_that_sends_summaries_is_made_of_them() -> None:
+    source = ScriptedSource()
+    ui = SeqtopApp(source, clock=lambda: 0.0).ui
+    for second in range(3):
+        source.summary = EngineSummary(
+            time=float(second),
+            engine_id="far",
+            model="large",
+            num_running=7,
+            num_waiting=31,
+            num_gpu_blocks=100,
+            num_used_blocks=10 * second,
+            oldest_wait=12.0,
+            ttft_p99=3.5,
+            generated_rate=100.0 * second,
+            limit="KV blocks: 80% of all waiting; r1 holds 90 of 100",
+            is_limited=True,
+        )
+        ui.update_summary()
+        ui.update_summary()
+    assert len(ui.summaries) == 3, "each of them once"
+    words = plain(cells.row(cells.arrange(250), ui)).split()
+    assert {"far", "large", "7", "31", "12.0", "20%", "200", "3.50"} <= set(words)
+    assert "KV blocks  " in plain(cells.row(cells.arrange(250), ui))
+    hostile = EngineSummary(
+        time=math.nan,
+        engine_id="\x1b[2J",
+        model="[bold]",
+        num_running=-5,
+        num_used_blocks=-(2**60),
+        num_gpu_blocks=2**60,
+        step=2**62,
+        oldest_wait=math.inf,
+        ttft_p50=-math.inf,
+        itl_p99=math.nan,
+        generated_rate=math.inf,
+        limit="\x1b]52;c;cm0=\x07",
+    )
+    source.summary = hostile
+    ui.update_summary()
+    assert "\x1b" not in plain(cells.row(cells.arrange(250), ui))
+    assert all(order is None or order(ui) == order(ui) for order in cells.ORDERS.values())
+
+
+def test_a_restarted_engine_begins_its_history_again() -> None:
+    source = ScriptedSource()
+    ui = SeqtopApp(source, clock=lambda: 0.0).ui
+    for time in (5.0, 6.0, 1.0):
+        source.summary = EngineSummary(time=time, engine_id="far", model="large")
+        ui.update_summary()
+    assert [own.time for own in ui.summaries] == [1.0]
