@@ -22,6 +22,7 @@ from seqtop.tui.rendering.bars import (
     graded_style,
     grid,
     row,
+    shortened,
     sparkline,
     spread,
 )
@@ -100,9 +101,10 @@ def identity(ui: UiState, width: int, title: str) -> Line:
             room,
         )
         return spread(fitted(left, max(room, 1)), right, width)
-    verdict = _verdict(ui, room - min(cell_len(info.engine_id), _MAX_NAME) - 2)
+    name = shortened(ui.source.name, _MAX_NAME) or info.engine_id
+    verdict = _verdict(ui, room - min(cell_len(name), _MAX_NAME) - 2)
     left = _names(
-        info.engine_id,
+        name,
         info.model,
         info.dtype,
         info.device,
@@ -127,7 +129,7 @@ def _verdict(ui: UiState, room: int) -> Line:
 
 @lru_cache(maxsize=16)
 def _names(
-    engine_id: str,
+    name: str,
     model: str,
     dtype: str,
     device: str,
@@ -138,9 +140,9 @@ def _names(
 ) -> Line:
     """Returns the engine's names that fit into `room` cells. Cached, as they seldom change."""
     texts = (
-        (0, engine_id, "title"),
+        (0, name, "title"),
         # Engines without a name are called by their model.
-        (1, "" if engine_id.startswith(model) else model, "strong"),
+        (1, "" if name.startswith(model) else model, "strong"),
         (2, dtype, "dim"),
         (2, device, "dim"),
         (3, engine, "dim"),

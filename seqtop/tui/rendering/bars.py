@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import get_character_cell_size
 
-from seqtop.text.sanitize import is_narrow
+from seqtop.text.sanitize import is_narrow, safe_text
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, merged, text_width
 
 KV_RAMP = ("prefill-low", "prefill-mid", *["computed"] * 4, "waiting", "preempted")
@@ -172,6 +172,15 @@ def spread(left: Line, right: Line, width: int) -> Line:
     """Returns a line of `width` cells with `left` and `right` at its ends."""
     gap = max(width - line_width(left) - line_width(right), 1)
     return (*left, (" " * gap, PLAIN), *right)
+
+
+def shortened(place: str, width: int) -> str:
+    """Returns an endpoint, or a name where an engine was found, cut at its beginning.
+
+    The ports of endpoints differ more often than the hosts, and the names of pods by their ends.
+    """
+    text = safe_text(place)
+    return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
 
 def crop_left(text: str, width: int) -> str:

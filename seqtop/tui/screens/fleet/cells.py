@@ -16,12 +16,11 @@ from seqtop.text.sanitize import safe_line, safe_text
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rendering.bars import (
-    ELLIPSIS,
     KV_RAMP,
     bar,
-    crop_left,
     graded,
     graded_spark,
+    shortened,
     sparkline,
 )
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
@@ -103,15 +102,8 @@ def _is_over(ui: UiState) -> bool:
 
 
 def _engine(ui: UiState, width: int) -> Line:
-    name, endpoint = ui.name, ui.source.connection.endpoint
-    text = _shortened(name, width) if name == endpoint else safe_text(name)
-    return ((text, "strong"),)
-
-
-def _shortened(endpoint: str, width: int) -> str:
-    """Returns an endpoint cut at its beginning: ports differ more often than hosts."""
-    text = safe_text(endpoint)
-    return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
+    is_own = not ui.source.name and ui.newest.info is not None
+    return ((safe_text(ui.name) if is_own else shortened(ui.name, width), "strong"),)
 
 
 def _model(ui: UiState, _: int) -> Line:
@@ -421,6 +413,6 @@ COLUMNS = (
         width=26,
         priority=10,
         right=False,
-        cell=lambda ui, width: ((_shortened(ui.source.connection.endpoint, width), "dim"),),
+        cell=lambda ui, width: ((shortened(ui.source.connection.endpoint, width), "dim"),),
     ),
 )

@@ -7,6 +7,7 @@ import pytest
 from seqtop.text import format as fmt
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome import header
 from seqtop.tui.chrome.base_header import BADGES
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet import cells
@@ -22,6 +23,16 @@ def test_an_endpoint_keeps_its_port(width: int) -> None:
         line = plain(cells.row(cells.arrange(width), ui))
         assert f"{endpoint[-12:]} " in line
         assert (endpoint in line) == (len(endpoint) <= 20)
+
+
+def test_the_name_of_a_pod_keeps_its_end() -> None:
+    source = ScriptedSource()
+    source.name = "llmstack-mistral-deployment-vllm-7d9c5b6f8-x2x4z"
+    ui = SeqtopApp(source, clock=lambda: 0.0).ui
+    source.after_event = ui.update
+    scene(source)
+    assert "…nt-vllm-7d9c5b6f8-x2x4z" in plain(header.identity(ui, 120, "seqtop"))
+    assert "7d9c5b6f8-x2x4z  " in plain(cells.row(cells.arrange(120), ui))
 
 
 @pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
