@@ -198,6 +198,7 @@ def test_an_engine_is_followed_to_the_address_of_its_next_pod(api: KubernetesApi
         api.set(pod("vllm-0", first))
         found = FoundSessions(stack.enter_context(following()), stack)
         (session,) = found.take_new()
+        session.set_subscribed(True)  # as the app does
         wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         assert session.name == "vllm-0"
         api.delete("vllm-0")

@@ -102,8 +102,8 @@ def _is_over(ui: UiState) -> bool:
 
 
 def _engine(ui: UiState, width: int) -> Line:
-    is_own = not ui.source.name and ui.newest.info is not None
-    return ((safe_text(ui.name) if is_own else shortened(ui.name, width), "strong"),)
+    is_place = ui.name in (ui.source.name, ui.source.connection.endpoint)
+    return ((shortened(ui.name, width) if is_place else safe_text(ui.name), "strong"),)
 
 
 def _model(ui: UiState, _: int) -> Line:
