@@ -76,6 +76,7 @@ man: $(VENV)/dev
 ## Write the field tables of docs/protocol.md, and the JSON Schema, from the messages.
 protocol: $(VENV)/dev
 	$(BIN)/python docs/make_protocol.py
+	$(BIN)/python -m docs.make_json_schema
 
 ## Measure, compared with alternatives in the same run; writes docs/performance.md.
 bench: $(VENV)/dev

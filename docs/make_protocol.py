@@ -218,7 +218,7 @@ def schema() -> str:
         *get_args(snapshot.Reply),
     ]
     references, definitions = msgspec.json.schema_components(
-        dict.fromkeys(sent), schema_hook=_schema_of, ref_template="#/$defs/{name}"
+        dict.fromkeys(sent), schema_hook=schema_of, ref_template="#/$defs/{name}"
     )
     for struct in STRUCTS:
         _name_fields(struct, definitions[struct.__name__])
@@ -231,7 +231,7 @@ def schema() -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _schema_of(kind: type) -> dict[str, Any]:
+def schema_of(kind: type) -> dict[str, Any]:
     """Returns the schema of a type that msgspec does not know."""
     if issubclass(kind, array):
         item = "number" if kind is Floats else "integer"
@@ -241,8 +241,8 @@ def _schema_of(kind: type) -> dict[str, Any]:
 
 def _name_fields(struct: type, definition: dict[str, Any]) -> None:
     """Adds the names and meanings of the fields of a struct to its schema."""
-    definition["description"] = _in_json(_summary(struct))
-    documented, fields = _meanings(struct), fields_of(struct)
+    definition["description"] = in_json(summary_of(struct))
+    documented, fields = meanings(struct), fields_of(struct)
     if "prefixItems" in definition:
         schemas = definition["prefixItems"][-len(fields) :] if fields else []
         for field, item in zip(fields, schemas, strict=True):
@@ -251,21 +251,21 @@ def _name_fields(struct: type, definition: dict[str, Any]) -> None:
         schemas = [definition["properties"][field.encode_name] for field in fields]
     for field, item in zip(fields, schemas, strict=True):
         if meaning := documented.get(field.name):
-            item["description"] = _in_json(meaning)
+            item["description"] = in_json(meaning)
 
 
-def _summary(struct: type) -> str:
+def summary_of(struct: type) -> str:
+    """Returns the first paragraph of the docstring of a struct, on one line."""
     return (inspect.getdoc(struct) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _table(struct: type) -> str:
-    info, documented = types.type_info(struct), _meanings(struct)
+    info, documented = types.type_info(struct), meanings(struct)
     is_array = isinstance(info, types.StructType) and info.array_like
     tag = info.tag if isinstance(info, types.StructType) else None
     form = f"An array that begins with `{tag!s}`." if tag else "An array."
-    head = (
-        f"### {struct.__name__}\n\n{_linked(_summary(struct))} {form if is_array else 'A map.'}\n\n"
-    )
+    summary = _linked(summary_of(struct))
+    head = f"### {struct.__name__}\n\n{summary} {form if is_array else 'A map.'}\n\n"
     fields = fields_of(struct)
     if not fields:
         return head
@@ -367,17 +367,23 @@ def _enumeration(name: str, alias: Any) -> str:
     return f"| `{name}` | {values} | {_linked(meaning)} |\n"
 
 
-def _meanings(struct: type) -> dict[str, str]:
-    """Returns what the source says about each field: below it, or as an attribute of its class."""
-    node = next(
-        node
-        for node in _tree(inspect.getsourcefile(struct) or "").body
-        if isinstance(node, ast.ClassDef) and node.name == struct.__name__
-    )
-    below = _documented(node.body)
+def meanings(struct: type) -> dict[str, str]:
+    """Returns what the source says about each field: below it, or as an attribute of its class.
+
+    Fields that it inherits are included.
+    """
+    found: dict[str, str] = {}
+    for own in reversed([own for own in struct.__mro__ if own.__module__.startswith("seqtop.")]):
+        for node in _tree(inspect.getsourcefile(own) or "").body:
+            if isinstance(node, ast.ClassDef) and node.name == own.__name__:
+                found |= _attributes(own) | _documented(node.body)
+    return found
+
+
+def _attributes(struct: type) -> dict[str, str]:
     listed = (inspect.getdoc(struct) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     attributes = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", listed, re.MULTILINE)
-    return {name: _joined(text) for name, text in attributes} | below
+    return {name: _joined(text) for name, text in attributes}
 
 
 def _aliases() -> dict[str, str]:
@@ -412,7 +418,7 @@ def _linked(text: str) -> str:
     return _NONE.sub("nil", text).replace("|", "\\|")
 
 
-def _in_json(text: str) -> str:
+def in_json(text: str) -> str:
     """Returns text in JSON's words."""
     return _NONE.sub("null", text)
 

@@ -51,4 +51,4 @@ def run(options: argparse.Namespace) -> int:
             return fail(str(error), status=2)
     comparison = compare(runs[0], runs[1], options.ignore)
     print_answer(options, report.as_json, report.as_text, comparison, options.a, options.b)
-    return int(comparison.differs)
+    return int(comparison.is_different)

@@ -106,7 +106,7 @@ class RunComparison(msgspec.Struct):
         return self.differences[0] if self.differences else None
 
     @property
-    def differs(self) -> bool:
+    def is_different(self) -> bool:
         """True if the runs differ in a decision or in a setting."""
         return bool(self.differences or self.settings)
 

@@ -15,6 +15,18 @@ _FRACTIONS = ("s", "request-s", "tokens/s")
 """Units of figures that are no whole numbers."""
 
 
+class RunComparisonDocument(RunComparison, kw_only=True):
+    """The comparison of two recordings, as JSON."""
+
+    a: str
+    """The path of the first recording."""
+    b: str
+    differs: bool
+    """True if the runs differ in a decision or in a setting."""
+    verdict: str
+    """A sentence."""
+
+
 def as_json(comparison: RunComparison, a: str, b: str) -> str:
     """Returns the comparison as indented JSON.
 
@@ -26,7 +38,7 @@ def as_json(comparison: RunComparison, a: str, b: str) -> str:
     fields = msgspec.structs.asdict(comparison)
     verdict = sentence(comparison)
     return indented_json(
-        {"a": a, "b": b, "differs": comparison.differs, "verdict": verdict, **fields}
+        RunComparisonDocument(a=a, b=b, differs=comparison.is_different, verdict=verdict, **fields)
     )
 
 

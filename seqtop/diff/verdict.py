@@ -23,7 +23,7 @@ _LEAST_WAIT = 1.0
 def sentence(comparison: RunComparison) -> str:
     """Returns the verdict: the requests served, the latencies that change, and the reason."""
     parts = [_served(comparison), *_latencies(comparison), f"because {_reason(comparison)}"]
-    if not comparison.differs:
+    if not comparison.is_different:
         parts[-1] = "all decisions and settings are the same"
     return "; ".join(parts)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from seqtop.explain import chain
@@ -16,6 +14,7 @@ from seqtop.state.wait_causes import CAUSES, OUTSIDE_STEPS, cause_in_words
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import indented_json
 from seqtop.text.tables import plain, table
+from seqtop.wire.messages import Preemption, PreemptionMode
 
 _MAX_NAMED = 4
 _MAX_SLOW = 10
@@ -139,43 +138,107 @@ def as_text(explanation: Explanation) -> str:
     return plain([title, *table(rows, left=(5, 6))])
 
 
+class PreemptionDocument(msgspec.Struct, kw_only=True):
+    """A preemption, as JSON."""
+
+    request_id: str
+    mode: PreemptionMode
+    num_lost_tokens: int
+    """Computed tokens that have to be computed again; 0 for a swap."""
+    for_request_id: str | None
+    """The request that needed the blocks."""
+
+
+class PartDocument(msgspec.Struct, kw_only=True):
+    """A part of the time of a request, as JSON."""
+
+    kind: str
+    cause: str | None
+    start_seconds: float
+    """The start, since the arrival."""
+    end_seconds: float
+    seconds: float
+    step: int | None
+    """The step in which it began; `None` between steps."""
+    num_steps: int
+    num_tokens: int
+    scheduler_seconds: float
+    longest_seconds: float
+    """The longest wait for one step of it."""
+    longest_step: int | None
+    before_first_token: bool
+    is_behind: bool
+    """True if another request of the queue was named by the scheduler."""
+    requests: list[str]
+    """The ids of the requests that it was shared with or due to, the most frequent first."""
+    num_missing: int
+    """The amount that was missing for the admission: blocks, tokens or sequences."""
+    preemption: PreemptionDocument | None
+    """The preemption that began the wait."""
+    holder: BlockHolder | None
+    """The request that held the most blocks when a wait for blocks began."""
+    text: str
+    """A sentence."""
+
+
+class ExplanationDocument(msgspec.Struct, kw_only=True):
+    """The parts of the time of a request, as JSON."""
+
+    request_id: str
+    arrival_time: float
+    """Epoch seconds."""
+    ttft_seconds: float | None
+    e2e_seconds: float | None
+    since_arrival_seconds: float
+    """Up to the end of the request, or of what is known."""
+    finish_reason: str | None
+    parts: list[PartDocument]
+
+
 def as_json(explanation: Explanation) -> str:
-    """Returns the parts of the time of a request as JSON; times in seconds."""
+    """Returns the parts of the time of a request as JSON."""
     metrics = explanation.metrics
     end = metrics.finished_time
-    document = {
-        "request": explanation.request_id,
-        "arrival_time": metrics.arrival_time,
-        "ttft": latency.ttft(metrics),
-        "e2e": latency.e2e_latency(metrics),
-        "since_arrival": (explanation.now if end is None else end) - metrics.arrival_time,
-        "finish_reason": explanation.finish_reason,
-        "parts": [_part(part, explanation.request_id) for part in explanation.parts()],
-    }
-    return indented_json(document)
+    return indented_json(
+        ExplanationDocument(
+            request_id=explanation.request_id,
+            arrival_time=metrics.arrival_time,
+            ttft_seconds=latency.ttft(metrics),
+            e2e_seconds=latency.e2e_latency(metrics),
+            since_arrival_seconds=(explanation.now if end is None else end) - metrics.arrival_time,
+            finish_reason=explanation.finish_reason,
+            parts=[_part(part, explanation.request_id) for part in explanation.parts()],
+        )
+    )
 
 
-def _part(part: Part, request_id: str) -> dict[str, Any]:
-    return {
-        "kind": part.kind,
-        "cause": part.cause or None,
-        "start": part.start,
-        "end": part.end,
-        "seconds": part.seconds,
-        "step": part.step,
-        "num_steps": part.num_steps,
-        "num_tokens": part.num_tokens,
-        "scheduler_time": part.scheduler,
-        "longest": part.longest,
-        "longest_step": part.longest_step,
-        "before_first_token": part.before_first_token,
-        "is_behind": part.is_behind,
-        "requests": [name for name, _ in part.others.most_common(_MAX_NAMED)],
-        "num_missing": part.num_missing,
-        "preemption": part.preemption and msgspec.structs.asdict(part.preemption),
-        "holder": part.holder,
-        "text": describe(part, request_id),
-    }
+def _part(part: Part, request_id: str) -> PartDocument:
+    return PartDocument(
+        kind=part.kind,
+        cause=part.cause or None,
+        start_seconds=part.start,
+        end_seconds=part.end,
+        seconds=part.seconds,
+        step=part.step,
+        num_steps=part.num_steps,
+        num_tokens=part.num_tokens,
+        scheduler_seconds=part.scheduler,
+        longest_seconds=part.longest,
+        longest_step=part.longest_step,
+        before_first_token=part.before_first_token,
+        is_behind=part.is_behind,
+        requests=[name for name, _ in part.others.most_common(_MAX_NAMED)],
+        num_missing=part.num_missing,
+        preemption=_preemption(part.preemption),
+        holder=part.holder,
+        text=describe(part, request_id),
+    )
+
+
+def _preemption(preemption: Preemption | None) -> PreemptionDocument | None:
+    if preemption is None:
+        return None
+    return PreemptionDocument(**msgspec.structs.asdict(preemption))
 
 
 def outliers_as_text(outliers: Outliers) -> str:

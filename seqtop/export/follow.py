@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from seqtop.export.json_document import as_object
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -22,6 +23,7 @@ from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.listener import StateChange
 from seqtop.text.sanitize import safe_json
 from seqtop.transport.connection import Connection, ConnectionState, UnreachableError
+from seqtop.wire.messages import EngineInfo, StepStats
 
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""
@@ -31,6 +33,41 @@ SHORT_FIELDS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"}
 
 _POLL_SECONDS = 0.1
 """The interval at which the connection and the reader's pipe are checked."""
+
+
+class _Line(msgspec.Struct, kw_only=True, tag_field="kind"):
+    version: int = VERSION
+    """The version of the format."""
+    time: float
+    """The engine's clock, epoch seconds."""
+    step: int
+    """The last step; -1 before the first."""
+    connection: ConnectionState
+
+
+class StateLine(_Line, kw_only=True, tag="state"):
+    """The first line, and one after lost messages or a restart."""
+
+    engine: EngineInfo | None
+    stats: StepStats | None
+    sequences: list[dict[str, Any]]
+    """The id `seq` and the columns of each."""
+
+
+class ChangeLine(_Line, kw_only=True, tag="change"):
+    """The changes since the line before."""
+
+    gone: list[int]
+    """Ids of sequences of earlier lines that are not shown any more."""
+    stats: StepStats | None
+    sequences: list[dict[str, Any]]
+    """The id `seq` and the columns of each."""
+
+
+class EndLine(_Line, kw_only=True, tag="end"):
+    """The last line."""
+
+    reason: str
 
 
 class JsonLinesWriter:
@@ -60,10 +97,9 @@ class JsonLinesWriter:
         has_changed = bool(touched) or current != self._last
         if touched is None or self._last is None:
             self._shown.clear()
-            kind, touched = "state", set(state.sequences)
-            extra: dict[str, Any] = {"engine": state.info}
+            is_whole, touched = True, set(state.sequences)
         elif has_changed or self._filter.grows:
-            kind, extra = "change", {}
+            is_whole = False
             if self._filter.grows:
                 touched |= _waiting(state)
         else:
@@ -71,19 +107,19 @@ class JsonLinesWriter:
         ids = [seq_id for seq_id in sorted(touched) if self._shows(state, seq_id)]
         sequences = [self._sequence(state, seq_id) for seq_id in ids]
         gone = sorted(self._shown & touched - set(ids))
-        if kind == "change" and not (has_changed or gone or set(ids) - self._shown):
+        if not is_whole and not (has_changed or gone or set(ids) - self._shown):
             return None
         self._last = current
         self._shown = (self._shown | set(ids)) - set(gone)
-        if kind == "change":
-            extra = {"gone": gone}
-        return _encode(
-            kind, state, connection, {**extra, "stats": state.stats, "sequences": sequences}
-        )
+        fields = _head(state, connection)
+        fields |= {"stats": as_object(state.stats), "sequences": sequences}
+        if is_whole:
+            return _encode(StateLine(engine=as_object(state.info), **fields))
+        return _encode(ChangeLine(gone=gone, **fields))
 
     def end(self, state: EngineState, connection: Connection, reason: str) -> bytes:
         """Returns the last line."""
-        return _encode("end", state, connection, {"reason": reason})
+        return _encode(EndLine(reason=reason, **_head(state, connection)))
 
     def _shows(self, state: EngineState, seq_id: int) -> bool:
         sequence = state.sequences.get(seq_id)
@@ -177,11 +213,9 @@ def _waiting(state: EngineState) -> set[int]:
     }
 
 
-def _encode(kind: str, state: EngineState, connection: Connection, rest: dict[str, Any]) -> bytes:
-    head = {"version": VERSION, "kind": kind, "time": state.time, "step": state.step}
-    plain = {
-        key: msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
-        for key, value in rest.items()
-    }
-    line = msgspec.json.encode({**head, "connection": connection.state.value, **plain})
-    return safe_json(line.decode()).encode() + b"\n"
+def _head(state: EngineState, connection: Connection) -> dict[str, Any]:
+    return {"time": state.time, "step": state.step, "connection": connection.state}
+
+
+def _encode(line: StateLine | ChangeLine | EndLine) -> bytes:
+    return safe_json(msgspec.json.encode(line).decode()).encode() + b"\n"

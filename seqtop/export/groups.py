@@ -32,10 +32,19 @@ def as_text(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> s
     return plain(table([(key, *TITLES), *rows], left=(0,)))
 
 
+class GroupsDocument(msgspec.Struct):
+    """Groups of requests, as JSON."""
+
+    by: str
+    """The key."""
+    num_used_blocks: int | None
+    """Blocks in any table; `None` if unknown."""
+    groups: Sequence[Group]
+
+
 def as_json(groups: Sequence[Group], key: str, num_used_blocks: int | None) -> str:
-    """Returns the same as a JSON document; durations in seconds."""
-    document = {"by": key, "num_used_blocks": num_used_blocks, "groups": groups}
-    return indented_json(document)
+    """Returns the same as a JSON document."""
+    return indented_json(GroupsDocument(key, num_used_blocks, groups))
 
 
 def as_csv(groups: Sequence[Group], key: str) -> str:
@@ -56,5 +65,12 @@ def cells(group: Group, num_used_blocks: int | None) -> tuple[str, ...]:
         *(group.num_prompt_tokens, group.num_output_tokens, group.num_preemptions),
     )
     texts = [f"{number:,}" for number in numbers]
-    ttft = fmt.UNKNOWN if group.ttft is None else fmt.seconds(group.ttft)
-    return (*texts[:4], share, *texts[4:], fmt.seconds(group.waited), ttft, fmt.seconds(group.harm))
+    ttft = fmt.UNKNOWN if group.ttft_seconds is None else fmt.seconds(group.ttft_seconds)
+    return (
+        *texts[:4],
+        share,
+        *texts[4:],
+        fmt.seconds(group.waited_seconds),
+        ttft,
+        fmt.seconds(group.harm_seconds),
+    )

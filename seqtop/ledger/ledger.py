@@ -38,9 +38,9 @@ class HarmTotal(msgspec.Struct, frozen=True):
     request_id: str
     seconds: float
     """The charges to it in the accounts of the others."""
-    estimated: float
+    estimated_seconds: float
     """The estimated part of it."""
-    waited: float
+    waited_seconds: float
     """The seconds that it waited itself."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -167,26 +166,70 @@ def _knowledge(costs: StepCosts) -> str:
     )
 
 
+class HarmDocument(msgspec.Struct):
+    """The time of another request that is charged to this one, as JSON."""
+
+    request_id: str
+    seconds: float
+    charges: list[Charge]
+
+
+class StepCostsDocument(msgspec.Struct, kw_only=True):
+    """The costs of steps and tokens that estimates are made of, as JSON; all are seconds."""
+
+    per_step_seconds: float
+    per_prefill_token_seconds: float
+    per_decode_token_seconds: float
+    without_graph_seconds: float
+    """The seconds by which a step is longer without a CUDA graph."""
+    num_steps: int
+    """The steps that they follow from."""
+
+
+class BlameDocument(msgspec.Struct, kw_only=True):
+    """The time of a request by who is charged with it, as JSON."""
+
+    request_id: str
+    arrival_time: float
+    """Epoch seconds."""
+    ttft_seconds: float | None
+    e2e_seconds: float | None
+    finish_reason: str | None
+    seconds: float
+    """The time that is charged."""
+    verdict: str
+    """A sentence on the run; empty if nothing limits it."""
+    harmed_by: list[Charge]
+    harm_done: list[HarmDocument]
+    step_costs: StepCostsDocument | None
+    """`None` if the steps are too few."""
+
+
+class HarmTotalsDocument(msgspec.Struct):
+    """The requests that delayed others, the worst first, as JSON."""
+
+    requests: list[HarmTotal]
+    step_costs: StepCostsDocument | None
+
+
 def as_json(blame: Blame) -> str:
-    """Returns the same as JSON; times in seconds."""
+    """Returns the same as JSON."""
     request, own, harms, costs, verdict = blame
     metrics = request.metrics
-    document: dict[str, Any] = {
-        "request": own.request_id,
-        "arrival_time": metrics.arrival_time,
-        "ttft": latency.ttft(metrics),
-        "e2e": latency.e2e_latency(metrics),
-        "finish_reason": request.finish_reason,
-        "seconds": own.seconds,
-        "verdict": verdict,
-        "harmed_by": own.charges(),
-        "harm_done": [
-            {"request_id": harm.request_id, "seconds": harm.seconds, "charges": harm.charges}
-            for harm in harms
-        ],
-        "step_costs": _costs(costs),
-    }
-    return indented_json(document)
+    return indented_json(
+        BlameDocument(
+            request_id=own.request_id,
+            arrival_time=metrics.arrival_time,
+            ttft_seconds=latency.ttft(metrics),
+            e2e_seconds=latency.e2e_latency(metrics),
+            finish_reason=request.finish_reason,
+            seconds=own.seconds,
+            verdict=verdict,
+            harmed_by=own.charges(),
+            harm_done=[HarmDocument(harm.request_id, harm.seconds, harm.charges) for harm in harms],
+            step_costs=_costs(costs),
+        )
+    )
 
 
 def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
@@ -195,8 +238,8 @@ def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
     rows += [
         (
             fmt.seconds(total.seconds),
-            _or_blank(total.estimated),
-            fmt.seconds(total.waited),
+            _or_blank(total.estimated_seconds),
+            fmt.seconds(total.waited_seconds),
             total.request_id,
         )
         for total in totals[:_MAX_TOTALS]
@@ -207,17 +250,17 @@ def totals_as_text(costs: StepCosts, totals: list[HarmTotal]) -> str:
 
 
 def totals_as_json(costs: StepCosts, totals: list[HarmTotal]) -> str:
-    """Returns what all requests cost the others as JSON; times in seconds."""
-    return indented_json({"requests": totals, "step_costs": _costs(costs)})
+    """Returns what all requests cost the others as JSON."""
+    return indented_json(HarmTotalsDocument(totals, _costs(costs)))
 
 
-def _costs(costs: StepCosts) -> dict[str, Any] | None:
+def _costs(costs: StepCosts) -> StepCostsDocument | None:
     if costs.per_step is None:
         return None
-    return {
-        "per_step": costs.per_step,
-        "per_prefill_token": costs.per_prefill_token,
-        "per_decode_token": costs.per_decode_token,
-        "without_graph": costs.without_graph,
-        "num_steps": costs.num_steps,
-    }
+    return StepCostsDocument(
+        per_step_seconds=costs.per_step,
+        per_prefill_token_seconds=costs.per_prefill_token,
+        per_decode_token_seconds=costs.per_decode_token,
+        without_graph_seconds=costs.without_graph,
+        num_steps=costs.num_steps,
+    )

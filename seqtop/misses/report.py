@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,6 @@ _CAUSES: dict[MissCause, str] = {
 }
 _SHOWN_PERCENT = (5, 10, 20, 30, 50, 100, 200, 400)
 """The sizes in the text; JSON has all."""
-_TEXTS = ("token_id", "other_token_id", "before", "text", "other_text")
 """The parts of a difference from which texts can be read."""
 _MAX_LISTED = 8
 _MAX_PARTS = 3
@@ -206,38 +204,132 @@ def _causes(totals: Totals) -> Iterable[str]:
     yield from table(rows, left=(2,))
 
 
+class CurvePointDocument(msgspec.Struct):
+    """The misses of a pool with more blocks, at the first admissions of requests, as JSON."""
+
+    percent: int
+    """Percent of the recorded blocks more."""
+    num_gpu_blocks: int
+    num_missed_blocks: int
+
+
+class MissDocument(msgspec.Struct, kw_only=True):
+    """Consecutive tokens that were not in the prefix cache, as JSON."""
+
+    cause: MissCause
+    num_tokens: int
+    step: int | None
+    """The step of the eviction."""
+    request_id: str | None
+    """The request that the cause is about."""
+    reused_after_blocks: int | None
+    """The blocks that were taken from the pool since the step of an eviction."""
+
+
+class NeededDocument(msgspec.Struct):
+    """Consecutive missed blocks that one size of the pool would have found, as JSON."""
+
+    num_blocks: int
+    percent: int
+    """The smallest growth of the pool."""
+
+
+class PrefixDifferenceDocument(msgspec.Struct):
+    """The first difference between a sequence and the nearest cached prefix, as JSON.
+
+    All but the first two are null without `--with-text`.
+    """
+
+    request_id: str
+    """The request that stored the cached prefix."""
+    position: int
+    """The first token that differs, from 0."""
+    token_id: int | None = None
+    other_token_id: int | None = None
+    before: str | None = None
+    text: str | None = None
+    other_text: str | None = None
+
+
+class LookupDocument(msgspec.Struct, kw_only=True):
+    """An admission of a sequence, as the prefix cache found it, as JSON."""
+
+    step: int
+    time: float
+    """Epoch seconds."""
+    request_id: str
+    seq_id: int
+    num_tokens: int
+    num_hit_tokens: int
+    misses: list[MissDocument]
+    needed: list[NeededDocument]
+    is_again: bool
+    """True after a preemption."""
+    difference: PrefixDifferenceDocument | None
+
+
+class MissesDocument(msgspec.Struct, kw_only=True):
+    """The misses of the prefix cache in a recording, as JSON. Blocks are full ones."""
+
+    num_lookups: int
+    block_size: int
+    """Tokens of a block."""
+    num_blocks: int
+    num_hit_blocks: int
+    num_missed_blocks: int
+    num_missed_again: int
+    num_missed_new: int
+    num_unexplained: int
+    num_differing: int
+    num_missed_tokens: dict[MissCause, int]
+    curve: list[CurvePointDocument]
+    no_curve: str | None
+    """The reason why there is no curve."""
+    sample_rate: float
+    lookups: list[LookupDocument]
+    """The newest admissions with misses, the newest first."""
+
+
 def as_json(misses: CacheMisses, *, with_text: bool) -> str:
     """Returns the same as JSON, with all sizes and all kept admissions."""
     totals = misses.totals()
-    document: dict[str, Any] = {
-        "num_lookups": totals.num_lookups,
-        "block_size": misses.block_size,
-        "num_blocks": totals.num_blocks,
-        "num_hit_blocks": totals.num_hits,
-        "num_missed_blocks": totals.num_missed,
-        "num_missed_again": totals.num_again,
-        "num_missed_new": totals.num_new,
-        "num_unexplained": totals.num_unexplained,
-        "num_differing": totals.num_differing,
-        "num_missed_tokens": totals.tokens,
-        "curve": [point._asdict() for point in misses.curve(totals)],
-        "no_curve": misses.reason or None,
-        "sample_rate": misses.rate,
-        "lookups": [_lookup(lookup, with_text=with_text) for lookup in misses.until()],
-    }
-    return indented_json(document)
+    return indented_json(
+        MissesDocument(
+            num_lookups=totals.num_lookups,
+            block_size=misses.block_size,
+            num_blocks=totals.num_blocks,
+            num_hit_blocks=totals.num_hits,
+            num_missed_blocks=totals.num_missed,
+            num_missed_again=totals.num_again,
+            num_missed_new=totals.num_new,
+            num_unexplained=totals.num_unexplained,
+            num_differing=totals.num_differing,
+            num_missed_tokens=totals.tokens,
+            curve=[CurvePointDocument(*point) for point in misses.curve(totals)],
+            no_curve=misses.reason or None,
+            sample_rate=misses.rate,
+            lookups=[_lookup(lookup, with_text=with_text) for lookup in misses.until()],
+        )
+    )
 
 
-def _lookup(lookup: Lookup, *, with_text: bool) -> dict[str, Any]:
-    document = lookup._asdict()
-    document["misses"] = [
-        {**msgspec.structs.asdict(miss), "reused_after_blocks": reused_after}
-        for miss, reused_after in zip(lookup.misses, lookup.reused_after, strict=True)
-    ]
-    del document["reused_after"], document["position"], document["number"]
-    document["needed"] = [needed._asdict() for needed in lookup.needed]
-    difference = lookup.difference
-    document["difference"] = None if difference is None else difference._asdict()
-    if difference is not None and not with_text:
-        document["difference"] |= dict.fromkeys(_TEXTS)
-    return document
+def _lookup(lookup: Lookup, *, with_text: bool) -> LookupDocument:
+    difference = None
+    if lookup.difference is not None:
+        known = lookup.difference if with_text else lookup.difference[:2]
+        difference = PrefixDifferenceDocument(*known)
+    return LookupDocument(
+        step=lookup.step,
+        time=lookup.time,
+        request_id=lookup.request_id,
+        seq_id=lookup.seq_id,
+        num_tokens=lookup.num_tokens,
+        num_hit_tokens=lookup.num_hit_tokens,
+        misses=[
+            MissDocument(**msgspec.structs.asdict(miss), reused_after_blocks=reused_after)
+            for miss, reused_after in zip(lookup.misses, lookup.reused_after, strict=True)
+        ],
+        needed=[NeededDocument(*needed) for needed in lookup.needed],
+        is_again=lookup.is_again,
+        difference=difference,
+    )

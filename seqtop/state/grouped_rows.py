@@ -20,9 +20,9 @@ FIGURES: dict[str, Callable[[Group], float | None]] = {
     "prompt": lambda group: group.num_prompt_tokens,
     "out": lambda group: group.num_output_tokens,
     "preempt": lambda group: group.num_preemptions,
-    "waited": lambda group: group.waited,
-    "ttft": lambda group: group.ttft,
-    "harm": lambda group: group.harm,
+    "waited": lambda group: group.waited_seconds,
+    "ttft": lambda group: group.ttft_seconds,
+    "harm": lambda group: group.harm_seconds,
 }
 """The figures of a group by the key of their column."""
 

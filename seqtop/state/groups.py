@@ -61,11 +61,11 @@ class Group(msgspec.Struct):
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_preemptions: int = 0
-    waited: float = 0.0
+    waited_seconds: float = 0.0
     """The seconds that its requests have waited in the queue, together."""
-    ttft: float | None = None
+    ttft_seconds: float | None = None
     """The median time to first token in seconds; `None` if there is none yet."""
-    harm: float | None = None
+    harm_seconds: float | None = None
     """The seconds for which its requests delayed others, or each other; `None` if none is known."""
 
 
@@ -218,10 +218,10 @@ class Groups:
         sums = self._sums[name]
         group = msgspec.structs.replace(sums.group)
         group.num_requests, group.num_blocks = len(sums.requests), len(sums.blocks)
-        group.waited += sums.num_waits * now - sums.since
-        group.ttft = percentile(sums.ttfts, 50)
+        group.waited_seconds += sums.num_waits * now - sums.since
+        group.ttft_seconds = percentile(sums.ttfts, 50)
         if not sums.num_harms:
-            group.harm = None
+            group.harm_seconds = None
         return group
 
     def update(self, state: EngineData, seq_ids: Iterable[int]) -> None:
@@ -261,7 +261,7 @@ class Groups:
     def _add(self, name: str, seq_id: int, request: RequestState) -> _Counted:
         sums = self._sums.get(name)
         if sums is None:
-            sums = self._sums[name] = _Sums(Group(name, harm=0.0))
+            sums = self._sums[name] = _Sums(Group(name, harm_seconds=0.0))
         sums.seq_ids[seq_id] = None
         sums.requests.setdefault(request.request_id, _CountedRequest()).num_sequences += 1
         counted = self._counted[seq_id] = _Counted(name, request.request_id)
@@ -318,7 +318,7 @@ def _count_request(sums: _Sums, counted: _CountedRequest, request: RequestState 
         ttft, delay = latency.ttft(request.metrics), harm(request)
     group.num_prompt_tokens += prompt - counted.num_prompt_tokens
     group.num_preemptions += preemptions - counted.num_preemptions
-    group.waited += waited - counted.waited
+    group.waited_seconds += waited - counted.waited
     counted.num_prompt_tokens, counted.num_preemptions = prompt, preemptions
     counted.waited = waited
     if since != counted.since:
@@ -332,6 +332,6 @@ def _count_request(sums: _Sums, counted: _CountedRequest, request: RequestState 
             sums.ttfts.add(ttft)
         counted.ttft = ttft
     if delay != counted.harm:
-        group.harm = (group.harm or 0.0) + (delay or 0.0) - (counted.harm or 0.0)
+        group.harm_seconds = (group.harm_seconds or 0.0) + (delay or 0.0) - (counted.harm or 0.0)
         sums.num_harms += (delay is not None) - (counted.harm is not None)
         counted.harm = delay

@@ -17,15 +17,26 @@ _MOST_REFUSED = 3
 """Refused settings that are named."""
 
 
+class AdviceDocument(Advice, kw_only=True):
+    """Advice, as JSON."""
+
+    is_proven: bool
+    """True if nothing says that the scheduler is not the one of the recording."""
+    sentence: str
+    binding_objective: str
+    """The objective that the fewest requests meet with the best settings; empty without any."""
+
+
 def as_json(advice: Advice) -> str:
     """Returns the advice as indented JSON."""
-    document = {
-        "is_proven": advice.basis.is_proven,
-        "sentence": sentence(advice),
-        "binding_objective": advice.binding,
-        **msgspec.structs.asdict(advice),
-    }
-    return indented_json(document)
+    return indented_json(
+        AdviceDocument(
+            is_proven=advice.basis.is_proven,
+            sentence=sentence(advice),
+            binding_objective=advice.binding,
+            **msgspec.structs.asdict(advice),
+        )
+    )
 
 
 def as_text(advice: Advice) -> str:

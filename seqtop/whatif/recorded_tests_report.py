@@ -37,13 +37,17 @@ def as_text(tests: RecordedTests) -> str:
     return plain([*lines, "", _summary(tests)])
 
 
+class RecordedTestsDocument(RecordedTests, kw_only=True):
+    """The results of recordings as tests, as JSON."""
+
+    is_equal: bool
+    """True if every recording came out again."""
+
+
 def as_json(tests: RecordedTests) -> str:
     """Returns the results as indented JSON."""
-    document = {
-        "is_equal": all(test.outcome == "equal" for test in tests.recordings),
-        **msgspec.structs.asdict(tests),
-    }
-    return indented_json(document)
+    is_equal = all(test.outcome == "equal" for test in tests.recordings)
+    return indented_json(RecordedTestsDocument(is_equal=is_equal, **msgspec.structs.asdict(tests)))
 
 
 def as_junit(tests: RecordedTests) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -36,13 +36,38 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _Format: TypeAlias = Callable[[float | None], str]
 
 
+class PredictionDocument(Prediction, kw_only=True):
+    """A prediction, as JSON."""
+
+    is_proven: bool
+    """True if nothing says that the scheduler is not the one of the source."""
+
+
+class SweepDocument(Sweep, kw_only=True):
+    """The predictions of several settings, as JSON."""
+
+    is_proven: bool
+    """True if nothing says that the scheduler is not the one of the source."""
+
+
+class CapacityDocument(Capacity, kw_only=True):
+    """The highest load that keeps the objectives, as JSON."""
+
+    is_proven: bool
+    """True if nothing says that the scheduler is not the one of the source."""
+
+
 def as_json(answer: Answer) -> str:
     """Returns an answer as indented JSON."""
-    document = {
-        "is_proven": answer.basis.is_proven,
-        **msgspec.structs.asdict(answer),
-    }
-    return indented_json(document)
+    fields = {"is_proven": answer.basis.is_proven, **msgspec.structs.asdict(answer)}
+    match answer:
+        case Prediction():
+            return indented_json(PredictionDocument(**fields))
+        case Sweep():
+            return indented_json(SweepDocument(**fields))
+        case Capacity():
+            return indented_json(CapacityDocument(**fields))
+    assert_never(answer)
 
 
 def as_text(answer: Answer) -> str:

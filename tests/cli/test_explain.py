@@ -26,9 +26,11 @@ def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", recording, "req-4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     parts = document["parts"]
-    assert sum(part["seconds"] for part in parts) == pytest.approx(document["e2e"], abs=0.001)
+    assert sum(part["seconds"] for part in parts) == pytest.approx(
+        document["e2e_seconds"], abs=0.001
+    )
     ttft = sum(part["seconds"] for part in parts if part["before_first_token"])
-    assert ttft == pytest.approx(document["ttft"], abs=0.001)
+    assert ttft == pytest.approx(document["ttft_seconds"], abs=0.001)
 
 
 def test_a_completion_is_found_by_the_id_that_its_client_knows(
@@ -55,7 +57,7 @@ def test_the_requests_that_delayed_another(
     document = json.loads(capsys.readouterr().out)
     assert lines[1] == f"The run: {document['verdict']}."
     for charges, seconds in (
-        (document["harmed_by"], document["e2e"]),
+        (document["harmed_by"], document["e2e_seconds"]),
         *((harm["charges"], harm["seconds"]) for harm in document["harm_done"]),
     ):
         assert sum(item["seconds"] for item in charges) == pytest.approx(seconds, abs=0.001)

@@ -44,7 +44,7 @@ def changed(base: RunDecisions, **changes: Any) -> RunComparison:
 
 def test_equal_runs(base: RunDecisions) -> None:
     comparison = changed(base)
-    assert (comparison.first, comparison.settings, comparison.differs) == (None, [], False)
+    assert (comparison.first, comparison.settings, comparison.is_different) == (None, [], False)
     assert comparison.num_equal_steps == len(base.steps) > 50
     assert all(figure.a == figure.b for figure in comparison.figures)
     assert any(step.preempted for step in base.steps), "nothing to compare"

@@ -195,10 +195,10 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
 
     (recording,) = map(str, tmp_path.glob("seqtop-*.seqtop"))
     then = show(recording, "--at", str(moment))
-    longest = max(request["wait"]["total"] for request in then["requests"])
+    longest = max(request["wait"]["total_seconds"] for request in then["requests"])
     assert longest > 0
     assert any(
-        request["wait"]["total"] == longest
+        request["wait"]["total_seconds"] == longest
         and any(is_of(waited_longest, request["request_id"] + end) for end in ("", "/1"))
         for request in then["requests"]
     ), waited_longest

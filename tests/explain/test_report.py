@@ -120,8 +120,9 @@ def test_a_part_in_words(expected: str, part: Part) -> None:
 
 def test_json() -> None:
     document = json.loads(as_json(known_run()))
-    assert document["request"] == "short"
-    assert sum(part["seconds"] for part in document["parts"]) == pytest.approx(document["e2e"])
+    assert document["request_id"] == "short"
+    total = sum(part["seconds"] for part in document["parts"])
+    assert total == pytest.approx(document["e2e_seconds"])
     wait = document["parts"][1]
     assert (wait["kind"], wait["cause"], wait["step"]) == ("queued", "no_blocks", 1)
     assert wait["holder"] == {
@@ -160,8 +161,8 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
     script, history = waiting_request()
     request = script.source.state.requests["a"]
     before = json.loads(as_json(explain(history, request, history.last)))
-    assert before["since_arrival"] == pytest.approx(0.052, abs=1e-6)
-    assert (before["ttft"], before["e2e"], before["finish_reason"]) == (None, None, None)
+    assert before["since_arrival_seconds"] == pytest.approx(0.052, abs=1e-6)
+    assert before["ttft_seconds"] is before["e2e_seconds"] is before["finish_reason"] is None
     script.step(stop={"a": SequenceStatus.FINISHED_ABORTED})
     explanation = explain(history, script.source.state.requests["a"], history.last)
     assert as_text(explanation).splitlines() == [
@@ -172,25 +173,26 @@ def test_a_request_that_was_aborted_before_its_first_token() -> None:
     ]
     document = json.loads(as_json(explanation))
     assert document["arrival_time"] == 1_700_000_000.0
-    assert document["ttft"] is None
-    assert document["e2e"] == document["since_arrival"] == pytest.approx(0.102, abs=1e-6)
+    assert document["ttft_seconds"] is None
+    assert document["e2e_seconds"] == pytest.approx(0.102, abs=1e-6)
+    assert document["since_arrival_seconds"] == document["e2e_seconds"]
     assert document["finish_reason"] == "abort"
     assert document["parts"][1] == {
         "kind": "queued",
         "cause": "unknown",
-        "start": pytest.approx(0.002, abs=1e-6),
-        "end": pytest.approx(0.102, abs=1e-6),
+        "start_seconds": pytest.approx(0.002, abs=1e-6),
+        "end_seconds": pytest.approx(0.102, abs=1e-6),
         "seconds": pytest.approx(0.1, abs=1e-6),
         "step": 0,
         "num_steps": 2,
         "num_tokens": 0,
-        "longest": pytest.approx(0.05, abs=1e-6),
+        "longest_seconds": pytest.approx(0.05, abs=1e-6),
         "longest_step": 0,
         "before_first_token": True,
         "is_behind": False,
         "requests": [],
         "num_missing": 0,
-        "scheduler_time": 0.0,
+        "scheduler_seconds": 0.0,
         "preemption": None,
         "holder": None,
         "text": "the scheduler gave no reason; 2 steps",
@@ -203,7 +205,7 @@ def test_the_first_token_has_a_line_of_its_own_before_the_parts_after_it() -> No
         number == 5 for number in range(9)
     ]
     document = json.loads(as_json(known_run()))
-    assert document["ttft"] == pytest.approx(0.102, abs=1e-6)
+    assert document["ttft_seconds"] == pytest.approx(0.102, abs=1e-6)
     assert [part["before_first_token"] for part in document["parts"]] == [True] * 3 + [False] * 3
     assert [part["cause"] for part in document["parts"]] == [
         "between_steps", "no_blocks", None, "no_blocks", "recompute", None,

@@ -86,11 +86,11 @@ def test_queries_of_the_document_give_what_the_json_document_says(
     requests = json.loads(capsys.readouterr().out)["requests"]
     assert len(requests) == NUM_REQUESTS
 
-    by_latency = sorted(requests, key=lambda one: -one["latency"]["e2e_latency"])[:10]
+    by_latency = sorted(requests, key=lambda one: -one["latency"]["e2e_seconds"])[:10]
     assert [row["request_id"] for row in slowest] == [one["request_id"] for one in by_latency]
     for row, request in zip(slowest, by_latency, strict=True):
-        assert close(row["e2e_latency"], request["latency"]["e2e_latency"])
-        assert close(row["waiting"], request["wait"]["total"])
+        assert close(row["e2e_latency"], request["latency"]["e2e_seconds"])
+        assert close(row["waiting"], request["wait"]["total_seconds"])
         assert close(row["model_execute"], request["metrics"]["model_execute_time"])
         assert row["num_preemptions"] == request["num_preemptions"]
 
@@ -100,7 +100,7 @@ def test_queries_of_the_document_give_what_the_json_document_says(
     assert [row["log2_prompt_tokens"] for row in by_length] == sorted(lengths)
     for row in by_length:
         group = lengths[row["log2_prompt_tokens"]]
-        ttfts = sorted(request["latency"]["ttft"] for request in group)
+        ttfts = sorted(request["latency"]["ttft_seconds"] for request in group)
         hits = sum(request["sequences"][0]["num_prompt_hits"] for request in group)
         assert row["num_requests"] == len(group)
         assert close(row["share_of_hits"], hits / sum(one["num_prompt_tokens"] for one in group))
@@ -109,7 +109,7 @@ def test_queries_of_the_document_give_what_the_json_document_says(
 
     seconds: Counter[str] = Counter()
     for request in requests:
-        seconds.update(request["wait"]["by_cause"])
+        seconds.update(request["wait"]["seconds_by_cause"])
     assert {row["cause"]: row["seconds"] for row in causes} == pytest.approx(dict(seconds))
 
     lost: Counter[str] = Counter()

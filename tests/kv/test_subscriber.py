@@ -134,7 +134,7 @@ def test_numbers_that_leap_are_counted_to_a_sensible_end(endpoints: tuple[str, s
         wait_until(lambda: session.cache.num_batches == 6)
         assert session.connection.num_missed == 2**53
         document = json_document.document(session.cache, session.connection)
-        assert document["complete"] is False
+        assert document.complete is False
 
 
 def test_an_engine_that_is_restarted_is_noticed_by_its_numbers(endpoints: tuple[str, str]) -> None:

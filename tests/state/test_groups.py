@@ -46,9 +46,9 @@ def test_the_figures_of_groups(script: Script) -> None:
     assert (pair.num_requests, pair.num_running, pair.num_prompt_tokens) == (1, 2, 30)
     assert (batch.num_requests, batch.num_waiting, batch.num_blocks) == (1, 1, 0)
     assert (chat.num_output_tokens, batch.num_output_tokens) == (5, 0)
-    assert batch.waited > 0.05
-    assert batch.ttft is None
-    assert chat.ttft is not None
+    assert batch.waited_seconds > 0.05
+    assert batch.ttft_seconds is None
+    assert chat.ttft_seconds is not None
     assert [*groups].index("batch") == len(groups) - 1, "the most blocks come first"
 
 

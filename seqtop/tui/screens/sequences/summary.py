@@ -217,12 +217,12 @@ def group_sentence(group: Group) -> str:
     parts = [
         f"{group.num_prompt_tokens:,} prompt and {group.num_output_tokens:,} output tokens",
         fmt.plural(group.num_preemptions, "preemption"),
-        f"{fmt.seconds(group.waited)} in the queue",
+        f"{fmt.seconds(group.waited_seconds)} in the queue",
     ]
-    if group.ttft is not None:
-        parts.append(f"median TTFT {fmt.seconds(group.ttft)}")
-    if group.harm is not None:
-        parts.append(f"delayed others, or each other, for {fmt.seconds(group.harm)}")
+    if group.ttft_seconds is not None:
+        parts.append(f"median TTFT {fmt.seconds(group.ttft_seconds)}")
+    if group.harm_seconds is not None:
+        parts.append(f"delayed others, or each other, for {fmt.seconds(group.harm_seconds)}")
     return f"All its requests together: {'; '.join(parts)}."
 
 
