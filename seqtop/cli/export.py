@@ -72,6 +72,12 @@ def add_command(commands: Commands) -> None:
         help="with --mooncake: tokens per block (default: as the engine)",
     )
     export.add_argument(
+        "--partitioned",
+        action="store_true",
+        help="with --parquet: the directory has the tables of many recordings, by date and engine,"
+        " to which this one is added, and views for DuckDB",
+    )
+    export.add_argument(
         "--redact",
         action="store_true",
         help="leave texts and tokens out, of which lengths and numbers remain",
@@ -128,6 +134,7 @@ def run(options: argparse.Namespace) -> int:
                 block_size=options.block_size,
                 merged=merged,
                 measured=measured,
+                partitioned=options.partitioned,
             )
             written = _write(source, options)
     except RecordingError as error:
@@ -162,7 +169,7 @@ def _report_joined(measured: MeasuredRequests, options: argparse.Namespace) -> i
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """Returns a sentence about options that exclude each other, or `None`."""
     chosen: ExportFormat = options.format
-    for name in ("steps", "merge", "join", "block_size"):
+    for name in ("steps", "merge", "join", "block_size", "partitioned"):
         given = getattr(options, name) not in (None, False, [])
         if given and name not in chosen.takes:
             able = [f"--{other.name}" for other in FORMATS.values() if name in other.takes]

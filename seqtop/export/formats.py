@@ -40,6 +40,8 @@ class ExportSource(msgspec.Struct, kw_only=True):
     """Traces to put below on the same clock."""
     measured: MeasuredRequests | None = None
     """Measurements of others about the requests."""
+    partitioned: bool = False
+    """True for the files of many recordings in one directory."""
 
     def runs(self, observe: Observer | None = None) -> list[EngineRun]:
         """Reads the runs; without texts and tokens if they are to be left out.
@@ -73,7 +75,8 @@ class ExportFormat(NamedTuple):
     write_directory: WriteDirectory | None = None
     """Writes a format of several files, which has no `write`."""
     takes: frozenset[str] = frozenset()
-    """The further options that are about it: `steps`, `merge`, `join`, `block_size`."""
+    """The further options that are about it: `steps`, `merge`, `join`, `block_size`,
+    `partitioned`."""
     is_binary: bool = False
     """True if it is no text for a terminal."""
     package: str = ""
@@ -145,6 +148,7 @@ def _parquet(source: ExportSource, directory: Path, overwrite: bool) -> str:
         source.timeline,
         redact=source.redact,
         overwrite=overwrite,
+        partitioned=source.partitioned,
         measured=source.measured,
         progress=source.progress,
     )
@@ -156,7 +160,7 @@ _declare(
         "parquet",
         "Parquet files of requests, sequences, steps, tokens and events, in a directory",
         write_directory=_parquet,
-        takes=frozenset({"join"}),
+        takes=frozenset({"join", "partitioned"}),
         package="pyarrow",
     )
 )

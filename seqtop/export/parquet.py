@@ -12,8 +12,10 @@ import errno
 import math
 import os
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +48,16 @@ SCHEMA_VERSION = 1
 """The version in each file's metadata. Added columns do not change it; other changes do."""
 TABLES = ("requests", "sequences", "steps", "tokens", "events")
 
+_VIEWS = "".join(
+    f"create or replace view {name} as select *"
+    f" from read_parquet('{name}/*/*/*.parquet', hive_partitioning = true, union_by_name = true);\n"
+    for name in TABLES
+)
+"""The views for DuckDB on the tables of many recordings."""
+_MAX_NAME = 60
+"""Characters of the names of engines and runs in paths."""
+_LATEST = 253_402_300_799.0
+"""The last second that a date can have."""
 _ROWS = 2**16
 """The rows that are kept until they are written together."""
 _BITS = {pa.int32(): 31, pa.int64(): 63}
@@ -166,6 +178,7 @@ def write(
     *,
     redact: bool,
     overwrite: bool,
+    partitioned: bool = False,
     measured: MeasuredRequests | None = None,
     progress: ShowProgress = no_progress,
 ) -> dict[str, int]:
@@ -173,6 +186,8 @@ def write(
 
     Args:
         directory: The folder of the files, which is created if there is none.
+        partitioned: Writes each file below folders of its table, its date and its engine, as Hive
+            names them, so that `directory` can have the tables of many recordings.
         timeline: A recording.
         redact: Leaves texts and tokens out.
         overwrite: Replaces files.
@@ -187,17 +202,22 @@ def write(
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     directory.mkdir(mode=0o700, exist_ok=True)
+    paths = {name: directory / f"{name}.parquet" for name in TABLES}
+    if partitioned:
+        place = _place(timeline)
+        paths = {name: directory / name / place for name in TABLES}
+        for path in paths.values():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with files.writing(directory / "views.sql", overwrite=True) as file:
+            file.write(_VIEWS.encode())
     with contextlib.ExitStack() as stack:
         tables = {
             name: stack.enter_context(
                 _Table(
-                    stack.enter_context(
-                        files.writing(directory / f"{name}.parquet", overwrite=overwrite)
-                    ),
-                    _SCHEMAS[name],
+                    stack.enter_context(files.writing(path, overwrite=overwrite)), _SCHEMAS[name]
                 )
             )
-            for name in TABLES
+            for name, path in paths.items()
         }
 
         def observe(event: Event, state: EngineState) -> None:
@@ -209,6 +229,23 @@ def write(
         for run in redacted(runs) if redact else runs:
             _add_run(tables, run, measured)
     return {name: table.num_rows for name, table in tables.items()}
+
+
+def _place(timeline: Timeline) -> Path:
+    """Returns the path of a recording's files below the folder of a table.
+
+    It is the same when the recording, or a longer one of the same run, is exported again.
+    """
+    begin = timeline.at(timeline.first)
+    info = begin.info or timeline.at(min(timeline.first + 1, timeline.last)).info
+    start = begin.time or (info.start_time if info else 0.0)
+    date = datetime.fromtimestamp(min(max(start, 0.0), _LATEST), UTC).date()
+    engine, incarnation = (info.engine_id, info.incarnation) if info else ("", "")
+    return Path(
+        f"date={date}",
+        f"engine={quote(engine[:_MAX_NAME], safe='')}",
+        f"{quote(incarnation[:_MAX_NAME], safe='') or 'run'}-{int(start * 1e3)}.parquet",
+    )
 
 
 class _Table(contextlib.AbstractContextManager["_Table"]):

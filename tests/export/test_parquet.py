@@ -11,6 +11,7 @@ import pytest
 
 import seqtop
 from seqtop.cli.main import main
+from seqtop.wire.messages import EngineInfo, Event
 from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step, update
 from tests.support.greedy_runs import NUM_REQUESTS, record_run
@@ -79,7 +80,7 @@ def test_queries_of_the_document_give_what_the_json_document_says(
     path = tmp_path / "run.seqtop"
     record_run(path)
     slowest, by_length, causes, preemptions, pauses = map(
-        Tables(path, tmp_path / "run").rows, QUERIES
+        Tables(path, tmp_path / "run").rows, QUERIES[:5]
     )
     capsys.readouterr()
     assert main(["show", str(path), "--json"]) == 0
@@ -133,6 +134,58 @@ def test_queries_of_the_document_give_what_the_json_document_says(
                     newest[request_id] = time
     assert [row["gap"] for row in pauses] == pytest.approx(sorted(gaps, reverse=True)[:10])
     assert all(row["gap"] > row["model_execute"] > 0 for row in pauses)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of three recordings: of two engines, one of them on two days."""
+    folder = tmp_path_factory.mktemp("archive")
+    for name, day, num_blocks in (("good", 0, 400), ("good", 1, 400), ("full/1", 0, 24)):
+        path = folder / f"{day}.seqtop"
+
+        def change(event: Event, name: str = name, day: int = day) -> Event:
+            if isinstance(event, EngineInfo):
+                event.engine_id, event.incarnation = name, f"{name}-{day}"
+                event.start_time += 86_400 * day
+            return event
+
+        record_run(path, change, num_gpu_blocks=num_blocks)
+        export = ["export", str(path), "--parquet", "--partitioned", "-o", str(folder / "archive")]
+        assert main(export) == 0
+        assert main(export) == 1, "it has been added"
+        assert main([*export, "--force"]) == 0
+        path.unlink()
+    return folder / "archive"
+
+
+def test_many_recordings_are_read_together_by_date_and_engine(archive: Path) -> None:
+    connection = duckdb.connect()
+    connection.execute(f"set file_search_path = '{archive}'")
+    connection.execute((archive / "views.sql").read_text())
+    counts = connection.execute(
+        "select engine, date, count(*) from requests group by all"
+    ).fetchall()
+    assert sorted(name for name, _, _ in counts) == ["full/1", "good", "good"]
+    assert {count for _, _, count in counts} == {NUM_REQUESTS}
+    rows = connection.execute("select distinct engine_id, engine from tokens").fetchall()
+    assert all(one == other for one, other in rows)
+    (missing,) = connection.execute(QUERIES[5]).fetchall()
+    engine, _, num_requests, share_met, _, main_cause, seconds = missing
+    assert (engine, num_requests, main_cause) == ("full/1", NUM_REQUESTS, "no_blocks")
+    assert 0 <= share_met < 0.99
+    assert seconds > 0
+    lost = connection.execute(QUERIES[6]).fetchall()
+    assert lost[0][0] == "full/1"
+    assert [row[3] for row in lost[1:]] == [0, 0]
+
+
+def test_other_readers_of_hive_partitions_read_the_same_columns(archive: Path) -> None:
+    from pyarrow import dataset
+
+    table = dataset.dataset(archive / "requests", partitioning="hive").to_table()
+    assert table.num_rows == 3 * NUM_REQUESTS
+    assert {*table["engine"].to_pylist()} == {"good", "full/1"}
+    assert len({*table["date"].to_pylist()}) == 2
 
 
 def close(one: float, other: float) -> bool:
