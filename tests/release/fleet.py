@@ -35,6 +35,8 @@ from tests.support.random_engine import RandomEngine
 from tests.support.terminal import Terminal
 from tests.support.waiting import SECONDS
 
+RATE = 8.0
+"""Steps a second of each engine, unless another number is given."""
 SIZE = (160, 45)
 MOST_SECONDS = 10.0
 """The seconds within which the sick engine has to be the first."""
@@ -75,7 +77,7 @@ class Outcome(NamedTuple):
     """The bytes of the summaries of one engine."""
 
 
-def run(num_engines: int, seed: int, rate: float = 8.0) -> Outcome:
+def run(num_engines: int, seed: int, rate: float = RATE) -> Outcome:
     """Runs one round, with so many steps a second of each engine."""
     rng, context = random.Random(seed), multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # a hundred imports would take a minute
@@ -141,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engines", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--rate", type=float, default=8.0, help="steps a second of each engine")
+    parser.add_argument("--rate", type=float, default=RATE, help="steps a second of each engine")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     outcomes = []

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.release.fleet import SIZE, publish
+from tests.release.fleet import RATE, SIZE, publish
 from tests.support.commands import SEQTOP
 from tests.support.kubernetes_api import (
     PORT,
@@ -53,7 +53,7 @@ def measure(seconds_at_rest: float) -> dict[str, str]:
 
         def start(name: str, number: int) -> None:
             """Starts the engine of a pod at an address, and lists the pod."""
-            arguments = (f"tcp://{address(number)}:{PORT}", "the model", number, hangs)
+            arguments = (f"tcp://{address(number)}:{PORT}", "the model", number, hangs, RATE)
             processes[name] = spawn.Process(target=publish, args=arguments, daemon=True)
             processes[name].start()
             api.set(pod(name, address(number)))

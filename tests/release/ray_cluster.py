@@ -20,13 +20,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.release.fleet import SIZE, publish
+from tests.release.fleet import RATE, SIZE, publish
 from tests.support.commands import SEQTOP
 from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 PORTS = 25_557, 25_559, 25_561
 NAMES = "prefill", "decode"
+LOADING_SECONDS = 6.0
+"""The time that an engine takes to start again, as one with a model does: it is not missed then."""
 
 
 class Engine:
@@ -35,7 +37,11 @@ class Engine:
     def __init__(self, name: str) -> None:
         from threading import Event, Thread
 
-        arguments: Any = (os.environ["SEQTOP_BIND"], name, 1, Event())
+        import ray
+
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            time.sleep(LOADING_SECONDS)
+        arguments: Any = (os.environ["SEQTOP_BIND"], name, 1, Event(), RATE)
         Thread(target=publish, args=arguments, daemon=True).start()
 
     def pid(self) -> int:
