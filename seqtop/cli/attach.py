@@ -110,7 +110,7 @@ def validate(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.live.session import Session
+    from seqtop.live.session import Session, most_sessions
     from seqtop.tui.ui_state import MAX_STREAMS
 
     if status := validate(options):
@@ -130,6 +130,11 @@ def run(options: argparse.Namespace) -> int:
         endpoints = _rank_endpoints([_endpoint_of(engine) for engine in chosen], options.ranks)
     except LocalEngineError as error:
         return fail(str(error))
+    if (most := most_sessions(len(endpoints))) < len(endpoints):
+        return fail(
+            f"{len(endpoints)} engines need more open files than this process may have: {most}"
+            " engines are possible; raise the limit, as with `ulimit -n 4096`"
+        )
     keys = curve_keys(options)
     with ExitStack() as stack:
         sessions = [

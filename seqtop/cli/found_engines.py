@@ -188,10 +188,13 @@ class FoundSessions:
         num_ranks: int = 1,
         keys: ViewerKeys | None = None,
     ) -> None:
+        from seqtop.live.session import most_sessions
+
         self.on_change: Callable[[Sequence[Session]], object] = lambda _: None
         """Called with all sessions when there are more."""
         self._discovery, self._stack = discovery, stack
         self._num_ranks, self._keys = num_ranks, keys
+        self._most = most_sessions(MOST_ENGINES)
         self._sessions: dict[str, Session] = {}
         self._places: dict[str, str] = {}
         """The endpoints of the engines that are listed now."""
@@ -207,7 +210,7 @@ class FoundSessions:
         self._seen = found
         places, names = {}, {}
         self._problem = ""
-        num_left, room = 0, MOST_ENGINES - len(self._sessions)
+        num_left, room = 0, self._most - len(self._sessions)
         for key, name, endpoint in self._ranks(found):
             if key in self._sessions or room > 0:
                 room -= key not in self._sessions
@@ -217,7 +220,7 @@ class FoundSessions:
         if num_left:
             self._problem = (
                 f"{fmt.plural(num_left, 'engine')} more {'was' if num_left == 1 else 'were'} found"
-                f" than the {MOST_ENGINES} that are followed; those that are gone count, until"
+                f" than the {self._most} that are followed; those that are gone count, until"
                 " seqtop starts again"
             )
         new = [self._follow(key, names[key], endpoint) for key, endpoint in places.items()]

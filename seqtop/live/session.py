@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.base_session import BaseSession
+from seqtop.process import descriptors
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.finished import DEFAULT_MAX_BYTES, FinishedMemory
@@ -23,6 +24,19 @@ from seqtop.wire.snapshot import Snapshot, SnapshotPart
 
 VIEWER_MAX_FINISHED = 10_000
 """Finished requests in the state of a viewer."""
+
+_DESCRIPTORS = 16
+"""The file descriptors of a session, with some to spare: of sockets, and of libzmq's threads."""
+_OTHER_DESCRIPTORS = 128
+
+
+def most_sessions(wanted: int) -> int:
+    """Returns how many of so many sessions this process can have at once.
+
+    Its limit on file descriptors is raised if that is necessary and possible.
+    """
+    limit = descriptors.raise_limit(_OTHER_DESCRIPTORS + _DESCRIPTORS * wanted)
+    return int(min(wanted, max(limit - _OTHER_DESCRIPTORS, 0.0) / _DESCRIPTORS))
 
 
 class Session(BaseSession):

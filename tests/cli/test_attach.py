@@ -77,3 +77,14 @@ def test_no_engine_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "targets.json").write_text("[]")
     assert main(["attach", "--targets", str(tmp_path / "targets.json")]) == 1
     assert capsys.readouterr().err == f"seqtop: {tmp_path}/targets.json lists no targets\n"
+
+
+def test_more_engines_than_there_are_descriptors_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("seqtop.process.descriptors.raise_limit", lambda _: 160.0)
+    assert main(["attach", "--ranks", "3", "localhost:7001"]) == 1
+    assert capsys.readouterr().err == (
+        "seqtop: 3 engines need more open files than this process may have: 2 engines are possible;"
+        " raise the limit, as with `ulimit -n 4096`\n"
+    )

@@ -107,12 +107,15 @@ def test_an_engine_without_summaries_is_followed(endpoint: str) -> None:
         wait_until(lambda: "req-1" in session.state.requests)
 
 
-def test_an_engine_that_does_not_answer_is_followed(
+def test_an_engine_that_answers_something_else_is_followed(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriber, "SILENCE_SECONDS", 0.1)
-    with HandDrivenEngine(endpoint) as engine, Session(endpoint, is_subscribed=False):
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint, is_subscribed=False) as session:
+        engine.state.apply(engine_info())
+        engine.answer()
         engine.await_viewer()  # it has subscribed
+        assert not session.state.info, "it asked for no snapshot so far"
 
 
 def test_answers_that_cannot_be_read_are_counted(endpoint: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import resource
 import socket
 import threading
 from typing import Any
@@ -17,6 +15,7 @@ from engine_stub.entrypoints.openai.app import ServedModel, make_app
 from engine_stub.entrypoints.openai.bridge import Bridge
 from engine_stub.entrypoints.openai.connections import LimitedProtocol
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS
+from seqtop.process import descriptors
 
 _GRACE_SECONDS = 2
 _MAX_CONNECTIONS = 512
@@ -110,12 +109,5 @@ def max_connections() -> int:
     With as many that are being accepted, these are two thirds. Raises the process's limit of
     descriptors first, if that is possible.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MAX_CONNECTIONS
-    if soft < _WANTED_DESCRIPTORS:
-        most = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(_WANTED_DESCRIPTORS, most), hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(_MAX_CONNECTIONS, max(soft // 3, 1))
+    most = descriptors.raise_limit(_WANTED_DESCRIPTORS)
+    return _MAX_CONNECTIONS if most == math.inf else min(_MAX_CONNECTIONS, max(int(most) // 3, 1))
