@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,11 +102,14 @@ def _patient_pilot() -> Iterator[None]:
 def _started_in(directory: str) -> Iterator[psutil.Process]:
     """Processes that were started with a runtime directory in `directory`.
 
-    Without the tracker of multiprocessing, which lives as long as the process that uses it.
+    Without the tracker and the fork server of multiprocessing, which live as long as this process.
     """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            is_tracker = "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+            command = " ".join(process.cmdline())
+            # What the fork server has forked has its command line, but another parent.
+            is_server = "multiprocessing.forkserver" in command and process.ppid() == os.getpid()
+            is_tracker = "multiprocessing.resource_tracker" in command or is_server
             is_own = process.environ().get("XDG_RUNTIME_DIR", "").startswith(directory)
             if is_own and not is_tracker:
                 yield process

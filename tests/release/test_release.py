@@ -9,6 +9,7 @@ from seqtop.wire.messages import PreemptionMode
 from tests.release import (
     attacks,
     bombs,
+    fleet,
     healing,
     injected_bugs,
     kubernetes_pods,
@@ -113,6 +114,12 @@ def test_random_runs_are_repeated_and_predictions_equal_real_runs(tmp_path: Path
     pairs = [*whatif.predict_pairs(tmp_path, ("greedy", "seeded", "fixed"))]
     assert all(pair.is_equal for pair in pairs)
     assert sum(pair.has_effect for pair in pairs) > len(pairs) / 2
+
+
+def test_the_sick_one_of_many_engines_is_found_by_summaries() -> None:
+    outcome = fleet.run(12, 1)
+    assert outcome.seconds <= fleet.MOST_SECONDS
+    assert 0 < outcome.bytes_per_second <= 300
 
 
 def test_many_requests_are_predicted_with_eight_settings(tmp_path: Path) -> None:
