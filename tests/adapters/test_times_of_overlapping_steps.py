@@ -13,6 +13,7 @@ from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.wrapping import Wrapping
 from seqtop.history.recording import Recording
+from seqtop.sequence import latency
 from seqtop.state import EngineState
 from seqtop.state.fields import waited
 from seqtop.state.model import RequestState
@@ -29,7 +30,13 @@ from tests.support.fake_vllm import (
     step,
 )
 
-RECORDING = Path(__file__).parents[1] / "golden" / "data" / "recordings" / "0.1.0.seqtop"
+TESTS = Path(__file__).parents[1]
+# The bundled engine of this one reports longer times than its steps take.
+BUNDLED = TESTS / "golden" / "data" / "recordings" / "0.1.0.seqtop"
+RECORDINGS = [BUNDLED, *sorted((TESTS / "stored_runs").glob("*.seqtop"))]
+
+OVERLAPPING = {"vllm-async", "sglang", "transformers"}
+"""The recordings of engines that schedule a step before the one before has ended."""
 
 
 class Clock:
@@ -104,6 +111,10 @@ def assert_parts_are_within(request: RequestState, end: float) -> None:
     assert sum(parts) + waited(request, end) <= elapsed + 1e-6
 
 
+def ratios(request: RequestState) -> tuple[float | None, float | None]:
+    return latency.queue_ratio(request.metrics), latency.execute_ratio(request.metrics)
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler, PipelinedScheduler])
 def test_parts_of_overlapping_steps_add_up(kind: type[Scheduler], seed: int) -> None:
@@ -126,16 +137,19 @@ def test_parts_of_overlapping_steps_add_up(kind: type[Scheduler], seed: int) -> 
     assert (sums.num_overlapping > 20) is (kind is not Scheduler)
 
 
-def test_parts_of_a_recording_add_up() -> None:
-    """This one's engine reports longer times than its steps take."""
-    sums = Sums()
-    with Recording(RECORDING) as recording:
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_parts_of_a_recording_add_up(path: Path) -> None:
+    sums, num_with_parts = Sums(), 0
+    with Recording(path) as recording:
         for event, state in recording.states():
             sums.check(event)
             for request in state.requests.values():
                 length = max((request.metrics.finished_time or state.time), event.time)
                 length -= request.metrics.arrival_time
                 parts = time_parts(request, length)
+                num_with_parts += bool(parts)
                 assert not parts or math.isclose(sum(dict(parts).values()), length, abs_tol=1e-6)
                 assert all(0.0 <= seconds <= length for _, seconds in parts)
-    assert sums.num_overlapping == 0
+                assert all(ratio is None or ratio <= 1.0 + 1e-6 for ratio in ratios(request))
+    assert num_with_parts > 0
+    assert (sums.num_overlapping > 0) is (path.stem in OVERLAPPING)
