@@ -22,7 +22,12 @@ from seqtop.cli.options import (
     parse_share,
 )
 from seqtop.cli.progress import shown_progress
-from seqtop.cli.recordings import open_recording, warn_of_prediction
+from seqtop.cli.recordings import (
+    FolderError,
+    open_recording,
+    recordings_in,
+    warn_of_prediction,
+)
 
 if TYPE_CHECKING:
     from seqtop.checks.gate import Gate
@@ -128,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
             reports = [_of_engine(options, sources[0], baseline)]
         else:
             reports = [*_of_recordings(options, sources, baseline)]
-    except (RecordingError, _SourceError) as error:
+    except (RecordingError, FolderError, _SourceError) as error:
         return fail(str(error), status=2)
     for report in reports:
         warn_of_prediction(report.source, report.predicted_from)
@@ -151,7 +156,8 @@ def _sources(given: Sequence[str]) -> list[str]:
     """Returns the endpoint, or the recordings in place of their folders.
 
     Raises:
-        _SourceError: A file is not there, no recording is in a folder, or an endpoint is not alone.
+        _SourceError: A file is not there, or an endpoint is not alone.
+        FolderError: No recording is in a folder.
     """
     found: list[str] = []
     for source in given:
@@ -163,13 +169,7 @@ def _sources(given: Sequence[str]) -> list[str]:
         if "://" in source or not path.is_dir():
             found.append(source)
             continue
-        try:
-            inside = sorted(str(own) for own in path.iterdir() if own.suffix == ".seqtop")
-        except OSError as error:
-            raise _SourceError(f"{source} cannot be read: {error.strerror}") from error
-        if not inside:
-            raise _SourceError(f"there is no recording (*.seqtop) in {source}")
-        found += inside
+        found += recordings_in(source)
     return found
 
 

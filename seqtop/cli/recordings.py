@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtop.cli.messages import warn
@@ -27,6 +28,25 @@ def open_recording(path: str) -> Iterator[FileStore]:
             warn(recording.damage)
         warn_of_prediction(path, recording.predicted_from)
         yield recording
+
+
+class FolderError(Exception):
+    """A folder without a recording; `str()` is one sentence for the user."""
+
+
+def recordings_in(folder: str) -> list[str]:
+    """Returns the paths of the recordings in a folder, by name.
+
+    Raises:
+        FolderError: There is none, or the folder cannot be read.
+    """
+    try:
+        found = sorted(str(own) for own in Path(folder).iterdir() if own.suffix == ".seqtop")
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be read: {error.strerror}") from error
+    if not found:
+        raise FolderError(f"there is no recording (*.seqtop) in {folder}")
+    return found
 
 
 def warn_of_prediction(path: str, predicted_from: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.cli.progress import shown_progress
+from seqtop.text import format as fmt
 
 
 def add_command(commands: Commands) -> None:
@@ -17,11 +19,11 @@ def add_command(commands: Commands) -> None:
         description="Write a report of a recording as one HTML page that needs no network and no"
         " script: figures, charts over time, distributions, what limited the batches, the slowest"
         " requests and the preemptions in sentences, and what the checks find. Two recordings are"
-        " shown side by side. The page has no text of prompts and outputs unless --with-text is"
-        " given.",
+        " shown side by side, those of a folder in a line each, the worst first. The page has no"
+        " text of prompts and outputs unless --with-text is given.",
         epilog="example: seqtop report run.seqtop -o report.html",
     )
-    report.add_argument("source", metavar="FILE", help="the recording")
+    report.add_argument("source", metavar="FILE", help="the recording, or a folder of recordings")
     report.add_argument("other", nargs="?", metavar="FILE", help="a recording to show beside it")
     report.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
     report.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -58,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.state.groups import KEYS, LASTING_KEYS, GroupKeyError
     from seqtop.state.slo import Slo
 
+    if Path(options.source).is_dir():
+        return _report_folder(options)
     if options.by in set(KEYS) - set(LASTING_KEYS):
         lasting = ", ".join(LASTING_KEYS)
         return fail(
@@ -83,4 +87,37 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         return fail(f"{options.output} cannot be written: {error.strerror}")
     warn(f"wrote {options.output}")
+    return 0
+
+
+def _report_folder(options: argparse.Namespace) -> int:
+    """Writes a line for each recording of a folder."""
+    from seqtop.cli.recordings import FolderError, recordings_in
+    from seqtop.export.report import folder
+    from seqtop.process import files
+    from seqtop.state.slo import Slo
+
+    if options.other is not None or options.with_text:
+        return fail("a folder is reported alone, and without texts", status=2)
+    slo = options.slo or Slo()
+    try:
+        paths = recordings_in(options.source)
+        summaries = []
+        with shown_progress(f"reading {fmt.plural(len(paths), 'recording')}") as progress:
+            for number, path in enumerate(paths):
+                summaries.append(folder.summarize(path, slo))
+                progress((number + 1) / len(paths))
+        with files.writing(options.output, overwrite=options.force) as file:
+            for text in folder.write(summaries, slo):
+                file.write(text.encode(errors="replace"))
+    except FolderError as error:
+        return fail(str(error), status=2)
+    except FileExistsError:
+        return fail(f"{options.output} exists already; --force replaces it")
+    except OSError as error:
+        return fail(f"{options.output} cannot be written: {error.strerror}")
+    warn(f"wrote {options.output}")
+    unread = sum(bool(summary.problem) for summary in summaries)
+    if unread:
+        warn(f"{fmt.plural(unread, 'recording')} could not be read as a whole")
     return 0

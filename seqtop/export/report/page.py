@@ -1,6 +1,6 @@
 """The report as one HTML page: no script, no network, inline SVG, light or dark as the reader's.
 
-Every text of a recording is untrusted: it passes through `_text`, which leaves no markup and no
+Every text of a recording is untrusted: it passes through `html_text`, which leaves no markup and no
 control characters. The page's own policy forbids scripts and anything from elsewhere.
 """
 
@@ -44,7 +44,7 @@ ROWS_AROUND = 120
 _MAX_TEXT = 2_000
 """Characters of a prompt and of an output that `--with-text` shows."""
 _MAX_SETTINGS = 60
-_TABLE = '<div class="scroll"><table>'
+TABLE = '<div class="scroll"><table>'
 """The begin of a table, which scrolls in a box of its own where it is too wide."""
 _MAX_NAME = 200
 _LABELLED_ROWS = 60
@@ -105,21 +105,13 @@ def write(
         with_text: Whether the slowest requests are shown with prompt and output.
         comparison: The comparison of two recordings, if there are two.
     """
-    title = " and ".join(_text(contents.name) for contents in recordings)
-    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-    yield (
-        '<meta http-equiv="Content-Security-Policy"'
-        " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-    )
-    yield '<meta name="viewport" content="width=device-width">'
-    style = files("seqtop.export.report").joinpath("page.css").read_text(encoding="utf-8")
-    yield f"<title>{title}: seqtop report</title><style>{style}</style></head>"
-    yield f'<body class="{"two" if len(recordings) > 1 else "one"}"><h1>{title}</h1>'
+    title = " and ".join(html_text(contents.name) for contents in recordings)
+    yield from head(title, is_wide=len(recordings) > 1)
     samples = [{**contents.samples(), **contents.lengths()} for contents in recordings]
     scales = _scales(recordings, samples)
     if comparison is not None:
         yield from _compared(comparison, recordings)
-    yield _columns(_warnings(contents) + _verdict(contents.verdict) for contents in recordings)
+    yield _columns(_warnings(contents) + verdict_html(contents.verdict) for contents in recordings)
     tiles = [_tiles(*pair) for pair in zip(recordings, samples, strict=True)]
     if comparison is None:
         yield from _one_tiles(tiles[0])
@@ -138,11 +130,33 @@ def write(
     ):
         yield f"\n<h2>{heading}</h2>"
         yield _columns(section(*pair) for pair in zip(recordings, samples, strict=True))
-    yield f'\n<p class="dim">Written by seqtop {__version__}. Times are from the start of the first'
-    yield " recorded step.</p>\n</body></html>\n"
+    yield foot("Times are from the start of the first recorded step.")
 
 
-def _text(text: str, *, limit: int = _MAX_NAME, newline: str = " ") -> str:
+def head(title: str, *, is_wide: bool) -> Iterator[str]:
+    """Yields the beginning of a page.
+
+    Args:
+        title: The title, as HTML.
+        is_wide: Whether the page is as wide as two recordings beside each other.
+    """
+    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield (
+        '<meta http-equiv="Content-Security-Policy"'
+        " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    )
+    yield '<meta name="viewport" content="width=device-width">'
+    style = files("seqtop.export.report").joinpath("page.css").read_text(encoding="utf-8")
+    yield f"<title>{title}: seqtop report</title><style>{style}</style></head>"
+    yield f'<body class="{"two" if is_wide else "one"}"><h1>{title}</h1>'
+
+
+def foot(remark: str) -> str:
+    """Returns the end of a page, with a remark on its times."""
+    return f'\n<p class="dim">Written by seqtop {__version__}. {remark}</p>\n</body></html>\n'
+
+
+def html_text(text: str, *, limit: int = _MAX_NAME, newline: str = " ") -> str:
     """Returns a text from a recording as HTML text: the first `limit` characters."""
     shown = safe_text(text[:limit], newline=newline)
     return escape(shown + ("…" if len(text) > limit else ""))
@@ -158,10 +172,11 @@ def _warnings(contents: Contents) -> str:
     info = contents.info
     if info is not None and info.predicted_from:
         sentences.append(
-            f"A PREDICTION by seqtop whatif from {_text(info.predicted_from)}, no run of an engine."
+            f"A PREDICTION by seqtop whatif from {html_text(info.predicted_from)}, no run of an"
+            " engine."
         )
     if contents.damage is not None:
-        sentences.append(f"{_text(contents.damage)}.")
+        sentences.append(f"{html_text(contents.damage)}.")
     if len(contents.runs) > 1:
         sentences.append(
             f"The recording has {len(contents.runs):,} runs of the engine; the settings are those"
@@ -177,25 +192,25 @@ def _warnings(contents: Contents) -> str:
     return "".join(f'<p class="warning">{sentence}</p>' for sentence in sentences)
 
 
-def _verdict(sentence: str) -> str:
+def verdict_html(sentence: str) -> str:
     """Returns a sentence on a run, or on two."""
-    text = _text(f"{sentence[:1].upper()}{sentence[1:]}.", limit=_MAX_VERDICT)
+    text = html_text(f"{sentence[:1].upper()}{sentence[1:]}.", limit=_MAX_VERDICT)
     return f'<p class="verdict">{text}</p>'
 
 
 def _compared(comparison: RunComparison, recordings: Sequence[Contents]) -> Iterator[str]:
     """Yields the verdict on two runs, and the figures of both with their changes."""
-    yield _verdict(verdict.sentence(comparison))
-    names = (f"{letter}: {_text(it.name)}" for letter, it in zip("AB", recordings, strict=True))
+    yield verdict_html(verdict.sentence(comparison))
+    names = (f"{letter}: {html_text(it.name)}" for letter, it in zip("AB", recordings, strict=True))
     heads = "".join(f'<th class="number">{name}</th>' for name in (*names, "change"))
     count = fmt.plural(comparison.num_requests, "request")
     for title, of_requests in ((f"The {count} of both", True), ("In the recording", False)):
         figures = [figure for figure in comparison.figures if figure.of_requests is of_requests]
         rows = "".join(map(_compared_row, figures))
-        yield f"{_TABLE}<tr><th>{title}</th>{heads}</tr>{rows}</table></div>"
+        yield f"{TABLE}<tr><th>{title}</th>{heads}</tr>{rows}</table></div>"
     sentences = [*verdict.remarks(comparison)]
     if sentences:
-        yield f'<p class="dim">{_text(". ".join(sentences), limit=_MAX_VERDICT)}.</p>'
+        yield f'<p class="dim">{html_text(". ".join(sentences), limit=_MAX_VERDICT)}.</p>'
 
 
 def _compared_row(figure: Figure) -> str:
@@ -204,7 +219,7 @@ def _compared_row(figure: Figure) -> str:
     unit = "" if figure.unit in ("s", "requests", "times", "share") else f" ({figure.unit})"
     style = {True: " better", False: " worse", None: ""}[figure.is_better]
     return (
-        f"<tr><th>{_text(figure.name + unit)}</th>"
+        f"<tr><th>{html_text(figure.name + unit)}</th>"
         f'<td class="number">{a}</td><td class="number">{b}</td>'
         f'<td class="number{style}">{verdict.change_text(figure)}</td></tr>'
     )
@@ -226,7 +241,7 @@ def _tiles(contents: Contents, samples: dict[str, list[float]]) -> list[Tile]:
         Tile(
             "Requests",
             fmt.count(outcomes.total()),
-            ", ".join(f"{_text(name)} {fmt.count(n)}" for name, n in outcomes.most_common(6)),
+            ", ".join(f"{html_text(name)} {fmt.count(n)}" for name, n in outcomes.most_common(6)),
         ),
         Tile("Output tokens per second", per_second(generated), f"{fmt.count(generated)} tokens"),
         Tile(
@@ -297,7 +312,7 @@ def _one_tiles(tiles: list[Tile]) -> Iterator[str]:
 
 
 def _table_of_tiles(tiles: list[list[Tile]], recordings: Sequence[Contents]) -> str:
-    heads = "".join(f'<th colspan="2">{_text(contents.name)}</th>' for contents in recordings)
+    heads = "".join(f'<th colspan="2">{html_text(contents.name)}</th>' for contents in recordings)
     # Those of the same requests, with those that had not ended, are compared above.
     compared = {f"{FIGURES[key]}, p50" for key in ("ttft", "tpot", "queue", "e2e")}
     titles = dict.fromkeys(
@@ -311,7 +326,7 @@ def _table_of_tiles(tiles: list[list[Tile]], recordings: Sequence[Contents]) -> 
             value, note = (tile.value, tile.note) if tile else (fmt.UNKNOWN, "")
             cells += f'<td class="number"><b>{value}</b></td><td class="dim">{note}</td>'
         rows.append(f"<tr><th>{title}</th>{cells}</tr>")
-    return f"{_TABLE}<tr><th></th>{heads}</tr>{''.join(rows)}</table></div>"
+    return f"{TABLE}<tr><th></th>{heads}</tr>{''.join(rows)}</table></div>"
 
 
 def _settings(recordings: Sequence[Contents]) -> str:
@@ -330,11 +345,13 @@ def _settings(recordings: Sequence[Contents]) -> str:
     if len(recordings) > 1:
         rows.insert(
             0,
-            "<tr><th></th>" + "".join(f"<th>{_text(it.name)}</th>" for it in recordings) + "</tr>",
+            "<tr><th></th>"
+            + "".join(f"<th>{html_text(it.name)}</th>" for it in recordings)
+            + "</tr>",
         )
     return (
         f"<details{is_open}><summary><h2>Engine and settings</h2></summary>"
-        f"{_TABLE}{''.join(rows)}</table></div></details>"
+        f"{TABLE}{''.join(rows)}</table></div></details>"
     )
 
 
@@ -344,14 +361,15 @@ def _settings_of(contents: Contents) -> dict[str, str]:
     info = contents.info
     if info is None:
         return settings
-    settings |= {name: _text(str(_plain(getattr(info, name)))) for name in _SETTINGS}
+    settings |= {name: html_text(str(_plain(getattr(info, name)))) for name in _SETTINGS}
     settings |= {
-        _text(name): _text(str(_plain(value))) for name, value in info.scheduler_settings.items()
+        html_text(name): html_text(str(_plain(value)))
+        for name, value in info.scheduler_settings.items()
     }
     if info.not_available:
         entries = not_available.by_reason(info.not_available)
         settings["not available"] = "; ".join(
-            f"{_text(titles)} ({_text(reason)})" for titles, reason in entries
+            f"{html_text(titles)} ({html_text(reason)})" for titles, reason in entries
         )
     if info.redacted:
         settings["redacted"] = "texts and token ids were removed before recording"
@@ -365,10 +383,11 @@ def _plain(value: object) -> object:
 
 
 def _period(contents: Contents) -> str:
-    return f"{_date(contents.start)} to {_date(contents.end)}"
+    return f"{date_text(contents.start)} to {date_text(contents.end)}"
 
 
-def _date(time: float) -> str:
+def date_text(time: float) -> str:
+    """Formats epoch seconds as a date and a time of day in UTC."""
     try:
         moment = datetime.datetime.fromtimestamp(time, datetime.UTC)
     except (OverflowError, ValueError, OSError):  # beyond the range of the calendar
@@ -477,7 +496,7 @@ def _limits(contents: Contents) -> str:
     num_steps = sum(share.num_steps for share in shares)
     seconds = math.fsum(share.seconds for share in shares)
     rows = "".join(
-        f"<tr><td>{_text(share.label)}</td>"
+        f"<tr><td>{html_text(share.label)}</td>"
         f"<td>{charts.share_bar(share.num_steps / num_steps, 'queued')}</td>"
         f'<td class="number">{fmt.percent(share.num_steps, num_steps)}</td>'
         f'<td class="number">{fmt.count(share.num_steps)}</td>'
@@ -486,7 +505,7 @@ def _limits(contents: Contents) -> str:
     )
     return (
         "<p>Why a step ran no more sequences: the reason that the scheduler gave for the head of"
-        f" its queue.</p>{_TABLE}<tr><th>limited by</th><th></th>"
+        f" its queue.</p>{TABLE}<tr><th>limited by</th><th></th>"
         '<th class="number">of steps</th><th class="number">steps</th>'
         f'<th class="number">of their time</th></tr>{rows}</table></div>'
     )
@@ -531,7 +550,7 @@ def _around_slowest(
     shown = lifecycles[first : first + ROWS_AROUND]
     return shown, (
         f"{len(shown):,} of {len(lifecycles):,} requests: those that arrived around"
-        f" {_text(slowest.request.request_id)}, the slowest."
+        f" {html_text(slowest.request.request_id)}, the slowest."
     )
 
 
@@ -591,18 +610,18 @@ def _slowest(contents: Contents, *, with_text: bool) -> str:
 
 def _slow_row(slow: ExplainedRequest, contents: Contents, *, with_text: bool) -> str:
     request, sequences = slow.lifecycle.request, slow.lifecycle.sequences
-    parts = "".join(f"<li>{_text(part, limit=400)}</li>" for part in slow.parts)
+    parts = "".join(f"<li>{html_text(part, limit=400)}</li>" for part in slow.parts)
     row = (
-        f"<tr><td>{_text(request.request_id)}</td>"
+        f"<tr><td>{html_text(request.request_id)}</td>"
         f'<td class="number">{_after(request.metrics.arrival_time, contents)}</td>'
         f'<td class="number">{fmt.count(request.num_prompt_tokens)}</td>'
         f'<td class="number">{fmt.count(sum(len(it.output_token_ids) for it in sequences))}</td>'
-        f"<td>{_text(slow.headline)}<ul>{parts}</ul>"
+        f"<td>{html_text(slow.headline)}<ul>{parts}</ul>"
     )
     if with_text:
         texts = [("prompt", request.prompt or ""), *(("output", it.text) for it in sequences)]
         for name, text in texts:
-            shown = _text(text, limit=_MAX_TEXT, newline="\n") if text else "unknown"
+            shown = html_text(text, limit=_MAX_TEXT, newline="\n") if text else "unknown"
             row += f"<details><summary>{name}</summary><pre>{shown}</pre></details>"
     return f"{row}</td></tr>"
 
@@ -611,10 +630,10 @@ def _groups(contents: Contents) -> str:
     table = contents.groups
     if not table.groups:
         return "<p>No request is recorded.</p>"
-    key = _text(table.key)
+    key = html_text(table.key)
     titles = "".join(f'<th class="number">{title}</th>' for title in groups.TITLES)
     rows = "".join(
-        f"<tr><th>{_text(group.name) or '(none)'}</th>"
+        f"<tr><th>{html_text(group.name) or '(none)'}</th>"
         + "".join(
             f'<td class="number">{cell}</td>' for cell in groups.cells(group, table.num_used_blocks)
         )
@@ -629,7 +648,7 @@ def _groups(contents: Contents) -> str:
     return (
         f"<p>{which} by {key}, those with the most KV blocks first. Running, Waiting, Blocks and KV"
         f" (the share of the blocks in use) are those{moment}; the rest is of the whole run.</p>"
-        f"{_TABLE}<tr><th>{key}</th>{titles}</tr>{rows}</table></div>"
+        f"{TABLE}<tr><th>{key}</th>{titles}</tr>{rows}</table></div>"
     )
 
 
@@ -640,8 +659,8 @@ def _preemptions(contents: Contents) -> str:
     shown = preemptions[:MAX_PREEMPTIONS]
     rows = "".join(
         f'<tr><td class="number">{_after(preemption.time, contents)}</td>'
-        f'<td class="number">{preemption.step:,}</td><td>{_text(preemption.text, limit=600)}</td>'
-        "</tr>"
+        f'<td class="number">{preemption.step:,}</td>'
+        f"<td>{html_text(preemption.text, limit=600)}</td></tr>"
         for preemption in shown
     )
     which = (
@@ -650,7 +669,7 @@ def _preemptions(contents: Contents) -> str:
         else f"{fmt.plural(len(preemptions), 'preemption')}, those that lost most tokens first."
     )
     return (
-        f'<p>{which}</p>{_TABLE}<tr><th class="number">after</th><th class="number">step</th>'
+        f'<p>{which}</p>{TABLE}<tr><th class="number">after</th><th class="number">step</th>'
         f"<th></th></tr>{rows}</table></div>"
     )
 
@@ -669,8 +688,8 @@ def _findings(contents: Contents) -> str:
         f'<tr><td class="number">{number:,}</td><td>{escape(rule)}</td></tr>'
         for rule, number in findings.counts
     )
-    sentences = "".join(f"<li>{_text(text, limit=600)}</li>" for text in findings.sentences)
+    sentences = "".join(f"<li>{html_text(text, limit=600)}</li>" for text in findings.sentences)
     return (
-        f'<p>{scope}</p>{_TABLE}<tr><th class="number">findings</th><th>rule</th></tr>'
+        f'<p>{scope}</p>{TABLE}<tr><th class="number">findings</th><th>rule</th></tr>'
         f"{counts}</table></div><h3>The first findings</h3><ul>{sentences}</ul>"
     )
