@@ -20,7 +20,14 @@ from seqtop.sequence import SamplingParams
 from seqtop.transport import request_handler
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec, frames, parsing
-from seqtop.wire.messages import Abort, Refused, SnapshotRequest, Submit
+from seqtop.wire.messages import (
+    Abort,
+    Command,
+    Refused,
+    SnapshotRequest,
+    Submit,
+    SummaryRequest,
+)
 from tests.support.checkpoints import make_checkpoint
 from tests.support.events import engine_info
 from tests.support.fuzz import Feed
@@ -53,13 +60,16 @@ class _Requests:
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(64)
         info = engine_info(control=True)
         self._handler = RequestHandler(
-            router, info, None, self._commands, self._snapshot, lambda: None, self._pack
+            router, info, None, self._commands, self._snapshot, self._summary, self._pack
         )
         self._pool = Pool([[f"user-{number}" for number in range(9)], list(range(9))])
         self._number = 0
 
     def _snapshot(self, with_parts: bool) -> Iterator[bytes]:
         yield codec.encode(Refused(error="no state"))
+
+    def _summary(self) -> bytes | None:
+        return codec.encode(Refused(error="no summary"))
 
     def _pack(self, payload: frames.Buffer) -> list[frames.Buffer]:
         return frames.pack("one", 0, payload)
@@ -74,10 +84,10 @@ class _Requests:
 
     def _payload(self) -> bytes:
         choose = self._choose
-        command: SnapshotRequest | Submit | Abort
+        command: Command
         match choose.randrange(8):
             case 0:
-                command = SnapshotRequest()
+                command = choose.choice((SnapshotRequest(), SummaryRequest()))
             case 1:
                 command = Abort(request_id=choose.choice(self._pool.strs))
             case _:

@@ -21,7 +21,7 @@ from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.status_sentence import status_sentence
 from seqtop.transport.connection import Connection, ConnectionState
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
-from seqtop.wire.messages import Accepted, Event, Refused
+from seqtop.wire.messages import Accepted, EngineSummary, Event, Refused
 from seqtop.wire.snapshot import Snapshot, SnapshotPart
 from tests.support.fuzz import Feed, require_reason
 from tests.support.mutation import Pool, by_meaning, bytewise, plausible
@@ -127,7 +127,12 @@ class _Stream:
             )
         )
         self._replies = [
-            codec.encode(reply) for reply in (Accepted(request_id="req-1"), Refused(error="no"))
+            codec.encode(reply)
+            for reply in (
+                Accepted(request_id="req-1"),
+                Refused(error="no"),
+                EngineSummary(time=1.0, engine_id="e", model="m", ttft_p99=0.5, stopped="it ended"),
+            )
         ]
         self._viewer = Viewer(_load([self._snapshot]))
         self._number = 0

@@ -105,6 +105,17 @@ def test_stranger_is_refused_by_name_and_sees_nothing(
     assert "--authorized-clients" in sentence
 
 
+def test_summaries_are_for_viewers_on_the_list(engine: MessagePublisher, place: Path) -> None:
+    with Session(engine.endpoint, keys=of(place, "onlooker"), is_subscribed=False) as session:
+        wait_until(lambda: session.summary is not None)
+        assert session.connection.state is ConnectionState.LIVE
+    for own in (None, of(place, "unlisted")):
+        with Session(engine.endpoint, keys=own, is_subscribed=False) as session:
+            assert session.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
+            assert session.summary is None
+            assert session.connection.num_bytes == 0
+
+
 def test_viewer_without_keys_is_told_that_they_are_expected(engine: MessagePublisher) -> None:
     assert "expects --server-key" in refusal(engine.endpoint, None)
 
