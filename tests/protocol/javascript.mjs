@@ -62,7 +62,8 @@ const commands = {
     const validate = ajv.compile(JSON.parse(readFileSync(schemaPath, "utf8")));
     for (const [name, message] of messages(folder)) {
       const [tag, ...fields] = message;
-      print([name, validate(message), validate([tag, {}, ...fields.slice(1)])]);
+      const broken = fields.length ? [tag, {}, ...fields.slice(1)] : [{}];
+      print([name, validate(message), validate(broken)]);
     }
   },
 };
