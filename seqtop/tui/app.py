@@ -354,10 +354,11 @@ class SeqtopApp(BaseApp):
             from seqtop.tui.screens.fleet.screen import FleetScreen
 
             self.engines.subscribe()
-            self.engines.update()
-            for screen in self.screen_stack[-1:]:  # not what a dialog covers
-                if isinstance(screen, FleetScreen):
-                    screen.show()
+            screen = self.screen_stack[-1] if self.screen_stack else None
+            if isinstance(screen, FleetScreen):  # it is not covered by a dialog
+                screen.show()
+            else:
+                self.engines.update()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         listed = {"quit"}  # Textual has a command for it
