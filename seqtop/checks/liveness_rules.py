@@ -256,7 +256,11 @@ class LivenessRules(RuleGroup):
             return False
         sequences = map(self.state.sequences.get, request.seq_ids)
         return any(
-            sequence is not None and sequence.engine_status in OWN_TURN for sequence in sequences
+            sequence is not None
+            and sequence.engine_status in OWN_TURN
+            # One that was aborted before it got a block may still be held by a KV connector.
+            and not SequenceStatus.is_finished(sequence.status)
+            for sequence in sequences
         )
 
     # --- One request does not advance

@@ -111,6 +111,16 @@ def test_preempted_request_that_is_overtaken() -> None:
     )
 
 
+def test_a_request_that_was_aborted_and_is_still_held_by_a_connector_is_not_overtaken() -> None:
+    run: Run = [engine_info(), *map(arrival, range(1, 14))]
+    ended = update(1, SequenceStatus.FINISHED_ABORTED, 0, table=[])
+    run.append(step(0, sequences=[ended], stats=stats(num_running=0)))
+    admitted = [_scheduled(number, number) for number in range(2, 14)]
+    assert "overtaken" not in {finding.rule for finding in check([*run, *admitted])}
+    del run[-1]
+    assert "overtaken" in {finding.rule for finding in check([*run, *admitted])}
+
+
 def _scheduled(number: int, seq_id: int) -> Any:
     """A step that runs one request for the first time."""
     from seqtop.sequence import SequenceData, SequenceGroupMetadata
