@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -131,6 +132,9 @@ def _describe(struct: type[msgspec.Struct], definition: dict[str, Any]) -> None:
             },
             "required": [field.encode_name for field in fields],
         }
+    for own in definition["properties"].values():
+        if own.get("default") == sys.executable:  # of this machine
+            del own["default"]
     definition["description"] = in_json(summary_of(struct))
     documented = meanings(_MODELS.get(struct, struct))
     for field in fields:
