@@ -431,7 +431,8 @@ class Engines:
 
     def add(self, source: Source) -> UiState:
         """Adds an engine as the last one, and returns its display."""
-        added = UiState(source, self._clock, self._settings)
+        with source.lock:  # its thread may apply events already
+            added = UiState(source, self._clock, self._settings)
         for ui in self.all:
             ui.others.append(added)
         added.others = [*self.all]

@@ -1,11 +1,14 @@
 """The state of the display after the engine's state was replaced or has dropped requests."""
 
+import threading
+
 import pytest
 
 from seqtop.live.playback import Playback
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latency import Latencies
+from seqtop.state.listener import Listener
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from seqtop.tui.ui_state import MAX_STREAMS, Engines, UiState
@@ -56,6 +59,19 @@ def test_each_engine_has_a_state_of_its_own_and_one_is_shown() -> None:
     assert [ui.source for ui in engines.all] == sources
     engines.shown_index = 2
     assert engines.ui.source is sources[2]
+
+
+def test_an_engine_whose_thread_applies_events_already_waits_for_its_display() -> None:
+    class Watched(ScriptedSource):
+        def add_listener(self, listener: Listener) -> None:
+            free = threading.Thread(target=lambda: taken.append(self.lock.acquire(timeout=0)))
+            free.start()
+            free.join()
+            super().add_listener(listener)
+
+    taken: list[bool] = []
+    Engines([Watched(), Watched()], lambda: 0.0, Settings())
+    assert taken == [False, False]
 
 
 def test_a_recording_that_was_not_played_has_the_times_between_its_tokens() -> None:
