@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from seqtop.cli.messages import fail, warn
@@ -51,36 +52,25 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    from seqtop.cli.recordings import open_recording
-    from seqtop.diff.comparison import compare
-    from seqtop.diff.run import RunDecisions
-    from seqtop.export.report import contents, page
+    from seqtop.cli.recordings import FolderError
     from seqtop.history import RecordingError
     from seqtop.process import files
     from seqtop.state.groups import KEYS, LASTING_KEYS, GroupKeyError
-    from seqtop.state.slo import Slo
 
-    if Path(options.source).is_dir():
-        return _report_folder(options)
+    is_folder = Path(options.source).is_dir()
+    if is_folder and (options.other is not None or options.with_text):
+        return fail("a folder is reported alone, and without texts", status=2)
     if options.by in set(KEYS) - set(LASTING_KEYS):
         lasting = ", ".join(LASTING_KEYS)
         return fail(
             f"--by {options.by} changes while a request runs; a report has {lasting} and re:/…/",
             status=2,
         )
-    recordings, decisions = [], []
     try:
-        for path in filter(None, (options.source, options.other)):
-            with open_recording(path) as recording, shown_progress(f"reading {path}") as progress:
-                slo = options.slo or Slo()
-                recordings.append(contents.read(recording, slo, options.by, progress))
-                if options.other is not None:
-                    decisions.append(RunDecisions(recording, progress))
-        comparison = compare(decisions[0], decisions[1]) if decisions else None
         with files.writing(options.output, overwrite=options.force) as file:
-            for text in page.write(recordings, with_text=options.with_text, comparison=comparison):
-                file.write(text.encode(errors="replace"))
-    except (RecordingError, GroupKeyError) as error:
+            texts = _folder_page(options) if is_folder else _page(options)
+            file.writelines(text.encode(errors="replace") for text in texts)
+    except (RecordingError, GroupKeyError, FolderError) as error:
         return fail(str(error), status=2)
     except FileExistsError:
         return fail(f"{options.output} exists already; --force replaces it")
@@ -90,34 +80,37 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report_folder(options: argparse.Namespace) -> int:
-    """Writes a line for each recording of a folder."""
-    from seqtop.cli.recordings import FolderError, recordings_in
-    from seqtop.export.report import folder
-    from seqtop.process import files
+def _page(options: argparse.Namespace) -> Iterator[str]:
+    """Reads one or two recordings, and returns the texts of their page."""
+    from seqtop.cli.recordings import open_recording
+    from seqtop.diff.comparison import compare
+    from seqtop.diff.run import RunDecisions
+    from seqtop.export.report import contents, page
     from seqtop.state.slo import Slo
 
-    if options.other is not None or options.with_text:
-        return fail("a folder is reported alone, and without texts", status=2)
-    slo = options.slo or Slo()
-    try:
-        paths = recordings_in(options.source)
-        summaries = []
-        with shown_progress(f"reading {fmt.plural(len(paths), 'recording')}") as progress:
-            for number, path in enumerate(paths):
-                summaries.append(folder.summarize(path, slo))
-                progress((number + 1) / len(paths))
-        with files.writing(options.output, overwrite=options.force) as file:
-            for text in folder.write(summaries, slo):
-                file.write(text.encode(errors="replace"))
-    except FolderError as error:
-        return fail(str(error), status=2)
-    except FileExistsError:
-        return fail(f"{options.output} exists already; --force replaces it")
-    except OSError as error:
-        return fail(f"{options.output} cannot be written: {error.strerror}")
-    warn(f"wrote {options.output}")
-    unread = sum(bool(summary.problem) for summary in summaries)
-    if unread:
+    recordings, decisions = [], []
+    for path in filter(None, (options.source, options.other)):
+        with open_recording(path) as recording, shown_progress(f"reading {path}") as progress:
+            slo = options.slo or Slo()
+            recordings.append(contents.read(recording, slo, options.by, progress))
+            if options.other is not None:
+                decisions.append(RunDecisions(recording, progress))
+    comparison = compare(decisions[0], decisions[1]) if decisions else None
+    return page.write(recordings, with_text=options.with_text, comparison=comparison)
+
+
+def _folder_page(options: argparse.Namespace) -> Iterator[str]:
+    """Reads the recordings of a folder, and returns the texts of their page."""
+    from seqtop.cli.recordings import recordings_in
+    from seqtop.export.report import folder
+    from seqtop.state.slo import Slo
+
+    slo, summaries = options.slo or Slo(), []
+    paths = recordings_in(options.source)
+    with shown_progress(f"reading {fmt.plural(len(paths), 'recording')}") as progress:
+        for number, path in enumerate(paths):
+            summaries.append(folder.summarize(path, slo))
+            progress((number + 1) / len(paths))
+    if unread := sum(bool(summary.problem) for summary in summaries):
         warn(f"{fmt.plural(unread, 'recording')} could not be read as a whole")
-    return 0
+    return folder.write(summaries, slo)
