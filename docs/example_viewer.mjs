@@ -233,7 +233,7 @@ export class State {
   /** Adds the requests and cached blocks of a snapshot, or of a part. */
   add(requests = [], cachedBlocks = []) {
     for (const [arrival, sequences, history] of requests) {
-      if (history?.[12] != null) continue; // it has finished
+      if (history?.[14] != null) continue; // it has finished
       this.onRequestArrived(arrival.slice(1));
       for (const [update, outputTokenIds = [], , text = ""] of sequences) {
         const sequence = this.sequences.get(update[0]);

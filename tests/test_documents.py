@@ -321,6 +321,14 @@ def test_the_fields_on_the_wire() -> None:
     assert make_protocol.SCHEMA_PATH.read_text(encoding="utf-8") == make_protocol.schema()
 
 
+def test_the_viewer_in_javascript_reads_fields_at_their_places() -> None:
+    source = read("docs/example_viewer.mjs")
+    ended = snapshot.RequestHistory.__struct_fields__.index("finish_reason")
+    request, chunk = map(SequenceUpdate.__struct_fields__.index, ("request_id", "chunk"))
+    assert f"history?.[{ended}] != null" in source
+    assert f"[update[0], update[{request}], update[{chunk}]]" in source
+
+
 @pytest.mark.parametrize("name", ["docs/protocol.md", "docs/recording.md"])
 def test_the_version_of_messages_and_recordings(name: str) -> None:
     assert read(name).splitlines()[0].endswith(f"version {messages.PROTOCOL_VERSION}")
