@@ -146,14 +146,15 @@ class BaseApp(OrderedKeysApp):
 
 
 def _enable_collector() -> None:
-    """Enables the garbage collector, with generations that are larger than Python's own.
+    """Enables the garbage collector, with a youngest generation that is larger than Python's own.
 
     A full collection stops the app for 0.2 s where 10,000 sequences are live. With Python's
     thresholds there is one every fifteen seconds: what frames allocate grows old before it is
-    dropped. What exists at the start (modules, classes, the first screen) stays, and is left out.
+    dropped. With a larger oldest generation, too, more garbage stays: 70 MB after 100,000 steps.
+    What exists at the start (modules, classes, the first screen) stays, and is left out.
     """
     gc.freeze()
-    gc.set_threshold(20_000, 10, 100)
+    gc.set_threshold(20_000)
     gc.enable()
 
 
