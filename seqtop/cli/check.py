@@ -169,7 +169,7 @@ def _sources(given: Sequence[str]) -> list[str]:
         if "://" in source or not path.is_dir():
             found.append(source)
             continue
-        found += recordings_in(source)
+        found += map(str, recordings_in(source))
     return found
 
 

@@ -34,14 +34,14 @@ class FolderError(Exception):
     """A folder without a recording; `str()` is one sentence for the user."""
 
 
-def recordings_in(folder: str) -> list[str]:
+def recordings_in(folder: str) -> list[Path]:
     """Returns the paths of the recordings in a folder, by name.
 
     Raises:
         FolderError: There is none, or the folder cannot be read.
     """
     try:
-        found = sorted(str(own) for own in Path(folder).iterdir() if own.suffix == ".seqtop")
+        found = sorted(own for own in Path(folder).iterdir() if own.suffix == ".seqtop")
     except OSError as error:
         raise FolderError(f"{folder} cannot be read: {error.strerror}") from error
     if not found:

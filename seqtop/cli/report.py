@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands, parse_slo
 from seqtop.cli.progress import shown_progress
+from seqtop.process.distribution import install_command
 from seqtop.text import format as fmt
 
 
@@ -24,7 +26,9 @@ def add_command(commands: Commands) -> None:
         " text of prompts and outputs unless --with-text is given.",
         epilog="example: seqtop report run.seqtop -o report.html",
     )
-    report.add_argument("source", metavar="FILE", help="the recording, or a folder of recordings")
+    report.add_argument(
+        "source", metavar="FILE", help="the recording, or a folder of recordings or of their tables"
+    )
     report.add_argument("other", nargs="?", metavar="FILE", help="a recording to show beside it")
     report.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
     report.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -101,15 +105,23 @@ def _page(options: argparse.Namespace) -> Iterator[str]:
 
 def _folder_page(options: argparse.Namespace) -> Iterator[str]:
     """Reads the recordings of a folder, and returns the texts of their page."""
-    from seqtop.cli.recordings import recordings_in
+    from seqtop.cli.recordings import FolderError, recordings_in
     from seqtop.export.report import folder
     from seqtop.state.slo import Slo
 
-    slo, summaries = options.slo or Slo(), []
-    paths = recordings_in(options.source)
+    slo, summaries, summarize = options.slo or Slo(), [], folder.summarize
+    paths = [*Path(options.source).glob("requests/date=*/engine=*/*.parquet")]
+    if paths:
+        if find_spec("pyarrow") is None:
+            raise FolderError(f"tables need pyarrow: {install_command('export')}")
+        from seqtop.export.report import tables
+
+        summarize = tables.summarize
+    else:
+        paths = recordings_in(options.source)
     with shown_progress(f"reading {fmt.plural(len(paths), 'recording')}") as progress:
-        for number, path in enumerate(paths):
-            summaries.append(folder.summarize(path, slo))
+        for number, path in enumerate(sorted(paths)):
+            summaries.append(summarize(path, slo))
             progress((number + 1) / len(paths))
     if unread := sum(bool(summary.problem) for summary in summaries):
         warn(f"{fmt.plural(unread, 'recording')} could not be read as a whole")

@@ -31,7 +31,7 @@ from seqtop.export.lifecycle import (
 )
 from seqtop.export.measured import MeasuredRequests
 from seqtop.history.replay import ShowProgress, no_progress
-from seqtop.history.timeline import Timeline
+from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.process import files
 from seqtop.state import EngineState, SequenceState
 from seqtop.wire.messages import (
@@ -54,6 +54,8 @@ _VIEWS = "".join(
     for name in TABLES
 )
 """The views for DuckDB on the tables of many recordings."""
+_NO_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's value of a partition for null."""
 _MAX_NAME = 60
 """Characters of the names of engines and runs in paths."""
 _LATEST = 253_402_300_799.0
@@ -235,16 +237,21 @@ def _place(timeline: Timeline) -> Path:
     """Returns the path of a recording's files below the folder of a table.
 
     It is the same when the recording, or a longer one of the same run, is exported again.
+
+    Raises:
+        RecordingError: It does not describe its engine.
     """
     begin = timeline.at(timeline.first)
     info = begin.info or timeline.at(min(timeline.first + 1, timeline.last)).info
-    start = begin.time or (info.start_time if info else 0.0)
-    date = datetime.fromtimestamp(min(max(start, 0.0), _LATEST), UTC).date()
-    engine, incarnation = (info.engine_id, info.incarnation) if info else ("", "")
+    if info is None:
+        raise RecordingError("the recording does not describe its engine, so it has no partition")
+    start = min(max(begin.time or info.start_time, 0.0), _LATEST)
+    engine = quote(info.engine_id[:_MAX_NAME], safe="") or _NO_NAME
+    run = quote(info.incarnation[:_MAX_NAME], safe="") or "run"
     return Path(
-        f"date={date}",
-        f"engine={quote(engine[:_MAX_NAME], safe='')}",
-        f"{quote(incarnation[:_MAX_NAME], safe='') or 'run'}-{int(start * 1e3)}.parquet",
+        f"date={datetime.fromtimestamp(start, UTC).date()}",
+        f"engine={engine}",
+        f"{run}-{int(start * 1e3)}.parquet",
     )
 
 

@@ -120,11 +120,11 @@ class FigureCounter:
         return msgspec.structs.replace(
             self._run,
             makespan=max(self._end_time - start, 0.0),
-            queue_steps=_distribution(self._queue_steps),
-            ttft=_distribution(self._ttft),
-            itl=_distribution(self._itl),
-            tpot=_distribution(self._tpot),
-            e2e=_distribution(self._e2e),
+            queue_steps=distribution(self._queue_steps),
+            ttft=distribution(self._ttft),
+            itl=distribution(self._itl),
+            tpot=distribution(self._tpot),
+            e2e=distribution(self._e2e),
         )
 
     def _step(self, step: Step) -> None:
@@ -201,6 +201,7 @@ def missed_objectives(slo: Slo, metrics: RequestMetrics, num_tokens: int) -> set
     }
 
 
-def _distribution(values: Sequence[float]) -> Distribution:
+def distribution(values: Sequence[float]) -> Distribution:
+    """Returns the percentiles of values, of which those that are not finite are left out."""
     known = sorted(value for value in values if math.isfinite(value))
     return Distribution(*(percentile(known, percent) for percent in PERCENTILES))

@@ -179,6 +179,26 @@ def test_many_recordings_are_read_together_by_date_and_engine(archive: Path) -> 
     assert [row[3] for row in lost[1:]] == [0, 0]
 
 
+def test_the_report_of_the_tables_of_many_recordings(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["report", str(archive), "-o", str(page), "--slo", "ttft=500ms"]) == 0
+    rows = re.findall(r"<tr><td>.*?</tr>", page.read_text())
+    cells = [[re.sub(r"<.*?>", "", cell) for cell in row.split("</td>")[:-1]] for row in rows]
+    assert [row[1] for row in cells] == ["full/1", "good", "good"], "the worst first"
+    assert {row[4] for row in cells} == {str(NUM_REQUESTS)}
+    assert float(cells[0][6].rstrip("%")) < 99 <= float(cells[1][6].rstrip("%"))
+    assert cells[0][-1].endswith("no free blocks")
+    broken = next(archive.glob("requests/date=*/engine=good/*.parquet"))
+    kept = broken.read_bytes()
+    broken.write_bytes(b"PAR1")
+    assert main(["report", str(archive), "-o", str(page), "--force"]) == 0
+    broken.write_bytes(kept)
+    assert "it cannot be read" in page.read_text()
+    assert "1 recording could not be read" in capsys.readouterr().err
+
+
 def test_other_readers_of_hive_partitions_read_the_same_columns(archive: Path) -> None:
     from pyarrow import dataset
 

@@ -9,12 +9,12 @@ import msgspec
 
 from seqtop.export.report.page import TABLE, date_text, foot, head, html_text, verdict_html
 from seqtop.history import FileStore, RecordingError
-from seqtop.history.replay import Reader, Replay, ShowProgress, no_progress
+from seqtop.history.replay import Reader, Replay
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.state.verdict import of_whole
 from seqtop.text import format as fmt
 from seqtop.whatif.figures import FigureCounter, RunFigures
-from seqtop.wire.messages import EngineInfo, Event
+from seqtop.wire.messages import Event
 
 SHARE = 0.99
 """The share of the requests that have to meet all objectives."""
@@ -27,9 +27,10 @@ class RecordingSummary(msgspec.Struct, kw_only=True):
     """The name of the file."""
     problem: str = ""
     """The reason why it could not be read; empty if it could."""
-    info: EngineInfo | None = None
-    start: float = 0.0
-    """Epoch seconds."""
+    engine: str = ""
+    """The name of the engine; empty if it is unknown."""
+    start: float | None = None
+    """Epoch seconds; `None` if it is unknown."""
     figures: RunFigures = msgspec.field(default_factory=RunFigures)
     num_unfinished: int = 0
     """Requests without an end in the recording."""
@@ -40,11 +41,6 @@ class RecordingSummary(msgspec.Struct, kw_only=True):
     def share_met(self) -> float | None:
         """The share of the requests that met all objectives; `None` without objectives or ends."""
         return self.figures.share_within_slo
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine; empty if it is unknown."""
-        return self.info.engine_id if self.info else ""
 
 
 class _FigureReader(Reader):
@@ -60,21 +56,21 @@ class _FigureReader(Reader):
         self.counter.count(event)
 
 
-def summarize(path: str | Path, slo: Slo, progress: ShowProgress = no_progress) -> RecordingSummary:
+def summarize(path: Path, slo: Slo) -> RecordingSummary:
     """Reads a recording; one that cannot be read has a summary with the reason."""
-    name = Path(path).name
+    name = path.name
     try:
         with FileStore(path) as recording:
             recording.require()
             reader = _FigureReader(slo)
-            Replay(recording, [reader]).run(progress)
+            Replay(recording, [reader]).run()
             end = recording.at(recording.last)
             return RecordingSummary(
                 name=name,
                 problem=recording.damage or "",
-                info=end.info,
+                engine=end.info.engine_id if end.info else "",
                 start=recording.at(recording.first).time
-                or (end.info.start_time if end.info else 0),
+                or (end.info.start_time if end.info else None),
                 figures=reader.counter.figures(),
                 num_unfinished=len(end.requests) - len(end.finished),
                 verdict=of_whole(end).sentence,
@@ -133,8 +129,8 @@ def _columns(slo: Slo) -> dict[str, Callable[[RecordingSummary], str]]:
         return fmt.UNKNOWN if value is None else fmt.seconds(value)
 
     columns: dict[str, Callable[[RecordingSummary], str]] = {
-        "Begin": lambda own: date_text(own.start),
-        "Duration": lambda own: fmt.seconds(own.figures.makespan),
+        "Begin": lambda own: fmt.UNKNOWN if own.start is None else date_text(own.start),
+        "Duration": lambda own: time(own.figures.makespan or None),
         "Requests": lambda own: f"{own.figures.num_requests:,}",
         "Unfinished": lambda own: f"{own.num_unfinished:,}",
     }
