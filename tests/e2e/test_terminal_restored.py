@@ -71,7 +71,7 @@ def test_crash() -> None:
     try:
         assert_restored(terminal)
         assert terminal.process.returncode == 1
-        assert "a bug" in terminal.text
+        terminal.wait_until(lambda: "a bug" in terminal.text)  # printed after the modes are off
     finally:
         terminal.close()
 
