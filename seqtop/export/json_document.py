@@ -136,8 +136,8 @@ def as_object(value: Any) -> Any:
     """Returns a value in which structs that are arrays on the wire are dictionaries."""
     if isinstance(value, Ints | Floats):
         return value.tolist()
-    if isinstance(value, list):
-        return [as_object(own) for own in value]
+    if isinstance(value, list):  # of numbers, as long tables of blocks are, or of structs
+        return value if value and isinstance(value[0], int) else [as_object(own) for own in value]
     if isinstance(value, msgspec.Struct) and value.__struct_config__.array_like:
         return {name: as_object(own) for name, own in msgspec.structs.asdict(value).items()}
     return value

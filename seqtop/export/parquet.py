@@ -174,6 +174,11 @@ _SCHEMAS = {
 """The columns of each table after those of the engine."""
 
 
+def columns(table: str) -> dict[str, pa.DataType]:
+    """Returns the columns of a table, with their types."""
+    return {**_ENGINE, **_SCHEMAS[table]}
+
+
 def write(
     directory: Path,
     timeline: Timeline,

@@ -106,14 +106,17 @@ def sentence(summaries: Sequence[RecordingSummary], slo: Slo) -> str:
     judged = [own for own in summaries if own.share_met is not None]
     missed = [own for own in judged if (own.share_met or 0.0) < SHARE]
     goal = f"{limits} for {SHARE:.0%} of the requests"
+    if not judged:
+        return f"No request ended, so nothing is known of {goal}"
     if not missed:
         return f"All of {len(judged):,} recordings with ended requests keep {goal}"
     engines = {own.engine for own in missed}
     worst = missed[0]
+    found = ", ".join(filter(None, (f"{worst.share_met:.1%}", worst.verdict)))
     return (
         f"{len(missed):,} of {len(judged):,} recordings, of {fmt.plural(len(engines), 'engine')},"
         f" miss {goal}; the worst is {worst.name} of {worst.engine or 'an unknown engine'}:"
-        f" {worst.share_met:.1%}, {worst.verdict}"
+        f" {found}"
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seqtop.export.parquet import columns
 from seqtop.export.report.folder import RecordingSummary
 from seqtop.state.slo import Slo
 from seqtop.state.wait_causes import cause_in_words
@@ -30,26 +31,29 @@ _COLUMNS = (
     *("time_in_queue_ns", "e2e_latency_ns", "num_preemptions", "waiting_ns_by_cause"),
 )
 
+_SCHEMA = pa.schema({name: columns("requests")[name] for name in _COLUMNS}.items())
+
 
 def summarize(path: Path, slo: Slo) -> RecordingSummary:
     """Reads the requests of a recording; a file that cannot be read has a summary that says so."""
     name = unquote(path.stem)
     try:
-        rows = pq.read_table(path, columns=[*_COLUMNS], partitioning=None).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        table = pq.read_table(path, columns=[*_COLUMNS], partitioning=None)
+        rows = table.select(_COLUMNS).cast(_SCHEMA).to_pylist()
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]
         return RecordingSummary(name=name, problem=f"it cannot be read: {reason}")
     ended = [row for row in rows if row["finish_reason"] not in (None, "abort")]
-    begin = min((row["arrival_time_ns"] for row in rows), default=None)
-    last = max((row["last_token_time_ns"] for row in rows), default=begin)
+    begin = min(_known(rows, "arrival_time_ns"), default=None)
+    last = max(_known(rows, "last_token_time_ns"), default=None)
     return RecordingSummary(
         name=name,
         engine=next((row["engine_id"] for row in rows if row["engine_id"]), ""),
         start=None if begin is None else begin / 1e9,
         figures=RunFigures(
-            makespan=0.0 if begin is None else (last - begin) / 1e9,
+            makespan=0.0 if begin is None or last is None else (last - begin) / 1e9,
             num_requests=len(ended),
-            num_preemptions=sum(row["num_preemptions"] for row in rows),
+            num_preemptions=sum(_known(rows, "num_preemptions")),
             ttft=distribution(_seconds(rows, "ttft_ns")),
             itl=distribution(_seconds(rows, "itl_ns")),
             num_within_slo=sum(_is_met(row, slo) for row in ended) if slo else None,
@@ -60,7 +64,11 @@ def summarize(path: Path, slo: Slo) -> RecordingSummary:
 
 
 def _seconds(rows: Sequence[dict[str, Any]], column: str) -> list[float]:
-    return [row[column] / 1e9 for row in rows if row[column] is not None]
+    return [value / 1e9 for value in _known(rows, column)]
+
+
+def _known(rows: Sequence[dict[str, Any]], column: str) -> list[int]:
+    return [row[column] for row in rows if row[column] is not None]
 
 
 def _is_met(row: dict[str, Any], slo: Slo) -> bool:
