@@ -9,6 +9,7 @@ from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.replay import Replay
 from seqtop.history.timeline import Timeline
+from seqtop.state.model import DEFAULT_MAX_FINISHED
 
 __all__ = ["BackgroundChecker", "LocatedFinding"]
 
@@ -35,5 +36,5 @@ class BackgroundChecker(StreamChecker):
         gates: Sequence[Gate] = (),
     ) -> None:
         super().__init__(stored=stored, thresholds=thresholds, gates=gates)
-        self.replay = Replay(timeline, [self])
+        self.replay = Replay(timeline, [self], max_finished=DEFAULT_MAX_FINISHED)
         """Reads the timeline."""

@@ -58,7 +58,13 @@ class Checker:
             TimeRules(self.state),
         )
         self._before: list[Finding] = []
-        # The hook that runs for every sequence of a step.
+        # The hooks of the groups that have them: an event costs a call of each.
+        self._checks_before = [
+            group.before for group in self._groups if type(group).before is not RuleGroup.before
+        ]
+        self._checks_after = [
+            group.after for group in self._groups if type(group).after is not RuleGroup.after
+        ]
         self._checks_of_running = [
             group.ran for group in self._groups if type(group).ran is not RuleGroup.ran
         ]
@@ -77,7 +83,7 @@ class Checker:
         batch = list(members(event)) if isinstance(event, Step) else []
         for group in self._groups:
             group.members = batch
-        self._before = [finding for group in self._groups for finding in group.before(event)]
+        self._before = [finding for check in self._checks_before for finding in check(event)]
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
         """Yields the findings about an event after it was applied to the state.
@@ -89,8 +95,8 @@ class Checker:
         self._tables.update(touched)
         self._outside.update(event)
         yield from self._before
-        for group in self._groups:
-            yield from group.after(event, touched)
+        for check_after in self._checks_after:
+            yield from check_after(event, touched)
         if isinstance(event, Step):
             for request in self._batch(event):
                 for check in self._checks_of_running:

@@ -111,6 +111,8 @@ class Latencies:
         self._sequences: dict[int, _Counted] = {}
         self._counted: dict[str, frozenset[str]] = {}
         """The figures counted for each request, whose first sequence may change with a fork."""
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
+        """The different values of `_counted`, so that each is one object."""
         self._missed: set[str] = set()
         self._awaited: dict[str, float] = {}
         """The requests that wait for their first token, or to run again, the longest first: the
@@ -315,8 +317,7 @@ class Latencies:
         if request.seq_ids[0] == sequence.seq_id:
             counted = self._counted.get(request.request_id, frozenset())
             counted |= self._count_figures(state, request, known.num_tokens, counted)
-            if counted == _KNOWN_BEFORE_END:
-                counted = _KNOWN_BEFORE_END  # one set for all that run
+            counted = self._sets.setdefault(counted, counted)  # one for all that have the same
             self._counted[request.request_id] = counted
             known.has_begun = counted >= _KNOWN_BEFORE_END
         missed_now = missed(self.slo, request, sequence, state.time)

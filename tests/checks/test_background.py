@@ -7,9 +7,11 @@ import pytest
 from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
+from seqtop.checks.gate import Gate
 from seqtop.checks.stream_checker import MAX_FINDINGS
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
+from seqtop.state.model import DEFAULT_MAX_FINISHED
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
 from tests.support.broken_recordings import Unreadable
@@ -159,6 +161,24 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     assert review.num_findings == num_findings
     numbers = [located.number for located in review.findings()]
     assert numbers == list(range(21, num_findings + 1))
+
+
+class StateGate(Gate):
+    """A gate that demands nothing, and has the state of the checker."""
+
+    def start(self, position: int, state: EngineState) -> None:
+        self.state = state
+
+
+def test_fewer_finished_requests_are_kept_than_the_history_has() -> None:
+    history, gate = MemoryStore(), StateGate()
+    taker = Taker(history)
+    taker.state.max_finished = 2 * DEFAULT_MAX_FINISHED
+    run = RandomEngine(11, 800, prompt=(4, 8), output=(1, 2))
+    taker.take([codec.encode(event) for event in run])
+    assert len(taker.state.finished) > DEFAULT_MAX_FINISHED
+    assert not BackgroundChecker(history, gates=[gate]).replay.advance(LONG)
+    assert len(gate.state.finished) <= DEFAULT_MAX_FINISHED
 
 
 def test_an_unreadable_message_is_a_gap_and_no_endless_loop() -> None:

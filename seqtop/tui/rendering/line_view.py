@@ -21,8 +21,9 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText, text_width
 DrawnLine: TypeAlias = tuple[Line, str]
 """A line, and the name of the style below all of it (`PLAIN` for none)."""
 
-CACHED_STRIPS = 512
-"""The strips that a view caches: several times its visible lines, for scrolling back."""
+CACHED_STRIPS = 128
+"""The strips that a view caches: about twice its visible lines. One takes 5 kB, with the copies of
+which Textual makes several."""
 
 SCROLL_BINDINGS: list[BindingType] = [
     binding
