@@ -58,9 +58,9 @@ class Tokenizer:
         longest = self.max_token_bytes
         return 0 if longest is None else -(-len(text.encode()) // longest)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Returns the ids of `text`, with the special tokens that the tokenizer adds."""
-        ids: list[int] = self._tokenizer.encode(text).ids
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def encode_with_special_tokens(self, text: str) -> list[int]:

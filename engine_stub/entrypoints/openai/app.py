@@ -29,7 +29,7 @@ from engine_stub.entrypoints.openai.bridge import (
     FailedError,
     OutputDelta,
 )
-from engine_stub.entrypoints.openai.chat import for_template
+from engine_stub.entrypoints.openai.chat import ConversationMessage, for_template
 from engine_stub.entrypoints.openai.embeddings import (
     EmbeddingRequest,
     EmbeddingResponse,
@@ -46,9 +46,16 @@ from engine_stub.entrypoints.openai.responses import (
     TextFormat,
 )
 from engine_stub.entrypoints.openai.schemas import ChatCompletionRequest, CompletionRequest
+from engine_stub.entrypoints.openai.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 from engine_stub.processing.chat_template import ChatTemplate
 from engine_stub.processing.input_processor import Prompt
 from engine_stub.processing.tokenizer import Tokenizer
+from seqtop import __version__
 from seqtop.sequence import SamplingParams, TokenInputs, token_inputs
 
 MAX_BODY_BYTES = 2**20
@@ -57,7 +64,7 @@ MAX_BODY_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
-_Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequest)
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,16 @@ class ServedModel:
     chat_stops: tuple[str, ...]
     created: int
 
+    def card(self) -> dict[str, Any]:
+        """Returns its description as OpenAI's object, with vLLM's ``max_model_len``."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "engine-stub",
+            "max_model_len": self.max_model_len,
+        }
+
 
 def make_app(
     bridge: Bridge, model: ServedModel, tokenizer: Tokenizer, *, allowed_hosts: list[str]
@@ -95,7 +112,11 @@ def make_app(
     return Starlette(
         routes=[
             Route("/health", _health),
+            Route("/version", _version),
+            Route("/tokenize", endpoints.tokenize, methods=["POST"]),
+            Route("/detokenize", endpoints.detokenize, methods=["POST"]),
             Route("/v1/models", endpoints.models),
+            Route("/v1/models/{name:path}", endpoints.model),
             Route("/v1/completions", endpoints.completions, methods=["POST"]),
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
             Route("/v1/embeddings", endpoints.embeddings, methods=["POST"]),
@@ -119,25 +140,45 @@ class _Endpoints:
         self._numbers = itertools.count(1)
 
     async def models(self, _: Request) -> Response:
-        card = {
-            "id": self._model.name,
-            "object": "model",
-            "created": self._model.created,
-            "owned_by": "engine-stub",
-            "max_model_len": self._model.max_model_len,
-        }
-        return _json({"object": "list", "data": [card]})
+        return _json({"object": "list", "data": [self._model.card()]})
+
+    async def model(self, request: Request) -> Response:
+        self._check_model(request.path_params["name"])
+        return _json(self._model.card())
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await _body(request, TokenizeRequest)
+        self._check_model(body.model)
+        try:
+            tokens = await asyncio.to_thread(self._tokenize, body)
+        except ValueError as error:
+            raise ApiError(str(error)) from error
+        response = TokenizeResponse(len(tokens), self._model.max_model_len, tokens)
+        if body.return_token_strs:
+            response.token_strs = [self._tokenizer.id_to_token(token) for token in tokens]
+        return _json(response)
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await _body(request, DetokenizeRequest)
+        self._check_model(body.model)
+        self._check_length(len(body.tokens), "tokens", room=0)
+        size = self._tokenizer.vocab_size
+        if unknown := [token for token in body.tokens if not 0 <= token < size]:
+            raise ApiError(
+                f"tokens holds token {unknown[0]}, outside the vocabulary of {size}", param="tokens"
+            )
+        decode = partial(self._tokenizer.decode, body.tokens, skip_special_tokens=False)
+        text = await asyncio.to_thread(decode)
+        return _json(DetokenizeResponse(text))
 
     async def completions(self, request: Request) -> Response:
         body = await _body(request, CompletionRequest)
         return await self._complete(request, body, body.prompts)
 
     async def chat_completions(self, request: Request) -> Response:
-        template = self._model.chat_template
-        if template is None:
-            raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
+        template = self._chat_template()
         body = await _body(request, ChatCompletionRequest)
-        prompts = partial(self._conversation, body, template)
+        prompts = partial(self._conversation, body.messages, body.chat_template_kwargs, template)
         return await self._complete(request, body, prompts, self._model.chat_stops)
 
     async def embeddings(self, request: Request) -> Response:
@@ -160,12 +201,41 @@ class _Endpoints:
 
         return _DisconnectingResponse(completion, partial(_send_whole, respond))
 
-    def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> list[Prompt]:
+    def _chat_template(self) -> ChatTemplate:
+        if self._model.chat_template is None:
+            raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
+        return self._model.chat_template
+
+    def _conversation(
+        self,
+        messages: list[ConversationMessage],
+        variables: dict[str, Any] | None,
+        template: ChatTemplate,
+    ) -> list[Prompt]:
         """Returns the prompt of a conversation."""
-        variables = body.chat_template_kwargs or {}
-        text = template.render(for_template(body.messages), **variables)
+        text = template.render(for_template(messages), **variables or {})
         self._check_length(self._tokenizer.least_tokens(text), "messages", is_least=True)
         return [token_inputs(self._tokenizer.encode_with_special_tokens(text), text)]
+
+    def _tokenize(self, body: TokenizeRequest) -> list[int]:
+        """Returns the tokens of a prompt or a conversation."""
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError("give either prompt or messages", param="prompt")
+        if body.messages is not None:
+            if body.add_special_tokens:
+                raise ApiError(
+                    "add_special_tokens is for requests with prompt", param="add_special_tokens"
+                )
+            variables, template = body.chat_template_kwargs, self._chat_template()
+            prompts = partial(self._conversation, body.messages, variables, template)
+            return self._encode(prompts, "messages", room=0)[0]["prompt_token_ids"]
+        assert body.prompt is not None
+        least = self._tokenizer.least_tokens(body.prompt)
+        self._check_length(least, "prompt", room=0, is_least=True)
+        with_special = body.add_special_tokens is not False
+        tokens = self._tokenizer.encode(body.prompt, add_special_tokens=with_special)
+        self._check_length(len(tokens), "prompt", room=0)
+        return tokens
 
     def _encode(
         self, make_prompts: Callable[[], list[Prompt]], field: str, *, room: int = 1
@@ -424,6 +494,10 @@ def _field_of(message: str) -> str | None:
 
 async def _health(_: Request) -> Response:
     return _json({"status": "ok"})
+
+
+async def _version(_: Request) -> Response:
+    return _json({"version": __version__})
 
 
 async def _refused(_: Request, error: Exception) -> Response:

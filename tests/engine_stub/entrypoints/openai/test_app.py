@@ -5,8 +5,10 @@ import shutil
 import subprocess
 
 import httpx
+import openai
 import pytest
 
+from seqtop import __version__
 from tests.support.http_engine import GREEDY, MODEL, SEEDED, Served
 from tests.support.waiting import SECONDS, wait_until
 
@@ -45,6 +47,21 @@ def test_prompt_of_tokens(served: Served) -> None:
 def test_models_and_health(served: Served) -> None:
     assert [model.id for model in served.client.models.list()] == [MODEL]
     assert httpx.get(f"{served.url}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{served.url}/version").json() == {"version": __version__}
+
+
+def test_one_model(served: Served) -> None:
+    assert served.client.models.retrieve(MODEL) == next(iter(served.client.models.list()))
+    for name in ("other", "organisation/other"):
+        with pytest.raises(openai.NotFoundError) as unknown:
+            served.client.models.retrieve(name)
+        error = unknown.value
+        assert (error.type, error.param, error.code) == (
+            "invalid_request_error",
+            "model",
+            "model_not_found",
+        )
+        assert repr(name) in error.message
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
