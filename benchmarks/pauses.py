@@ -42,7 +42,7 @@ _BATCH, _PAUSE = 1_000, 0.2
 
 
 class Outcome(NamedTuple):
-    """What stopped the app."""
+    """The collections and the delays of a run."""
 
     collections: list[list[float]]
     """The processor time of each collection in seconds, by generation."""

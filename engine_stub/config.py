@@ -29,8 +29,10 @@ class EngineConfig:
         dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA (float16
             instead of bfloat16 where the device has none).
         block_size: Slots per KV cache block.
-        num_gpu_blocks: Blocks in the KV pool, on any device (the name is vLLM's). None for most of
-            the free memory on CUDA, and for a few hundred MiB on a CPU.
+        num_gpu_blocks: Blocks in the KV pool, on any device (the name is vLLM's). None for what
+            `gpu_memory_utilization` leaves on CUDA, and for a few hundred MiB on a CPU.
+        gpu_memory_utilization: The part of the memory of a CUDA device, from 0 to 1, that may be in
+            use while the engine runs, by its weights, its largest steps, its pool, and by others.
         max_num_seqs: The most sequences that run at once.
         max_num_batched_tokens: The most tokens that one step computes.
         max_model_len: The longest prompt and output together. None for what the model allows, or
@@ -70,6 +72,7 @@ class EngineConfig:
     dtype: str = "auto"
     block_size: int = 16
     num_gpu_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
@@ -97,6 +100,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                "gpu_memory_utilization must be above 0 and at most 1, got"
+                f" {self.gpu_memory_utilization:g}"
+            )
         if self.num_cpu_blocks is not None and self.num_cpu_blocks < 0:
             raise ValueError(f"num_cpu_blocks must be at least 0, got {self.num_cpu_blocks}")
         for name, choices in CHOICES.items():

@@ -172,6 +172,13 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     ):
         engine.add_argument(f"--{name}", type=int, metavar="N", help=description)
     engine.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        metavar="PART",
+        help="the part of a GPU's memory that may be in use, by others too, which decides the size"
+        " of the KV pool (default: 0.9)",
+    )
+    engine.add_argument(
         *("--cpu-blocks", "--num-cpu-blocks"),
         dest="num_cpu_blocks",
         type=int,
@@ -335,7 +342,7 @@ def _run(options: argparse.Namespace, trace: Trace | None, publisher: PublisherL
     except (ValueError, OSError, StageError) as error:
         return _fail(str(error))
     except torch.OutOfMemoryError as error:
-        return _fail(f"the device has too little memory for the model: {error}")
+        return _fail(f"the device has too little memory for the model and its KV pool: {error}")
     workload = arrivals() if options.demo else ()
     with contextlib.ExitStack() as running:
         running.callback(engine.close)

@@ -44,6 +44,8 @@ class CpuPlatform(Platform):
     def graph_capture(self, device: torch.device) -> Callable[[Computation], Computation]:
         return lambda computation: computation
 
-    def kv_pool_bytes(self, device: torch.device, run_largest_steps: Callable[[], None]) -> int:
+    def kv_pool_bytes(
+        self, device: torch.device, run_largest_steps: Callable[[], None], utilization: float
+    ) -> int:
         # The memory is shared with all other processes, so that free memory is no guide.
         return 256 * 2**20

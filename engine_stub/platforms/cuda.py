@@ -13,11 +13,6 @@ from torch import Tensor
 
 from engine_stub.platforms.interface import AttentionKernels, Computation, Platform
 
-# The share of the memory left over that the KV pool gets. The rest is for graphs of decodes (whose
-# intermediate results are smaller than those of the largest steps), for other users of the device,
-# and for what allocators leave unused.
-_POOL_SHARE = 0.9
-
 # The first one that computes in bfloat16, Ampere's: T4, V100 and RTX 20 do not.
 _BFLOAT16_CAPABILITY = (8, 0)
 
@@ -105,7 +100,9 @@ class CudaPlatform(Platform):
 
         return capture
 
-    def kv_pool_bytes(self, device: torch.device, run_largest_steps: Callable[[], None]) -> int:
+    def kv_pool_bytes(
+        self, device: torch.device, run_largest_steps: Callable[[], None], utilization: float
+    ) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         run_largest_steps()
@@ -113,7 +110,10 @@ class CudaPlatform(Platform):
         gc.collect()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
-        return int((torch.cuda.mem_get_info(device)[0] - taken) * _POOL_SHARE)
+        free, total = torch.cuda.mem_get_info(device)
+        # What is not to be used is for graphs of decodes, whose intermediate results are smaller
+        # than those of the largest steps, and for what allocators leave unused.
+        return int(total * utilization) - (total - free) - taken
 
 
 def _prompt_kernel() -> Callable[[Tensor, Tensor, Tensor, Tensor, int, int | None], Tensor] | None:

@@ -117,5 +117,13 @@ class Platform(ABC):
         """
 
     @abstractmethod
-    def kv_pool_bytes(self, device: torch.device, run_largest_steps: Callable[[], None]) -> int:
-        """Returns the size of the KV pool if none is configured; may be negative."""
+    def kv_pool_bytes(
+        self, device: torch.device, run_largest_steps: Callable[[], None], utilization: float
+    ) -> int:
+        """Returns the size of the KV pool if none is configured; may be negative.
+
+        Args:
+            device: The device, which has the weights already.
+            run_largest_steps: Runs the steps that need the most memory beside the pool.
+            utilization: The part of the device's memory that may be in use.
+        """

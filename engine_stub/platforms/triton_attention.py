@@ -10,15 +10,14 @@ This module is imported on CUDA only: Triton comes with torch's builds for CUDA.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from engine_stub.platforms.interface import QueryTiles
-
-MOST_PROGRAMS = 264
-"""Programs that occupy a large GPU: two for each of an H100's 132 multiprocessors."""
 
 _MOST_SPLITS = 32
 # The bytes of keys that a program holds at once: with values and two stages of loads, 64 KiB.
@@ -155,7 +154,7 @@ def paged_attention(q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | No
     heads_per_kv = num_heads // num_kv_heads
     num_tiles = len(tiles.first_tokens)
     dims = max(triton.next_power_of_2(head_dim), _LEAST_SIDE)
-    splits = splits_of(num_tiles * num_kv_heads)
+    splits = splits_of(num_tiles * num_kv_heads, most_programs(q.device))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = log_sums = out
     if splits > 1:
@@ -193,9 +192,20 @@ def paged_attention(q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | No
     return out
 
 
-def splits_of(num_programs: int) -> int:
-    """Returns the number of programs, a power of two, that share the keys of each tile."""
-    room = max(MOST_PROGRAMS // num_programs, 1)
+@cache
+def most_programs(device: torch.device) -> int:
+    """Returns the number of programs that occupy a device: two for each multiprocessor."""
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def splits_of(num_programs: int, most: int) -> int:
+    """Returns the number of programs, a power of two, that share the keys of each tile.
+
+    Args:
+        num_programs: The programs if they share nothing.
+        most: The programs that occupy the device.
+    """
+    room = max(most // num_programs, 1)
     return min(1 << room.bit_length() - 1, _MOST_SPLITS)
 
 

@@ -78,14 +78,16 @@ class Worker:
         available = self.platform.kv_pool_bytes(
             self.device,
             lambda: run_largest_steps(self.model, cache, self.config, self._max_model_len),
+            self.config.gpu_memory_utilization,
         )
         # One block more is allocated: the scratch block, which padding rows write to.
         per_block = bytes_per_block(self.config, self.model_config, len(self.layers))
         num_blocks = available // per_block - 1
         if num_blocks < 1:
             raise ValueError(
-                f"{self.device} has no room for a KV pool beside the model; choose a smaller model,"
-                " or fewer max_num_batched_tokens"
+                f"{self.device} has no room for a KV pool beside the model and what others use, if"
+                f" {self.config.gpu_memory_utilization:.0%} of its memory may be in use; choose a"
+                " smaller model, fewer max_num_batched_tokens, or more gpu_memory_utilization"
             )
         return num_blocks
 

@@ -24,6 +24,8 @@ def test_speculation_and_multi_step_exclude_each_other() -> None:
         ({"max_model_len": 300}, "256 positions"),
         ({"device": "tpu"}, "device must be"),
         ({"dtype": "int8"}, "dtype must be"),
+        ({"gpu_memory_utilization": 0.0}, "above 0 and at most 1, got 0"),
+        ({"gpu_memory_utilization": 1.1}, "above 0 and at most 1, got 1.1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(

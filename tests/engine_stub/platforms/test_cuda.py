@@ -215,6 +215,24 @@ def test_stages_without_a_device_each_are_refused(monkeypatch: pytest.MonkeyPatc
             platform_of("cuda").stage_device(1)
 
 
+def test_the_pool_gets_the_rest_of_the_utilization_of_the_whole_device(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def num_blocks(used_by_others: int, utilization: float) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**26 - used_by_others, 2**26))
+        config = make_engine(
+            checkpoint, "cuda", num_gpu_blocks=None, gpu_memory_utilization=utilization
+        ).config
+        assert isinstance(config.num_gpu_blocks, int)
+        return config.num_gpu_blocks
+
+    with simulated_cuda(monkeypatch):
+        all_of_it = num_blocks(0, 1.0)  # all but 1 MiB that the largest step takes
+        per_block = (2**26 - 2**20) / (all_of_it + 1)
+        assert num_blocks(0, 0.5) == pytest.approx((2**25 - 2**20) / per_block, abs=2)
+        assert num_blocks(2**24, 0.5) == pytest.approx((2**24 - 2**20) / per_block, abs=2)
+
+
 def test_a_device_without_room_for_a_pool_is_named(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +240,8 @@ def test_a_device_without_room_for_a_pool_is_named(
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**20, 2**26))
         with pytest.raises(ValueError, match="cuda has no room for a KV pool beside the model"):
             make_engine(checkpoint, "cuda", num_gpu_blocks=None)
+        with pytest.raises(ValueError, match="if 50% of its memory may be in use"):
+            make_engine(checkpoint, "cuda", num_gpu_blocks=None, gpu_memory_utilization=0.5)
         with pytest.raises(ValueError, match=r"cuda:3 was asked for, but torch sees 1 of them"):
             make_engine(checkpoint, "cuda:3")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,7 +145,8 @@ def test_random_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(NUM_SHAPES):
         case = Case(seed, dtype)
         # The keys of a tile are split among 1 to 32 programs, and the interpreter is slow.
-        monkeypatch.setattr(triton_attention, "MOST_PROGRAMS", random.Random(seed).choice([8, 40]))
+        most = random.Random(seed).choice([8, 40])
+        monkeypatch.setattr(triton_attention, "most_programs", lambda _, most=most: most)
         limits: dict[str, Any] = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
 
         def name(text: str, case: Case = case) -> str:
@@ -159,15 +161,18 @@ def test_random_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_keys_are_split_among_enough_programs_but_not_more() -> None:
-    assert [splits_of(num_tiles) for num_tiles in (1, 8, 66, 132, 133, 264, 5000)] == [
-        32,
-        32,
-        4,
-        2,
-        1,
-        1,
-        1,
-    ]
+    splits = [splits_of(num_tiles, 264) for num_tiles in (1, 8, 66, 132, 133, 264, 5000)]
+    assert splits == [32, 32, 4, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("processors", "splits"), [(40, 2), (132, 8), (188, 8)])
+def test_a_device_is_occupied_by_two_programs_for_each_of_its_multiprocessors(
+    processors: int, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(multi_processor_count=processors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    device = torch.device("cuda", processors)  # whose number is cached
+    assert splits_of(32, triton_attention.most_programs(device)) == splits
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the engine itself")
@@ -176,7 +181,7 @@ def test_the_engines_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     """On the simulated device, whose graphs replay the kernel, in the interpreter."""
-    monkeypatch.setattr(triton_attention, "MOST_PROGRAMS", 8)
+    monkeypatch.setattr(triton_attention, "most_programs", lambda _: 8)
     checkpoint = make_checkpoint("mistral-sliding", tmp_path)
     outputs = []
     for device in ("cpu", "cuda"):
