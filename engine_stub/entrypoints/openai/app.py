@@ -37,6 +37,7 @@ from engine_stub.entrypoints.openai.embeddings import (
     embeddings,
 )
 from engine_stub.entrypoints.openai.errors import ApiError
+from engine_stub.entrypoints.openai.metrics import CONTENT_TYPE
 from engine_stub.entrypoints.openai.responses import (
     ChatFormat,
     CompletionResponse,
@@ -113,6 +114,7 @@ def make_app(
         routes=[
             Route("/health", _health),
             Route("/version", _version),
+            Route("/metrics", endpoints.metrics),
             Route("/tokenize", endpoints.tokenize, methods=["POST"]),
             Route("/detokenize", endpoints.detokenize, methods=["POST"]),
             Route("/v1/models", endpoints.models),
@@ -138,6 +140,9 @@ class _Endpoints:
         self._model = model
         self._tokenizer = tokenizer
         self._numbers = itertools.count(1)
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._bridge.metrics.text(self._model.name), media_type=CONTENT_TYPE)
 
     async def models(self, _: Request) -> Response:
         return _json({"object": "list", "data": [self._model.card()]})

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.entrypoints.openai.metrics import EngineMetrics
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.processing.input_processor import Params
 from engine_stub.step_record import StepRecord
@@ -130,9 +131,14 @@ class _Output:
 
 
 class Bridge:
-    """A `RequestSource` for the engine's thread, with `submit` and `abort` for the HTTP thread."""
+    """A `RequestSource` for the engine's thread, with `submit` and `abort` for the HTTP thread.
+
+    Attributes:
+        metrics: The figures of all steps so far.
+    """
 
     def __init__(self) -> None:
+        self.metrics = EngineMetrics()
         self._commands: queue.SimpleQueue[Completion | str] = queue.SimpleQueue()
         # By the id of a group; engine's thread only.
         self._outputs: dict[str, _Output] = {}
@@ -167,7 +173,9 @@ class Bridge:
                 server.abort(command)
 
     def stepped(self, record: StepRecord) -> None:
-        """Delivers the results of a step."""
+        """Counts a step, and delivers its results."""
+        # Before the results, so that who has an answer finds it counted.
+        self.metrics.stepped(record)
         for update in record.updates:
             if update.new_token_ids and update.request_id in self._outputs:
                 output = self._outputs[update.request_id]

@@ -68,7 +68,7 @@ def test_a_conversation_is_tokenized_as_its_prompt(served: Served) -> None:
         ("detokenize", {"tokens": [5], "model": "other"}, 404, "model"),
     ],
 )
-def test_what_cannot_be_tokenized_is_refused(
+def test_bodies_that_cannot_be_tokenized(
     served: Served, path: str, body: dict[str, Any], status: int, param: str
 ) -> None:
     answer = post(served, path, body)
