@@ -77,7 +77,7 @@ class PoolSizes:
 
     def follows(self, content: bytes) -> bool:
         """Returns whether a content is in the sample."""
-        return self.rate == 1.0 or _hash_number(content) < self.rate * _HASH_RANGE
+        return _hash_number(content) < self.rate * _HASH_RANGE
 
     def holds(self, content: bytes) -> bool:
         """Returns whether a content is in use."""
@@ -149,10 +149,8 @@ class PoolSizes:
         """Sets the number of blocks in use. Pools without room for them evict contents."""
         queue = self._queue
         for index, size in enumerate(self.sizes):
-            room, count = max(size - num_blocks, 0) * self.rate, self._counts[index]
-            if count <= room:
-                continue
-            number = self._first[index]
+            room = max(size - num_blocks, 0) * self.rate
+            number, count = self._first[index], self._counts[index]
             while count > room:
                 count -= number in queue
                 number += 1
@@ -181,9 +179,12 @@ class PoolSizes:
     def _leave_queue(self, content: bytes) -> None:
         number = self._numbers.pop(content, None)
         if number is not None:
-            del self._queue[number]
-            marks = zip(self._counts, self._first, strict=True)
-            self._counts = [count - (first <= number) for count, first in marks]
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        del self._queue[number]
+        marks = zip(self._counts, self._first, strict=True)
+        self._counts = [count - (first <= number) for count, first in marks]
 
     def _drop_evicted(self) -> None:
         """Removes from the queue what the largest pool has evicted."""
@@ -208,9 +209,7 @@ class PoolSizes:
             self._leave_queue(content)
         empty = [number for number, content in self._queue.items() if content == _EMPTY]
         for number in empty[::2]:
-            del self._queue[number]
-            marks = zip(self._counts, self._first, strict=True)
-            self._counts = [count - (first <= number) for count, first in marks]
+            self._remove(number)
 
 
 def _hash_number(content: bytes) -> int:

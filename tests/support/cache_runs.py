@@ -108,12 +108,14 @@ WORKLOADS = {
 }
 
 
-def run(requests: list[CacheRequest], **settings: Any) -> list[bytes]:
+def run(
+    requests: list[CacheRequest], *, step_time: StepTime = STEP_TIME, **settings: Any
+) -> list[bytes]:
     """Runs the real scheduler with a simulated model; returns the messages."""
     clock, events = Clock(), PayloadCollector()
     clock.now = start = 1e9
     outputs = {f"req-{number}": request.output for number, request in enumerate(requests)}
-    engine = engine_without_model(clock, outputs, STEP_TIME.step_seconds, **(BASE | settings))
+    engine = engine_without_model(clock, outputs, step_time.step_seconds, **(BASE | settings))
     events.publish(engine_info(engine, engine_id="cache", control=False))
     steps = StepPublisher(events)
     for number, request in enumerate(requests):

@@ -95,7 +95,7 @@ def _change(node: ast.expr | ast.AugAssign) -> None:
             node.operand = ast.UnaryOp(ast.Not(), node.operand)
         case ast.Constant(value=bool(value)):
             node.value = not value
-        case ast.Constant(value=int(value)):
+        case ast.Constant(value=int(value) | float(value)):
             node.value = value + 1
         case ast.Name():
             node.id = _SWAPPED_NAMES[node.id]
