@@ -41,6 +41,12 @@ _MISSING_FOR_ARCHITECTURE = {
     "Qwen3MoeForCausalLM": "a mixture of experts",
     "DeepseekV3ForCausalLM": "latent attention and a mixture of experts",
     "GPT2LMHeadModel": "learned positions and layer norms",
+    "GPTNeoXForCausalLM": "layer norms, and attention beside the MLP instead of before it",
+    "GraniteForCausalLM": "factors of embeddings, attention, residuals and logits",
+    "Olmo2ForCausalLM": "norms after each block, and of all heads of queries and keys together",
+    "OPTForCausalLM": "learned positions, layer norms and ReLU",
+    "PhiForCausalLM": "layer norms, and attention beside the MLP instead of before it",
+    "SmolLM3ForCausalLM": "layers without rotary embeddings",
 }
 
 _REQUIRED_OF_ROPE_TYPE = {

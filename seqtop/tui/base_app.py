@@ -153,7 +153,7 @@ def _enable_collector() -> None:
     What exists at the start (modules, classes, the first screen) stays, and is left out.
     """
     gc.freeze()
-    gc.set_threshold(20_000)
+    gc.set_threshold(10_000)
     gc.enable()
 
 

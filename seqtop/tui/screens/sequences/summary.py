@@ -9,6 +9,7 @@ from typing import NamedTuple
 from textual import events
 from textual.message import Message
 
+from seqtop.sequence import SamplingParams
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import is_prompt_unknown, sequence_name, stage, status_word
 from seqtop.state.groups import Group
@@ -162,10 +163,11 @@ def headline(
     at = stage(sequence)
     more = "+" if is_prompt_unknown(request, sequence) else ""
     params = request.sampling_params
-    parameters = []
+    parameters: list[tuple[int, Line]] = []
     if params is not None:
         parameters.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
         parameters.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
+        parameters += [(7, ((words, "dim"),)) for words in _other_parameters(params)]
     elif request.pooling_params is not None:
         parameters.append((3, (("pooling", "dim"),)))
     return row(
@@ -177,6 +179,7 @@ def headline(
             (2, ((f"{fmt.count(sequence.num_prompt_tokens)}{more} prompt", "dim"),)),
             (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
             (5, _drafts(sequence)),
+            (6, _drafts_by_position(request)),
             *parameters,
             (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
         ],
@@ -224,6 +227,43 @@ def group_sentence(group: Group) -> str:
     if group.harm_seconds is not None:
         parts.append(f"delayed others, or each other, for {fmt.seconds(group.harm_seconds)}")
     return f"All its requests together: {'; '.join(parts)}."
+
+
+_NUMBERS = (
+    "n", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "logprobs", "prompt_logprobs",
+)  # fmt: skip
+_SWITCHES = ("ignore_eos", "include_stop_str_in_output")
+_LISTS = ("stop", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words")
+_DEFAULTS = SamplingParams()
+_MOST_POSITIONS = 8
+
+
+def _other_parameters(params: SamplingParams) -> Iterator[str]:
+    """Returns the parameters of sampling that differ from the defaults, by their names in vLLM.
+
+    Of lists it is the length: they may be long, and are not published by a redacted stream.
+    """
+    for name in _NUMBERS:
+        if (value := getattr(params, name)) is not None and value != getattr(_DEFAULTS, name):
+            yield f"{name} {value}" if isinstance(value, int) else f"{name} {value:g}"
+    for name in _SWITCHES:
+        if getattr(params, name):
+            yield name
+    for name in _LISTS:
+        if values := getattr(params, name):
+            yield f"{name}: {len(values)}"
+    if params.guided_decoding is not None:
+        yield "guided_decoding"
+
+
+def _drafts_by_position(request: RequestState) -> Line:
+    """Returns the part of the drafts that were accepted up to each position, if it is known."""
+    # The first count is that of all forward passes.
+    passes, *accepted = (request.metrics.spec_token_acceptance_counts or [0])[: 1 + _MOST_POSITIONS]
+    if not passes or not any(accepted):
+        return ()
+    return ((" ".join(["by position", *(fmt.percent(num, passes) for num in accepted)]), "dim"),)
 
 
 def _drafts(sequence: SequenceState) -> Line:

@@ -45,7 +45,8 @@ class TokenList(ScrollablePane):
         if selection is None or not selection[1].output_token_ids:
             return (("No output tokens yet.", "dim"),)
         if index == 0:
-            return ((_TITLES, "dim"),)
+            titles = _TITLES + sum_of_logprobs(selection[1])
+            return ((titles if len(titles) <= self.text_width else _TITLES, "dim"),)
         sequence = selection[1]
         place = len(sequence.output_token_ids) - index
         return token_line(sequence, place, self.text_width, self._text(sequence, place))
@@ -65,6 +66,18 @@ class TokenList(ScrollablePane):
         unknown = place > 0 and lengths[place - 1] < 0  # it was published together with others
         end = self._ends[place]
         return "" if unknown else sequence.text[end - lengths[place] : end]
+
+
+def sum_of_logprobs(sequence: SequenceState) -> str:
+    """Returns the log-probability of the whole output, vLLM's `cumulative_logprob`, and the mean.
+
+    Empty without output, and if that of a token is unknown.
+    """
+    count = len(sequence.output_logprobs)
+    total = sequence.cumulative_logprob
+    if not 0 < len(sequence.output_token_ids) <= count or not math.isfinite(total):
+        return ""
+    return f" · sum {total:.2f}, mean {total / count:.3f}"
 
 
 def token_line(sequence: SequenceState, place: int, width: int, text_delta: str = "") -> Line:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from seqtop.sequence import Logprob, RequestMetrics
+from seqtop.sequence import Logprob, RequestMetrics, SamplingParams
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
@@ -28,6 +28,33 @@ def test_headline_tells_of_drafts_where_there_are_any() -> None:
     assert "drafted" not in plain(headline(request, sequence, 120))
     sequence.num_draft_tokens, sequence.num_accepted_tokens = 1_200, 0
     assert "0 of 1,200 drafted" in plain(headline(request, sequence, 120))
+
+
+def test_headline_has_the_part_of_drafts_accepted_up_to_each_position() -> None:
+    metrics = RequestMetrics(1.0, 1.0, None, None, None, spec_token_acceptance_counts=[50, 40, 11])
+    request, sequence = RequestState("a", metrics, [1]), SequenceState(1, "a")
+    assert "by position 80% 22%" in plain(headline(request, sequence, 120))
+    metrics.spec_token_acceptance_counts = [50, 0, 0]  # no drafts
+    assert "position" not in plain(headline(request, sequence, 120))
+    metrics.spec_token_acceptance_counts = [1] * 1_000_000
+    assert plain(headline(request, sequence, 500)).count("100%") == 8
+
+
+def test_headline_has_the_parameters_that_differ_from_the_defaults() -> None:
+    params = SamplingParams(max_tokens=20, temperature=0.5)
+    request = RequestState("a", RequestMetrics(1.0, 1.0, None, None, None), [1])
+    request.sampling_params, sequence = params, SequenceState(1, "a")
+    before = plain(headline(request, sequence, 300)).split()
+    assert before[-4:] == ["20", "tokens", "temperature", "0.5"]
+    params.top_p, params.top_k, params.seed, params.n = 0.9, 40, 123_456_789, 2
+    params.ignore_eos, params.stop, params.logit_bias = True, ["a", "b"], {5: -1.0}
+    params.presence_penalty, params.min_tokens = -0.25, 3
+    found = plain(headline(request, sequence, 300)).split()[len(before) :]
+    assert " ".join(found) == (
+        "n 2 top_p 0.9 top_k 40 seed 123456789 presence_penalty -0.25 min_tokens 3 ignore_eos"
+        " stop: 2 logit_bias: 1"
+    )
+    assert "temperature 0.5" in plain(headline(request, sequence, 100))  # which comes first
 
 
 def test_detail(app: SeqtopApp) -> None:

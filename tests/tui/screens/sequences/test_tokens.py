@@ -12,7 +12,7 @@ from seqtop.state.top_logprobs import TopLogprobs
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
-from seqtop.tui.screens.sequences.tokens import TokenList, token_line
+from seqtop.tui.screens.sequences.tokens import TokenList, sum_of_logprobs, token_line
 from seqtop.wire.arrays import Floats, Ints
 from tests.support import events
 from tests.support.events import update
@@ -47,6 +47,22 @@ def decoded(source: ScriptedSource, step: int, count: int) -> None:
             stats=source.state.stats,
         )
     )
+
+
+def test_the_log_probability_of_an_output_is_shown_where_all_are_known() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    decoded(source, 5, 3)
+    sequence = source.state.sequences[1]
+    assert sum_of_logprobs(sequence) == " · sum -4.66, mean -1.165"
+    sequence.output_token_ids = sequence.output_token_ids.plus([7])  # one without
+    assert sum_of_logprobs(sequence) == ""
+    del sequence.output_token_ids[-1]
+    sequence.cumulative_logprob = -math.inf
+    assert sum_of_logprobs(sequence) == ""
+    assert sum_of_logprobs(SequenceState(2, "b")) == ""
 
 
 def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
