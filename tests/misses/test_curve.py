@@ -55,7 +55,7 @@ def test_real_runs_with_more_blocks_have_the_predicted_misses(name: str) -> None
         *(pytest.param(n, 100, marks=pytest.mark.release("many seeds")) for n in range(8)),
     ],
 )
-def test_where_hits_do_not_change_the_schedule_every_admission_is_exact(
+def test_every_admission_is_exact_where_hits_do_not_change_the_schedule(
     seed: int, num_blocks: int
 ) -> None:
     """All steps take as long, one request arrives at a time, and none waits for blocks."""
