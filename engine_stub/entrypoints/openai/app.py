@@ -36,8 +36,9 @@ from engine_stub.entrypoints.openai.embeddings import (
     EmbeddingUsage,
     embeddings,
 )
-from engine_stub.entrypoints.openai.errors import ApiError
+from engine_stub.entrypoints.openai.errors import ApiError, invalid_value
 from engine_stub.entrypoints.openai.metrics import CONTENT_TYPE
+from engine_stub.entrypoints.openai.refusals import body_refusal
 from engine_stub.entrypoints.openai.responses import (
     ChatFormat,
     CompletionResponse,
@@ -157,7 +158,7 @@ class _Endpoints:
         try:
             tokens = await asyncio.to_thread(self._tokenize, body)
         except ValueError as error:
-            raise ApiError(str(error)) from error
+            raise _invalid(error, body, "messages") from error
         response = TokenizeResponse(len(tokens), self._model.max_model_len, tokens)
         if body.return_token_strs:
             response.token_strs = [self._tokenizer.id_to_token(token) for token in tokens]
@@ -169,9 +170,7 @@ class _Endpoints:
         self._check_length(len(body.tokens), "tokens", room=0)
         size = self._tokenizer.vocab_size
         if unknown := [token for token in body.tokens if not 0 <= token < size]:
-            raise ApiError(
-                f"tokens holds token {unknown[0]}, outside the vocabulary of {size}", param="tokens"
-            )
+            raise invalid_value("tokens", f"token {unknown[0]} is outside the vocabulary of {size}")
         decode = partial(self._tokenizer.decode, body.tokens, skip_special_tokens=False)
         text = await asyncio.to_thread(decode)
         return _json(DetokenizeResponse(text))
@@ -195,7 +194,7 @@ class _Endpoints:
             prompts = await asyncio.to_thread(self._encode, body.prompts, "input", room=0)
             completion = await self._bridge.submit(request_id, prompts, params)
         except ValueError as error:
-            raise ApiError(str(error)) from error
+            raise _invalid(error, body, "input") from error
         except AbortedError as error:
             raise _aborted(error) from error
         num_tokens = _num_tokens(prompts)
@@ -225,12 +224,10 @@ class _Endpoints:
     def _tokenize(self, body: TokenizeRequest) -> list[int]:
         """Returns the tokens of a prompt or a conversation."""
         if (body.prompt is None) == (body.messages is None):
-            raise ApiError("give either prompt or messages", param="prompt")
+            raise invalid_value("prompt", "a request has either this or messages")
         if body.messages is not None:
             if body.add_special_tokens:
-                raise ApiError(
-                    "add_special_tokens is for requests with prompt", param="add_special_tokens"
-                )
+                raise invalid_value("add_special_tokens", "it is for requests with prompt")
             variables, template = body.chat_template_kwargs, self._chat_template()
             prompts = partial(self._conversation, body.messages, variables, template)
             return self._encode(prompts, "messages", room=0)[0]["prompt_token_ids"]
@@ -278,14 +275,14 @@ class _Endpoints:
         is_chat = isinstance(body, ChatCompletionRequest)
         id_prefix = ChatFormat.id_prefix if is_chat else TextFormat.id_prefix
         request_id = self._request_id(request, id_prefix)
+        field = "messages" if is_chat else "prompt"
         try:
             params = body.params(stops)
-            field = "messages" if is_chat else "prompt"
             prompts = await asyncio.to_thread(self._encode, make_prompts, field)
             self._check_output_limit(prompts, *body.output_limit)
             completion = await self._bridge.submit(request_id, prompts, params)
         except ValueError as error:
-            raise ApiError(str(error)) from error
+            raise _invalid(error, body, field) from error
         except AbortedError as error:
             raise _aborted(error) from error
         with_logprobs = isinstance(params, SamplingParams) and params.logprobs is not None
@@ -477,9 +474,7 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
     try:
         decoded = msgspec.json.decode(body, type=kind)
     except ValueError as error:
-        raise ApiError(
-            f"the body is not a request of this kind: {error}", param=_field_of(str(error))
-        ) from error
+        raise body_refusal(error, body, kind) from error
     except RecursionError as error:
         raise ApiError("the body is nested too deeply") from error
     if _log.isEnabledFor(logging.DEBUG):
@@ -487,14 +482,6 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
         if ignored := sorted(given.keys() - set(kind.__struct_fields__)):
             _log.debug("ignored fields of a request: %.1000s", ignored)
     return decoded
-
-
-def _field_of(message: str) -> str | None:
-    """Returns the path of the field that an error message of msgspec is about, if it names one."""
-    place = re.search(r"`\$\.([^`]*)`$", message)
-    missing = re.search(r"missing required field `(\w+)`", message)
-    names = [match[1].replace("[...]", "") for match in (place, missing) if match]
-    return ".".join(names) or None
 
 
 async def _health(_: Request) -> Response:
@@ -514,6 +501,24 @@ async def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentence = f"{request.method} {request.url.path}: {HTTPStatus(error.status_code).phrase}"
     return _error(ApiError(sentence, status=error.status_code))
+
+
+_SUBJECT = re.compile(r"(\w+)(?: must be| holds| leaves|=\d+ is more)")
+"""The name in a sentence in which the engine refuses a value."""
+
+
+def _invalid(error: ValueError, body: msgspec.Struct, prompt_field: str) -> ApiError:
+    """Returns the engine's refusal of a request, with the field that it is about, if it names one.
+
+    Args:
+        prompt_field: The field of `body` that the prompts are given in.
+    """
+    subject = _SUBJECT.search(str(error))
+    name = subject[1] if subject else ""
+    name = {"prompt": prompt_field, "beam_width": "n"}.get(name, name)
+    if name in body.__struct_fields__:
+        return invalid_value(name, str(error))
+    return ApiError(str(error))
 
 
 def _aborted(error: AbortedError) -> ApiError:

@@ -38,7 +38,9 @@ def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]
     """
     messages = [*messages]
     if any(message.tool_calls or message.function_call for message in messages):
-        raise ValueError("messages that call tools are not supported by this engine")
+        raise ValueError(
+            "messages must be without calls of tools, which this engine does not support"
+        )
     return [{"role": message.role, "content": _text(message.content)} for message in messages]
 
 

@@ -43,3 +43,8 @@ class ApiError(Exception):
         self.response = ErrorResponse(
             ErrorBody(message, kind, param and shortened(param, MAX_LENGTH), code)
         )
+
+
+def invalid_value(param: str, reason: str) -> ApiError:
+    """Returns the refusal of a parameter's value, or of its use beside others."""
+    return ApiError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from engine_stub.core.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams
 from engine_stub.entrypoints.openai.chat import ConversationMessage
-from engine_stub.entrypoints.openai.errors import ApiError
+from engine_stub.entrypoints.openai.errors import ApiError, invalid_value
 from engine_stub.processing.input_processor import MAX_SAMPLES, Prompt
 from seqtop.sequence import SamplingParams
 
@@ -75,10 +75,10 @@ def as_prompts(name: str, given: _Prompts) -> list[Prompt]:
     if len(token_ids) == len(given):
         return [token_ids]
     if len(given) > MAX_PROMPTS:
-        raise ApiError(f"{name} holds {len(given)} prompts; {MAX_PROMPTS} is the most", param=name)
+        raise invalid_value(name, f"it holds {len(given)} prompts, and {MAX_PROMPTS} is the most")
     prompts: list[Prompt] = [part for part in given if not isinstance(part, int)]
     if token_ids or len({type(prompt) for prompt in prompts}) > 1:
-        raise ApiError(f"{name} must be a text, token ids, or a list of one of these", param=name)
+        raise invalid_value(name, "it must be a text, token ids, or a list of one of these")
     return prompts
 
 
@@ -152,9 +152,13 @@ class SamplingRequest(msgspec.Struct, kw_only=True):
         """
         for name, harmless in self.unsupported.items():
             if getattr(self, name) not in harmless:
-                raise ApiError(f"{name} is not supported by this engine", param=name)
+                raise ApiError(
+                    f"Unsupported parameter: '{name}' is not supported by this engine.",
+                    param=name,
+                    code="unsupported_parameter",
+                )
         if self.stream_options is not None and not self.stream:
-            raise _misplaced("stream_options", "is for requests with stream set")
+            raise invalid_value("stream_options", "it is for requests with stream set")
         given = {name: getattr(self, name) for name in _SAMPLED}
         given = {name: value for name, value in given.items() if value is not None}
         own_stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -199,9 +203,9 @@ class CompletionRequest(SamplingRequest, kw_only=True):
         """
         prompts = as_prompts("prompt", self.prompt)
         if len(prompts) * (self.n or 1) > MAX_PROMPTS:
-            raise ApiError(
+            raise invalid_value(
+                "prompt",
                 f"{len(prompts)} prompts with n={self.n} are more than {MAX_PROMPTS} samples",
-                param="prompt",
             )
         return prompts
 
@@ -210,15 +214,15 @@ class CompletionRequest(SamplingRequest, kw_only=True):
         if self.use_beam_search:
             return self._beam_search_params()
         if self.length_penalty is not None:
-            raise _misplaced("length_penalty", "is for requests with use_beam_search set")
+            raise invalid_value("length_penalty", "it is for requests with use_beam_search set")
         if self.max_tokens == 0 and not self.echo:
-            raise _misplaced("max_tokens", "must be at least 1 in requests without echo")
+            raise invalid_value("max_tokens", "it must be at least 1 in requests without echo")
         return super().params(stops)
 
     def _beam_search_params(self) -> BeamSearchParams:
         for name in (*_NOT_FOR_BEAMS, *self.unsupported):
             if getattr(self, name) not in self.unsupported.get(name, (None, False)):
-                raise _misplaced(name, "is not for requests with use_beam_search set")
+                raise invalid_value(name, "it is not for requests with use_beam_search set")
         return BeamSearchParams(
             beam_width=self.n or 1,
             max_tokens=_DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
@@ -276,12 +280,8 @@ class ChatCompletionRequest(SamplingRequest, kw_only=True):
 
     def _own_params(self) -> dict[str, Any]:
         if self.top_logprobs is not None and not self.logprobs:
-            raise _misplaced("top_logprobs", "is for requests with logprobs set")
+            raise invalid_value("top_logprobs", "it is for requests with logprobs set")
         return {
             "max_tokens": self.output_limit[1],
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
         }
-
-
-def _misplaced(name: str, rule: str) -> ApiError:
-    return ApiError(f"{name} {rule}", param=name)
