@@ -56,6 +56,11 @@ _BODIES: dict[str, tuple[dict[str, Any], ...]] = {
         {"input": ["one", "two"], "dimensions": 4},
         {"input": [5, 6, 7], "encoding_format": "base64"},
     ),
+    "/tokenize": (
+        {"prompt": "once upon", "add_special_tokens": False, "return_token_strs": True},
+        {"messages": [{"role": "user", "content": "hello"}], "chat_template_kwargs": {"x": 1}},
+    ),
+    "/detokenize": ({"tokens": [5, 6, 7]},),
 }
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
