@@ -460,7 +460,7 @@ class CacheMisses(Reader):
         for name, column in self._sums.items():
             column.append(self._row[name])
         if len(self._times) > self._max_rows:
-            half = len(self._times) // 2 // 2 * 2
+            half = len(self._times) // 4 * 2
             self._times[:half] = self._times[1:half:2]
             for column in (self._positions, *self._sums.values()):
                 column[:half] = column[1:half:2]

@@ -2,22 +2,27 @@
 
 import random
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileWriter
-from seqtop.misses.pool_replay import PoolReplay
+from seqtop.misses.cache_misses import Lookup, Totals
+from seqtop.misses.pool_replay import GROWTH, PoolReplay
 from seqtop.misses.report import as_text, describe
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import EngineState
 from seqtop.whatif.replay import RecordingSink
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, Step
+from seqtop.wire.messages import Event, SequenceUpdate, Step
 from seqtop.wire.redaction import redact
 from tests.support.cache_runs import WORKLOADS, CacheRequest, documents, misses_of, run
+from tests.support.scripted_cache import ScriptedCache, missed
 
 DOCUMENTS = run([*documents(random.Random(5), count=40, num_documents=12)], num_gpu_blocks=40)
 """A run with many evictions."""
@@ -41,45 +46,157 @@ def test_the_sums_are_those_of_the_state() -> None:
     assert totals.num_hits * 16 == state.stats.prefix_cache_hits
 
 
-def num_taken(step: Step) -> int:
-    """Returns the blocks that a step took from the pool, by its messages."""
-    admitted = {update.seq_id for update in step.sequences if update.prefix_misses is not None}
-    taken = sum(len(update.new_blocks) for update in step.sequences)
-    for group in step.execute.seq_group_metadata_list if step.execute else ():
-        if isinstance(group, SequenceGroupMetadata):
-            for seq_id in admitted & group.seq_data.keys():
-                num_hits = group.seq_data[seq_id].get_num_cached_tokens() // 16
-                taken += len(group.block_tables[seq_id]) - num_hits
-    return taken
+RUNS = [DOCUMENTS, run(WORKLOADS["documents, preemptions"].requests(), num_gpu_blocks=90)]
 
 
-def test_an_admission_tells_how_many_blocks_were_taken_since_the_eviction() -> None:
-    misses = misses_of(DOCUMENTS)
-    lookup = next(lookup for lookup in misses.lookups if lookup.main_cause == "evicted")
-    step = lookup.misses[0].step
-    assert step is not None
-    steps = {event.step: event for event in events() if isinstance(event, Step)}
-    taken = sum(num_taken(steps[number]) for number in range(step + 1, lookup.step))
-    reused_after = lookup.reused_after[0]
-    # Other requests may get blocks in the same step before it.
-    assert reused_after is not None
-    assert 0 < taken <= reused_after < taken + num_taken(steps[lookup.step])
-    assert f"reused {reused_after} blocks later" in " ".join(describe(lookup, with_text=False))
+class Admission(NamedTuple):
+    """What the messages of a run say of one admission."""
+
+    position: int
+    step: Step
+    update: SequenceUpdate
+    num_cached_tokens: int
+    is_again: bool
+    reused_after: list[int | None]
+    """By `misses`, the blocks taken since the step of an eviction."""
 
 
-def test_sums_up_to_a_position_and_between_times_are_parts_of_all() -> None:
-    misses = misses_of(DOCUMENTS, max_rows=30)
-    span = misses.span()
-    assert span is not None
-    middle = sum(span) / 2
-    parts = [misses.tokens_between(0, middle), misses.tokens_between(middle, span[1])]
-    summed = {cause: sum(part.get(cause, 0) for part in parts) for cause in parts[0] | parts[1]}
-    assert summed == misses.totals().tokens
-    position = len(DOCUMENTS) * 3 // 4
-    assert 0 < misses.totals(position).num_lookups < misses.totals().num_lookups
-    until = misses.until(position)
-    assert 0 < len(until) < len(misses.until())
-    assert all(lookup.position <= position for lookup in until)
+def admissions(payloads: list[bytes]) -> Iterator[Admission]:
+    """Yields the admissions of a run, and counts the blocks that are taken, by its messages."""
+    preempted: set[str] = set()
+    taken, ends = 0, dict[int | None, int]()
+    for position, payload in enumerate(payloads):
+        step = parsing.event(payload)
+        if not isinstance(step, Step):
+            continue
+        preempted |= {preemption.request_id for preemption in step.preemptions}
+        groups: dict[int, SequenceGroupMetadata] = {}
+        for group in step.execute.seq_group_metadata_list if step.execute else ():
+            if isinstance(group, SequenceGroupMetadata):
+                groups |= dict.fromkeys(group.seq_data, group)
+        # Those that run get their blocks first.
+        taken += sum(
+            len(update.new_blocks) for update in step.sequences if update.prefix_misses is None
+        )
+        for update in step.sequences:
+            if update.prefix_misses is not None:
+                group = groups[update.seq_id]
+                num_cached = group.seq_data[update.seq_id].get_num_cached_tokens()
+                reused = [
+                    # In the step that is not over, nothing has been counted yet.
+                    taken - ends[miss.step]
+                    if miss.cause == "evicted" and miss.step in ends
+                    else None
+                    for miss in update.prefix_misses
+                ]
+                is_again = group.request_id in preempted
+                yield Admission(position, step, update, num_cached, is_again, reused)
+                taken += len(group.block_tables[update.seq_id]) - num_cached // 16
+        ends[step.step] = taken
+
+
+@pytest.mark.parametrize("payloads", RUNS, ids=["documents", "preemptions"])
+def test_admissions_are_those_of_the_messages(payloads: list[bytes]) -> None:
+    misses = misses_of(payloads)
+    told = [*admissions(payloads)]
+    assert len(told) == len(misses.lookups) > 30
+    for number, (lookup, own) in enumerate(zip(misses.lookups, told, strict=True), 1):
+        prefix_misses = own.update.prefix_misses or []
+        num_missed = sum(miss.num_tokens for miss in prefix_misses)
+        assert lookup[:9] == (
+            number,
+            own.position,
+            own.step.step,
+            own.step.time,
+            f"req-{own.update.seq_id}",
+            own.update.seq_id,
+            own.num_cached_tokens + num_missed,
+            own.num_cached_tokens,
+            prefix_misses,
+        )
+        assert lookup.num_missed_tokens == num_missed
+        assert (lookup.is_again, lookup.reused_after) == (own.is_again, own.reused_after)
+        text = " ".join(describe(lookup, with_text=False))
+        for reused in [after for after in own.reused_after[:3] if after is not None]:
+            assert f"reused {reused:,} block{'s' * (reused != 1)} later" in text
+
+
+@pytest.mark.parametrize("first", [1, 150])
+@pytest.mark.parametrize("payloads", RUNS, ids=["documents", "preemptions"])
+def test_sums_at_every_position_are_those_of_the_admissions(
+    payloads: list[bytes], first: int
+) -> None:
+    misses = misses_of(payloads, first=first)
+    assert misses.totals(first - 1) == Totals(0, 0, 0, 0, 0, 0, 0, 0, {}, [0] * 13)
+    assert misses.span(first - 1) is None
+    own: list[Lookup] = []
+    rest = [*misses.lookups]
+    for position in range(first, len(payloads)):
+        while rest and rest[0].position == position:
+            own.append(rest.pop(0))
+        totals = misses.totals(position)
+        blocks = [(lookup.num_tokens - 1) // 16 for lookup in own]
+        hits = [lookup.num_hit_tokens // 16 for lookup in own]
+        tokens: Counter[str] = Counter()
+        needed, num_again, num_new = [0] * len(GROWTH), 0, 0
+        for lookup, num_blocks, num_hits in zip(own, blocks, hits, strict=True):
+            for miss in lookup.misses:
+                tokens[miss.cause] += miss.num_tokens
+                if miss.cause == "new_tokens" and not lookup.is_again:
+                    num_new += miss.num_tokens // 16
+            for num_needed, percent in lookup.needed:
+                assert not lookup.is_again
+                needed[GROWTH.index(percent)] += num_needed
+            num_again += (num_blocks - num_hits) * lookup.is_again
+        assert totals.num_lookups == len(own)
+        assert (totals.num_blocks, totals.num_hits) == (sum(blocks), sum(hits))
+        assert (totals.num_again, totals.tokens) == (num_again, tokens)
+        assert [0, *totals.needed] == needed
+        classes = totals.num_new, totals.num_larger, totals.num_unexplained, *totals.needed
+        assert sum(classes) == totals.num_missed_first
+        assert misses.until(position) == own[::-1]
+        if first == 1:
+            assert totals.num_new == num_new
+        if own:
+            assert misses.span(position) == (own[0].time, own[-1].time)
+            removed = [sum(totals.needed[:count]) for count in range(len(GROWTH))]
+            assert totals.misses() == [totals.num_missed_first - count for count in removed]
+    assert misses.totals() == totals
+    assert misses.until() == own[::-1]
+    assert not rest
+    times = sorted({lookup.time for lookup in own})
+    rng = random.Random(first)
+    for _ in range(200):
+        start, end = sorted(rng.choice(times) + rng.choice((-1e-6, 0.0, 1e-6)) for _ in range(2))
+        summed: Counter[str] = Counter()
+        for lookup in own:
+            if start < lookup.time <= end:
+                for miss in lookup.misses:
+                    summed[miss.cause] += miss.num_tokens
+        assert misses.tokens_between(start, end) == summed
+
+
+def test_older_sums_are_kept_for_every_second_time() -> None:
+    """Of nine rows, where eight are allowed, the first and the third are left out."""
+    for max_rows, num_admitted, kept in [
+        (8, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (8, 9, [1, 3, 4, 5, 6, 7, 8]),
+        (8, 11, [3, 5, 6, 7, 8, 9, 10]),
+        (3, 4, [1, 2, 3]),
+        (3, 5, [2, 3, 4]),
+        (7, 8, [1, 3, 4, 5, 6, 7]),
+    ]:
+        cache = ScriptedCache({"max_rows": max_rows})
+        for number in range(num_admitted):
+            cache.arrive(f"r{number}", [number])
+            cache.step(cache.admit(f"r{number}", [], missed("partial_block", 1)))
+        misses, last = cache.misses, cache.position
+        sums = [misses.totals(position).num_lookups for position in range(last + 1)]
+        rows = [at for at in range(1, last + 1) if sums[at] != sums[at - 1]]
+        assert [(at - 2) // 2 for at in rows] == kept
+        assert [sums[at] for at in rows] == [number + 1 for number in kept]
+        assert misses.span() == (100.5 + kept[0], 100.5 + kept[-1])
+        assert misses.tokens_between(0.0, 100.5 + kept[0]) == {"partial_block": kept[0] + 1}
 
 
 def test_a_difference_to_the_nearest_cached_prefix_is_shown_as_text() -> None:
