@@ -1,5 +1,6 @@
 """Tests of the misses of a run: causes, admissions, sums over time, and what is not known."""
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -12,18 +13,30 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.history import FileWriter
-from seqtop.misses.cache_misses import Lookup, Totals
+from seqtop.misses import cache_misses
+from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
 from seqtop.misses.pool_replay import GROWTH, PoolReplay
 from seqtop.misses.report import as_text, describe
-from seqtop.sequence import SequenceGroupMetadata
+from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.whatif.replay import RecordingSink
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, SequenceUpdate, Step
+from seqtop.wire.messages import (
+    ControlCall,
+    Event,
+    MissCause,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+)
 from seqtop.wire.redaction import redact
 from tests.support.cache_runs import WORKLOADS, CacheRequest, documents, misses_of, run
+from tests.support.events import engine_info
 from tests.support.scripted_cache import ScriptedCache, missed
 
+A = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+"""A prompt of two blocks of 4 and one token."""
+FINISHED = SequenceStatus.FINISHED_STOPPED
 DOCUMENTS = run([*documents(random.Random(5), count=40, num_documents=12)], num_gpu_blocks=40)
 """A run with many evictions."""
 
@@ -147,6 +160,8 @@ def test_sums_at_every_position_are_those_of_the_admissions(
             for num_needed, percent in lookup.needed:
                 assert not lookup.is_again
                 needed[GROWTH.index(percent)] += num_needed
+            sizes = [percent for _, percent in lookup.needed]
+            assert all(one != other for one, other in itertools.pairwise(sizes))
             num_again += (num_blocks - num_hits) * lookup.is_again
         assert totals.num_lookups == len(own)
         assert (totals.num_blocks, totals.num_hits) == (sum(blocks), sum(hits))
@@ -226,6 +241,12 @@ def test_a_sample_of_the_contents_gives_nearly_the_same_curve() -> None:
     payloads = run(WORKLOADS["documents"].requests())
     exact, sampled = misses_of(payloads), misses_of(payloads, max_contents=250)
     assert sampled.rate < 1
+    totals = sampled.totals()
+    classes = totals.num_new, totals.num_larger, totals.num_unexplained, *totals.needed
+    assert sum(classes) == pytest.approx(totals.num_missed_first, rel=0.1)
+    # A block of the sample stands for all that are not in it.
+    last = next(lookup for lookup in sampled.until() if lookup.needed)
+    assert all(needed.num_blocks % round(1 / sampled.rate) == 0 for needed in last.needed)
     for one, other in zip(
         exact.curve(exact.totals()), sampled.curve(sampled.totals()), strict=True
     ):
@@ -322,3 +343,254 @@ def test_the_command_prints_causes_curve_and_requests(
     assert document["num_missed_tokens"] == totals.tokens
     assert [point["num_missed_blocks"] for point in document["curve"]] == totals.misses()
     assert document["lookups"][0]["misses"][0]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "main"),
+    [
+        ([], None),
+        ([("partial_block", 3)], "partial_block"),
+        ([("new_tokens", 1), ("partial_block", 3)], "new_tokens"),
+        ([("partial_block", 3), ("evicted", 1)], "evicted"),
+        ([("evicted", 16), ("new_tokens", 16)], "evicted"),
+        ([("new_tokens", 16), ("evicted", 16), ("evicted", 16)], "evicted"),
+        ([("evicted", 32), ("new_tokens", 16), ("new_tokens", 32)], "new_tokens"),
+    ],
+)
+def test_the_main_cause_has_the_most_tokens(
+    tokens: list[tuple[MissCause, int]], main: MissCause | None
+) -> None:
+    lookup = Lookup(
+        1, 1, 0, 1.0, "a", 1, 99, 0, [missed(*own) for own in tokens], [], [], False, None
+    )
+    assert lookup.main_cause == main
+    assert lookup.num_missed_tokens == sum(count for _, count in tokens)
+
+
+@pytest.mark.parametrize(
+    ("cached", "external", "tokens", "known", "expected"),
+    [
+        # Blocks of 4, of which the last token is not looked up. The tokens of 9 are known.
+        (0, None, [("new_tokens", 8), ("partial_block", 1)], 9, (9, 0, 2, 0, 2, 0)),
+        (0, None, [("new_tokens", 4), ("partial_block", 4)], 8, (8, 0, 1, 0, 1, 0)),
+        (8, None, [("partial_block", 1)], 9, (9, 8, 2, 2, 0, 0)),
+        (7, None, [("partial_block", 2)], 9, (9, 7, 2, 1, 1, 0)),
+        (8, 4, [("partial_block", 1)], 9, (9, 4, 2, 1, 1, 0)),
+        (4, 8, [("partial_block", 1)], 9, (5, 0, 1, 0, 1, 0)),
+        (-5, None, [("partial_block", 9)], 9, (9, 0, 2, 0, 2, 0)),
+        (12, None, [("partial_block", 1)], 9, (13, 12, 3, 3, 0, 0)),
+        # What was found is more than is looked up.
+        (8, None, [("partial_block", 0)], 9, (None, None, 1, 1, 0, 0)),
+        (0, None, [], 9, (None, None, 0, 0, 0, 0)),
+        # Of blocks behind those whose tokens are known, nothing else is.
+        (0, None, [("new_tokens", 16), ("partial_block", 1)], 9, (17, 0, 4, 0, 2, 2)),
+        (4, None, [("new_tokens", 12), ("partial_block", 1)], 0, (17, 4, 4, 1, 0, 3)),
+        (0, None, [("new_tokens", 2**40)], 9, (2**40, 0, 2**38 - 1, 0, 2, 2**38 - 3)),
+        (1, None, [("new_tokens", 2**40 - 1)], 9, (2**40, 1, 2**38 - 1, 0, 2, 2**38 - 3)),
+        (1, None, [("new_tokens", 2**40)], 9, None),
+        (0, None, [("new_tokens", 2**40 + 1)], 9, None),
+        (8, None, [("new_tokens", -1)], 9, None),
+        (8, None, [("new_tokens", 8), ("evicted", -1)], 9, None),
+        # Such a request is not looked up.
+        (0, None, [("not_cacheable", 9)], 9, (9, 0, 0, 0, 0, 0)),
+        (0, None, [("not_cacheable", 8), ("partial_block", 1)], 9, (9, 0, 0, 0, 0, 0)),
+    ],
+)
+def test_an_admission_counts_the_full_blocks_before_the_last_token(
+    cached: int,
+    external: int | None,
+    tokens: list[tuple[MissCause, int]],
+    known: int,
+    expected: tuple[int | None, int | None, int, int, int, int] | None,
+) -> None:
+    """The cache is empty, so that found blocks differ.
+
+    Expected are tokens, found ones, blocks, found ones, new ones and unexplained ones.
+    """
+    cache = ScriptedCache()
+    cache.arrive("a", [*range(known)])
+    update = cache.admit(
+        "a",
+        [0, 1, 2],
+        *(missed(*own) for own in tokens),
+        cached=cached,
+        num_tokens=1,
+        num_external_tokens=external,
+    )
+    cache.step(update)
+    misses = cache.misses
+    totals = misses.totals()
+    if expected is None:
+        assert misses.num_impossible == 1
+        assert not misses.lookups
+        assert totals.num_lookups == 0
+        return
+    num_tokens, num_hit_tokens, num_blocks, num_hits, num_new, num_unexplained = expected
+    assert misses.num_impossible == 0
+    assert [lookup[6:8] for lookup in misses.lookups] == (
+        [] if num_tokens is None else [(num_tokens, num_hit_tokens)]
+    )
+    num_known = min(num_hits, known and 2)
+    assert totals == Totals(
+        1, num_blocks, num_hits, 0, num_new, 0, num_unexplained, num_known,
+        {cause: count for cause, count in tokens if count}, [0] * 13,
+    )  # fmt: skip
+
+
+def test_what_the_repeated_pool_has_and_the_engine_missed_differs() -> None:
+    """And is explained by no size; a request that is admitted again is in no class."""
+    cache = ScriptedCache()
+    for name in "abc":
+        cache.arrive(name, A)
+    new = missed("new_tokens", 8), missed("partial_block", 1)
+    cache.step(cache.admit("a", [0, 1, 2], *new))
+    cache.step(cache.admit("b", [3, 4, 5], *new))
+    assert cache.misses.totals()[:8] == (2, 4, 0, 0, 2, 0, 2, 2)
+    preemption, update = cache.preempt("b")
+    cache.step(update, preemptions=[preemption])
+    cache.step(cache.admit("b", [3, 4, 5], *new))
+    assert cache.misses.totals()[:8] == (3, 6, 0, 2, 2, 0, 2, 4)
+    assert [lookup.is_again for lookup in cache.misses.lookups] == [False, False, True]
+    assert all(not lookup.needed for lookup in cache.misses.lookups)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], (2, 4, 0, 0, 2, 0, 2, 2)),
+        ([ControlCall("set_pause_state", 1, 0)], (2, 4, 0, 0, 2, 0, 2, 2)),
+        ([ControlCall("reset_prefix_cache", False, 0)], (2, 4, 0, 0, 2, 2, 0, 0)),
+    ],
+)
+def test_no_pool_finds_what_was_cached_before_a_reset(
+    calls: list[ControlCall], expected: tuple[int, ...]
+) -> None:
+    cache = ScriptedCache()
+    cache.arrive("a", A)
+    cache.arrive("b", A)
+    cache.step(cache.admit("a", [0, 1, 2], missed("new_tokens", 8), missed("partial_block", 1)))
+    cache.step(cache.end("a"))
+    cache.step(control_calls=calls)
+    gone = missed("evicted", 8), missed("partial_block", 1)
+    cache.step(cache.admit("b", [3, 4, 5], *gone))
+    assert cache.misses.totals()[:8] == expected
+
+
+def test_neighbours_that_one_size_would_have_found_are_one() -> None:
+    cache = ScriptedCache(num_gpu_blocks=20)
+    new = missed("new_tokens", 40), missed("partial_block", 1)
+    cache.arrive("a", [*range(41)])
+    cache.step(cache.admit("a", [*range(11)], *new))
+    cache.step(cache.end("a"))  # its last blocks are freed first
+    cache.arrive("b", [99] * 71)
+    cache.step(cache.admit("b", [*range(19, 1, -1)], missed("new_tokens", 71)))
+    cache.step(cache.end("b"))
+    # Beside those 18 blocks, 20 have room for 2, 21 for 3, 26 for 8.
+    cache.arrive("c", [*range(40), 99, 99, 99, 99, 99])
+    gone = missed("evicted", 32, 2, "b"), missed("new_tokens", 4), missed("partial_block", 1)
+    cache.step(cache.admit("c", [*range(12)], *gone, cached=8))
+    needed = [(1, 5), (1, 10), (1, 15), (1, 20), (2, 30), (2, 40)]
+    assert cache.misses.lookups[-1].needed == needed
+    totals = cache.misses.totals()
+    assert totals[:8] == (3, 10 + 17 + 11, 2, 0, 10 + 17 + 1, 0, 0, 0)
+    assert totals.needed == [1, 1, 1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 0]
+    assert totals.misses() == [36, 35, 34, 33, 32, 30, *[28] * 8]
+    points = cache.misses.curve(totals)
+    assert [point.num_gpu_blocks for point in points[:6]] == [20, 21, 22, 23, 24, 26]
+
+
+@pytest.mark.parametrize(
+    ("is_late", "classes"), [(False, (31, 2, 0)), (True, (30, 1, 1))], ids=["all", "late"]
+)
+def test_contents_that_were_forgotten_had_been_evicted_by_all_sizes(
+    is_late: bool, classes: tuple[int, int, int]
+) -> None:
+    """Unless the run is not known from its start on, so that they may never have been there."""
+    cache = ScriptedCache({"max_contents": 30}, num_gpu_blocks=2)
+    new = missed("new_tokens", 4), missed("partial_block", 1)
+    for number in range(31):
+        cache.arrive(f"r{number}", [number] * 5)
+        cache.step(cache.admit(f"r{number}", [0, 1], *new))
+        if not number and is_late:
+            cache.misses = CacheMisses(max_contents=30)
+            cache.misses.start(cache.position, cache.state)
+        cache.step(cache.end(f"r{number}"))
+    # The largest pool has ten of them, and fifteen more are known.
+    for number in (0, 15):
+        cache.arrive(f"again{number}", [number] * 5)
+        gone = missed("evicted", 4, 9, "r9"), missed("partial_block", 1)
+        cache.step(cache.admit(f"again{number}", [0, 1], *gone))
+        cache.step(cache.end(f"again{number}"))
+    totals = cache.misses.totals()
+    assert (totals.num_new, totals.num_larger, totals.num_unexplained) == classes
+    assert sum(totals.needed) == totals.num_differing == 0
+    assert cache.misses.rate == 1.0
+
+
+def test_the_taken_blocks_of_the_newest_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five steps, where four are allowed, the first two are left out."""
+    monkeypatch.setattr(cache_misses, "_MAX_STEPS", 4)
+    cache = ScriptedCache(num_gpu_blocks=30)
+    reused: list[list[int | None]] = []
+    for number in range(8):
+        cache.arrive(f"r{number}", [number] * 5)
+        steps = [missed("evicted", 4, step) for step in (*range(number + 1), None)]
+        cache.step(cache.admit(f"r{number}", [2 * number, 2 * number + 1], *steps))
+        reused.append([*cache.misses.lookups[-1].reused_after])
+    assert reused == [
+        [None, None],
+        [0, None, None],
+        [2, 0, None, None],
+        [4, 2, 0, None, None],
+        [6, 4, 2, 0, None, None],
+        [None, None, 4, 2, 0, None, None],
+        [None, None, 6, 4, 2, 0, None, None],
+        [None, None, None, None, 4, 2, 0, None, None],
+    ]
+
+
+def test_an_engine_that_starts_again_has_an_empty_cache() -> None:
+    cache = ScriptedCache(num_gpu_blocks=8)
+    new = missed("new_tokens", 8), missed("partial_block", 1)
+    cache.arrive("a", A)
+    cache.step(cache.admit("a", [0, 1, 2], *new))
+    cache.publish(engine_info(incarnation="one", block_size=4, num_gpu_blocks=8))
+    cache.arrive("b", A)
+    cache.step(cache.admit("b", [0, 1, 3], missed("partial_block", 1), cached=8))
+    assert cache.misses.totals()[:8] == (2, 4, 2, 0, 2, 0, 0, 0)
+    cache.publish(RequestFinished("a", 1.0, FINISHED, RequestMetrics(1.0, 1.0, None, None, None)))
+    cache.publish(RequestFinished("b", 1.0, FINISHED, RequestMetrics(1.0, 1.0, None, None, None)))
+    cache.publish(engine_info(incarnation="two", block_size=4, num_gpu_blocks=16))
+    assert cache.misses.num_gpu_blocks == 16
+    cache.arrive("c", A)
+    cache.step(cache.admit("c", [0, 1, 2], *new))
+    assert cache.misses.totals()[:8] == (3, 6, 2, 0, 4, 0, 0, 0)
+
+
+def test_a_gap_is_not_counted() -> None:
+    cache = ScriptedCache()
+    new = missed("new_tokens", 8), missed("partial_block", 1)
+    cache.arrive("a", A)
+    cache.step(cache.admit("a", [0, 1, 2], *new))
+    assert not cache.misses.starts_late
+    cache.misses.stop()
+    cache.misses.start(9, cache.state)
+    cache.position = 9
+    assert cache.misses.starts_late
+    cache.arrive("b", A)
+    cache.step(cache.admit("b", [0, 1, 3], missed("partial_block", 1), cached=8))
+    misses = cache.misses
+    assert misses.totals()[:8] == (2, 4, 2, 0, 2, 0, 0, 0)
+    assert misses.totals(9)[:8] == (1, 2, 0, 0, 2, 0, 0, 0)
+    assert [lookup.position for lookup in misses.until()] == [11, 2]
+
+
+def test_before_its_first_event_nothing_is_known() -> None:
+    misses = CacheMisses()
+    assert (misses.num_gpu_blocks, misses.block_size, misses.num_impossible) == (0, 0, 0)
+    assert misses.reason == "The engine has not described itself."
+    assert misses.totals().misses() == [0] * len(GROWTH)
+    assert misses.curve(misses.totals()) == []
+    assert misses.span() is None
+    assert misses.until() == []
+    assert misses.tokens_between(0.0, 1e12) == {}
