@@ -26,7 +26,6 @@ _CAUSES: dict[MissCause, str] = {
 }
 _SHOWN_PERCENT = (5, 10, 20, 30, 50, 100, 200, 400)
 """The sizes in the text; JSON has all."""
-"""The parts of a difference from which texts can be read."""
 _MAX_LISTED = 8
 _MAX_PARTS = 3
 
@@ -156,7 +155,7 @@ def as_text(misses: CacheMisses, *, with_text: bool) -> str:
         with_text: Whether the texts of requests are quoted where they differ.
     """
     totals = misses.totals()
-    lines = [*_summary(misses, totals), "", *_causes(totals)]
+    lines = [*_summary(misses, totals), *_causes(totals)]
     curve = misses.curve(totals)
     if curve and totals.num_missed:
         rows = [("more", "blocks", "missed", "removed")]
@@ -183,7 +182,7 @@ def as_text(misses: CacheMisses, *, with_text: bool) -> str:
 
 def _summary(misses: CacheMisses, totals: Totals) -> list[str]:
     if not totals.num_lookups:
-        return [f"No admission with a lookup in the prefix cache. {misses.reason}".strip()]
+        return ["No admission with a lookup in the prefix cache."]
     admissions = fmt.plural(totals.num_lookups, "admission")
     if not totals.num_blocks:
         return [f"{admissions}"]
@@ -201,6 +200,7 @@ def _causes(totals: Totals) -> Iterable[str]:
     for cause, tokens in ranked_causes(totals.tokens):
         words = f"{MISS_LABELS[cause]}: {_CAUSES[cause]}"
         rows.append((f"{tokens:,}", fmt.percent(tokens, all_tokens), words))
+    yield ""
     yield from table(rows, left=(2,))
 
 

@@ -15,7 +15,7 @@ from seqtop.cli.main import main
 from seqtop.history import FileWriter
 from seqtop.misses import cache_misses
 from seqtop.misses.cache_misses import CacheMisses, Lookup, Totals
-from seqtop.misses.pool_replay import GROWTH, PoolReplay
+from seqtop.misses.pool_replay import GROWTH
 from seqtop.misses.report import as_text, describe
 from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus
 from seqtop.state import EngineState
@@ -295,20 +295,6 @@ def test_impossible_numbers_of_tokens_cost_nothing(num_tokens: int, num_impossib
     assert misses.num_impossible == num_impossible
     assert ("1 admission left out" in as_text(misses, with_text=False)) == bool(num_impossible)
     assert misses.totals().num_lookups == misses_of(DOCUMENTS).totals().num_lookups - num_impossible
-
-
-def test_a_sequence_without_a_table_takes_blocks_for_its_known_tokens() -> None:
-    state = EngineState()
-    for event in events():
-        state.apply(event)
-    assert state.info is not None
-    pool = PoolReplay(state, state.info)
-    sequence = next(iter(state.sequences.values()))
-    sequence.block_table = []
-    num_known = len(state.requests[sequence.request_id].prompt_token_ids)
-    num_known += len(sequence.output_token_ids)
-    pool.admit(sequence, 2**39, 0, [])
-    assert pool.num_taken == -(-num_known // 16)
 
 
 def test_a_redacted_run_has_causes_and_no_curve() -> None:

@@ -143,6 +143,39 @@ def test_blocks_are_taken_once_however_many_share_them() -> None:
     assert pool_of(cache).num_taken == 11 + 1 + 1
 
 
+@pytest.mark.parametrize("order", ["abcd", "dcba", "bdac"])
+def test_a_shared_block_is_in_use_until_its_last_request_ends(order: str) -> None:
+    cache = ScriptedCache()
+    for number, name in enumerate("abcd"):
+        cache.arrive(name, A)
+        new = [] if number else [missed("new_tokens", 8)]
+        cache.step(
+            cache.admit(
+                name, [0, 1, 2 + number], *new, missed("partial_block", 1), cached=8 * (number > 0)
+            )
+        )
+    pool = pool_of(cache)
+    contents = [*pool.full_hashes(1)]
+    for name in order:
+        assert [pool.pools.holds(content) for content in contents] == [True, True]
+        cache.step(cache.end(name))
+    assert [pool.pools.holds(content) for content in contents] == [False, False]
+    assert [pool.has(content) for content in contents] == [True, True]
+
+
+def test_found_blocks_need_not_be_computed() -> None:
+    cache = ScriptedCache()
+    cache.arrive("a", A)
+    cache.arrive("b", A)
+    cache.step(cache.admit("a", [0, 1, 2], missed("new_tokens", 8), missed("partial_block", 1)))
+    contents = [*pool_of(cache).full_hashes(1)]
+    cache.step(cache.end("a"))
+    cache.step(cache.admit("b", [0, 1, 2], missed("partial_block", 1), cached=8))
+    assert pool_of(cache).first_sizes(contents) == [0, 0]
+    cache.step(cache.end("b"))
+    assert pool_of(cache).first_sizes(contents) == [0, 0]
+
+
 def test_a_new_table_is_filled_again() -> None:
     """A sequence that is swapped in has other blocks, with the same contents."""
     cache = ScriptedCache()
@@ -154,7 +187,9 @@ def test_a_new_table_is_filled_again() -> None:
     cache.step(cache.run("a", 0, block_table=[5, 6, 7]))
     assert pool.full_hashes(1) == contents
     assert [pool.has(content) for content in contents] == [True, True]
-    # More tokens are computed than it has blocks for.
+    pool.pools.use(pool.pools.sizes[-1])  # so that nothing is left but what is in use
+    assert [pool.has(content) for content in contents] == [True, True]
+    # More tokens are computed than are known.
     cache.step(cache.run("a", 40))
     assert pool.full_hashes(1) == contents
     assert pool.full_hashes(77) == ()
@@ -163,6 +198,43 @@ def test_a_new_table_is_filled_again() -> None:
     assert pool.first_sizes([b"another.", *contents]) == [None, None, None]
     assert pool.hashes(sequence, 1) == contents[:1]
     assert pool.hashes(sequence, 2) == pool.hashes(sequence, 3) == contents
+
+
+def test_a_block_is_found_when_it_is_full_and_computed() -> None:
+    cache = ScriptedCache()
+    cache.arrive("a", A)
+    new = missed("new_tokens", 8), missed("partial_block", 1)
+    cache.step(cache.admit("a", [0, 1, 2], *new, num_tokens=7))
+    pool = pool_of(cache)
+    contents = pool.hashes(cache.state.sequences[1], 2)
+    assert pool.full_hashes(1) == contents[:1]
+    assert pool.first_sizes(contents) == [0, len(GROWTH)]
+    cache.step(cache.run("a", 1))
+    assert pool.first_sizes(contents) == [0, 0]
+    # Without a block in its table, there is nothing to be found.
+    cache.arrive("b", [20] * 9)
+    cache.step(cache.admit("b", [3], *new))
+    assert pool.first_sizes(pool.hashes(cache.state.sequences[2], 2)) == [0, None]
+
+
+def test_of_blocks_with_equal_contents_the_first_has_them() -> None:
+    cache = ScriptedCache()
+    new = missed("not_stored", 8, 0, "a"), missed("partial_block", 1)
+    for name, table in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
+        cache.arrive(name, A)
+        cache.step(cache.admit(name, table, *new))
+    pool = pool_of(cache)
+    content = pool.full_hashes(1)[0]
+    cache.step(cache.end("b"))
+    assert pool.pools.holds(content)
+    cache.step(cache.end("a"))
+    assert not pool.pools.holds(content)
+    for name, table in (("c", [0, 1, 2]), ("d", [3, 4, 5])):
+        cache.arrive(name, A)
+        cache.step(cache.admit(name, table, *new))
+    cache.step(cache.end("c"))
+    assert not pool.pools.holds(content)
+    assert pool.has(content)
 
 
 @pytest.mark.parametrize("num_prompt", range(9))
@@ -240,3 +312,28 @@ def test_only_a_run_from_its_first_step_on_is_known_in_full(step: int) -> None:
     state.step = step
     misses.start(0, state)
     assert misses.starts_late == (step == 0)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "num_output", "num_tokens", "num_blocks"),
+    [
+        (9, 0, 9, 3),
+        (9, 0, 8, 2),
+        (9, 0, 2**39, 3),
+        (5, 4, 9, 3),
+        (5, 4, 6, 2),
+        (0, 0, 9, 0),
+        (9, 0, 0, 0),
+        (9, 0, -3, 0),
+    ],
+)
+def test_a_sequence_without_a_table_takes_blocks_for_its_known_tokens(
+    num_prompt: int, num_output: int, num_tokens: int, num_blocks: int
+) -> None:
+    cache = ScriptedCache()
+    cache.arrive("a", [7] * num_prompt)
+    sequence = cache.state.sequences[1]
+    sequence.output_token_ids = Ints.of([8] * num_output)
+    pool = pool_of(cache)
+    pool.admit(sequence, num_tokens, 0, [])
+    assert pool.num_taken == num_blocks
