@@ -45,7 +45,7 @@ class CheckedEngine:
 
     def finish(self, *, fail_on: str, timeout: float) -> str | None:
         """Checks what the engine has published; returns the problems, or `None`."""
-        from seqtop.checks.report import report_live
+        from seqtop.checks.live_report import report_live
 
         self._receive_all(timeout)
         report = report_live(self.session, self._checker)

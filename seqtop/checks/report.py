@@ -5,10 +5,7 @@ The report is in sentences, JSON or JUnit XML, for people and for an engine's ow
 
 from __future__ import annotations
 
-import math
 import os
-import threading
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -16,21 +13,14 @@ import msgspec
 from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.finding import Finding
 from seqtop.checks.gate import GATE_RULES, Gate, Outcome
-from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.message_rules import PROTOCOL_RULES
-from seqtop.checks.protocol import ProtocolChecker
 from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history import FileStore
-from seqtop.history.memory_store import MemoryStore
 from seqtop.history.replay import ShowProgress, no_progress
-from seqtop.live.session import Session
-from seqtop.state.listener import Listener
 from seqtop.text.junit import Case, Suite, junit, junit_of_all
 from seqtop.text.sanitize import indented_json, safe_line
-from seqtop.transport.connection import ConnectionState
-from seqtop.transport.curve_keys import ViewerKeys
 
 _PROGRESS_SECONDS = 0.1
 """Seconds after which progress is shown again."""
@@ -38,7 +28,7 @@ _PROGRESS_SECONDS = 0.1
 _MAX_ANNOTATIONS = 10
 """Annotations of a severity that GitHub shows of one step of a job; it drops more."""
 
-__all__ = ["Report", "check_live", "check_protocol", "check_recording"]
+__all__ = ["Report", "check_recording"]
 
 
 class Report(msgspec.Struct):
@@ -241,7 +231,7 @@ def check_recording(
         checker = BackgroundChecker(recording, stored="first", thresholds=thresholds, gates=gates)
         while checker.replay.advance(_PROGRESS_SECONDS):
             progress(checker.replay.share)
-        report = _report(os.fspath(path), checker)
+        report = report_of(os.fspath(path), checker)
         unreadable = list(dict.fromkeys([*checker.replay.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
         report.problem = recording.damage
@@ -251,105 +241,17 @@ def check_recording(
             report.problem = f"{unreadable[0]}{more}"
         elif not report.num_steps and not recording.is_empty and not recording.num_lost_bytes:
             report.problem = f"{recording.path} has no step in it: there is nothing to check"
-        report.add_outcomes(_outcomes(checker))
+        report.add_outcomes(outcomes(checker))
         return report
 
 
-def check_live(
-    endpoint: str,
-    *,
-    ended: threading.Event,
-    duration: float | None,
-    timeout: float,
-    keys: ViewerKeys | None = None,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    gates: Sequence[Gate] = (),
-    listener: Listener | None = None,
-) -> Report:
-    """Checks a running engine until `ended` is set, for `duration` seconds, or until it stops.
-
-    Args:
-        endpoint: The endpoint of the engine's live stream.
-        ended: Ends the check when it is set.
-        duration: Seconds to check; `None` for no limit.
-        timeout: Seconds to wait for the first state.
-        keys: The viewer's CurveZMQ keys, if the engine requires any.
-        thresholds: The thresholds of the rules.
-        gates: What the stream has to satisfy besides.
-        listener: Called with each change, to record the stream.
-
-    Raises:
-        EndpointError: `endpoint` is malformed.
-        UnreachableError: No engine answered, or its messages cannot be read.
-    """
-    session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
-    checker = LiveChecker(session, thresholds=thresholds, gates=gates)
-    if listener is not None:
-        session.add_listener(listener)
-    with checker.running(), session:
-        session.await_engine(timeout)
-        _wait(session, ended, duration)
-    return report_live(session, checker)
-
-
-def check_protocol(
-    endpoint: str,
-    *,
-    ended: threading.Event,
-    duration: float | None,
-    timeout: float,
-    keys: ViewerKeys | None = None,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    gates: Sequence[Gate] = (),
-) -> Report:
-    """Checks a publisher against the protocol, and its engine, as `check_live` does.
-
-    Raises:
-        EndpointError: `endpoint` is malformed.
-        UnreachableError: Nothing answered, or refused this viewer.
-    """
-    checker = ProtocolChecker(endpoint, keys=keys, thresholds=thresholds, gates=gates)
-    checker.run(ended, duration, timeout)
-    report = _report(endpoint, checker)
-    report.num_unknown, report.num_snapshots = checker.num_unknown, checker.num_snapshots
-    if checker.ends_in_gap:
-        report.problem = "the messages at the end could not be applied"
-    elif not report.num_steps:
-        report.problem = f"{endpoint} has sent no step: there is nothing to check"
-    elif not report.num_snapshots:
-        report.problem = "no snapshot was compared: the engine stopped too early"
-    report.complete = report.problem is None
-    report.add_outcomes(_outcomes(checker))
-    return report
-
-
-def report_live(session: Session, checker: LiveChecker) -> Report:
-    """Returns the report of a session that has been checked."""
-    endpoint = session.connection.endpoint
-    report = _report(endpoint, checker)
-    report.num_unknown = session.connection.num_unknown
-    if checker.ends_in_gap:
-        report.problem = f"the end of the stream was not read: {session.connection.detail}"
-    elif not report.num_steps:
-        report.problem = f"{endpoint} has sent no step: there is nothing to check"
-    report.complete = report.problem is None
-    report.add_outcomes(_outcomes(checker))
-    return report
-
-
-def _wait(session: Session, ended: threading.Event, duration: float | None) -> None:
-    """Waits for `ended`, the end of `duration` or the end of the engine."""
-    deadline = math.inf if duration is None else time.monotonic() + duration
-    while time.monotonic() < deadline and not ended.is_set():
-        if session.wait_for(ConnectionState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
-            return
-
-
-def _outcomes(checker: StreamChecker) -> list[Outcome]:
+def outcomes(checker: StreamChecker) -> list[Outcome]:
+    """Returns the outcomes of the gates of a checker."""
     return [outcome for gate in checker.gates for outcome in gate.outcomes()]
 
 
-def _report(source: str, checker: StreamChecker) -> Report:
+def report_of(source: str, checker: StreamChecker) -> Report:
+    """Ends a check, and returns its report without the outcomes of gates."""
     checker.end()
     return Report(
         source,

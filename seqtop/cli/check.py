@@ -183,7 +183,7 @@ def _gates(options: argparse.Namespace) -> list[Gate]:
 
 def _of_engine(options: argparse.Namespace, endpoint: str, baseline: Baseline | None) -> Report:
     """Checks an engine. For a baseline, it is recorded meanwhile, to a file that is removed."""
-    from seqtop.checks.report import check_live, check_protocol
+    from seqtop.checks.live_report import check_live, check_protocol
     from seqtop.checks.thresholds import from_values
     from seqtop.history.file_writer import FileWriter
     from seqtop.history.recorder import Recorder

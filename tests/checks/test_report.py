@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from seqtop.checks.live_report import check_live
 from seqtop.checks.message_rules import PROTOCOL_RULES
-from seqtop.checks.report import Report, check_live, check_recording
+from seqtop.checks.report import Report, check_recording
 from seqtop.checks.rules import RULES
 from seqtop.cli.main import main
 from seqtop.wire.messages import EngineStopped

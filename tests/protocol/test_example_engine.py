@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from seqtop.checks.report import Report, check_protocol
+from seqtop.checks.live_report import check_protocol
+from seqtop.checks.report import Report
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.transport.connection import ConnectionState

@@ -15,7 +15,8 @@ import pytest
 import zmq
 
 from docs.make_protocol import SCHEMA_PATH
-from seqtop.checks.report import Report, check_protocol
+from seqtop.checks.live_report import check_protocol
+from seqtop.checks.report import Report
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import Command, SnapshotRequest

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from engine_stub.config import DEFAULT_MODEL
 from seqtop.checks.live_checker import LiveChecker
-from seqtop.checks.report import Report, report_live, sentence
+from seqtop.checks.live_report import report_live
+from seqtop.checks.report import Report, sentence
 from seqtop.checks.thresholds import Thresholds
 from seqtop.history.memory_store import MemoryStore
 from seqtop.live.session import Session
