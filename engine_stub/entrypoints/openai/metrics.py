@@ -36,7 +36,7 @@ _REQUEST_BOUNDS: Final = (
 _REASONS: Final = ("stop", "length", "abort", "error")
 
 
-class Figure:
+class Metric:
     """A number, or one for each value of a label.
 
     Attributes:
@@ -106,30 +106,30 @@ class EngineMetrics:
     """Counts the steps of an engine; `stepped` is for its thread, and `text` for any other."""
 
     def __init__(self) -> None:
-        self._running = Figure("vllm:num_requests_running", "gauge", "Sequences that run.")
-        self._waiting = Figure("vllm:num_requests_waiting", "gauge", "Sequences that wait.")
-        self._swapped = Figure(
+        self._running = Metric("vllm:num_requests_running", "gauge", "Sequences that run.")
+        self._waiting = Metric("vllm:num_requests_waiting", "gauge", "Sequences that wait.")
+        self._swapped = Metric(
             "vllm:num_requests_swapped", "gauge", "Sequences that are swapped out."
         )
-        self._cache_usage = Figure(
+        self._cache_usage = Metric(
             "vllm:kv_cache_usage_perc", "gauge", "The part of the KV cache in use, from 0 to 1."
         )
-        self._prefix_queries = Figure(
+        self._prefix_queries = Metric(
             "vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the prefix cache."
         )
-        self._prefix_hits = Figure(
+        self._prefix_hits = Metric(
             "vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache."
         )
-        self._preemptions = Figure(
+        self._preemptions = Metric(
             "vllm:num_preemptions_total", "counter", "Preemptions of running requests."
         )
-        self._prompt_tokens = Figure(
+        self._prompt_tokens = Metric(
             "vllm:prompt_tokens_total", "counter", "Tokens of prompts that were processed."
         )
-        self._output_tokens = Figure(
+        self._output_tokens = Metric(
             "vllm:generation_tokens_total", "counter", "Tokens that were sampled."
         )
-        self._ended = Figure(
+        self._ended = Metric(
             "vllm:request_success_total",
             "counter",
             "Requests that ended, by the reason.",
@@ -171,7 +171,7 @@ class EngineMetrics:
     def text(self, model_name: str) -> str:
         """Returns the figures in Prometheus' text format."""
         figures = [
-            figure for figure in vars(self).values() if isinstance(figure, Figure | Histogram)
+            figure for figure in vars(self).values() if isinstance(figure, Metric | Histogram)
         ]
         common = f'engine="0",model_name="{_escaped(model_name)}"'
         lines = []
