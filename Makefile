@@ -85,7 +85,8 @@ bench: $(VENV)/dev
 ## Run the Triton kernels in Triton's interpreter, and compile them; needs no GPU.
 test-triton: $(VENV)-triton/installed
 	PYTHONPATH=$(VENV)-triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 \
-		$(BIN)/pytest tests/engine_stub/platforms/test_triton_attention.py
+		$(BIN)/pytest tests/engine_stub/platforms/test_triton_attention.py \
+		tests/engine_stub/platforms/test_triton_layers.py
 
 ## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
 ## slow to start. Another version: make test-vllm VLLM_VERSION=0.28.0

@@ -14,6 +14,7 @@ from torch import Tensor
 from engine_stub.model_executor.model import WHOLE, Decoder
 from engine_stub.model_executor.model_config import ModelConfig, read_model_file
 from engine_stub.model_executor.stages import Stage
+from engine_stub.platforms import platform_of
 
 # One fused parameter holds the rows of several checkpoint tensors, in this order.
 _FUSED = {
@@ -50,10 +51,13 @@ def load_model(
         FileNotFoundError: There is no config or no safetensors file.
         UnsupportedModel: The engine cannot run this model.
         WeightsError: Tensors are missing, unexpected, unreadable or of another shape.
+        ValueError: The device's kernels are not installed.
     """
     config = ModelConfig.from_pretrained(path)
     with torch.device("meta"):
-        decoder, whole = Decoder(config, stage, embeds=embeds), Decoder(config)
+        kernels = platform_of(device).layer_kernels()
+        decoder = Decoder(config, stage, embeds=embeds, kernels=kernels)
+        whole = Decoder(config)
     files = _file_of_tensor(path)
     _check_names(path, config, whole, set(files))
     expected = {name: _checkpoint_names(name) for name in decoder.state_dict()}

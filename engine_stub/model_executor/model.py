@@ -20,6 +20,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.rotary import RotaryEmbedding, Rotation, rotate
 from engine_stub.model_executor.stages import Stage
+from engine_stub.platforms.interface import LayerKernels
+from engine_stub.platforms.torch_layers import TORCH_LAYERS
 from seqtop.sequence import IntermediateTensors
 
 WHOLE = Stage()
@@ -92,28 +94,29 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU feed-forward with the gate and up projections fused."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, kernels: LayerKernels) -> None:
         super().__init__()
+        self.kernels = kernels
         hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         self.gate_up_proj = nn.Linear(hidden, 2 * intermediate, bias=bias)
         self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        projected: Tensor = self.down_proj(F.silu(gate) * up)
+        activated = self.kernels.silu_and_mul(self.gate_up_proj(x))
+        projected: Tensor = self.down_proj(activated)
         return projected
 
 
 class DecoderLayer(nn.Module):
     """Attention, then feed-forward, each after a norm and added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+    def __init__(self, config: ModelConfig, layer_idx: int, kernels: LayerKernels) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, layer_idx)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, kernels)
 
     def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
@@ -139,9 +142,17 @@ class Decoder(nn.Module):
         config: The shape of the model.
         stage: The part of the model to build.
         embeds: Whether to include the embedding in any stage.
+        kernels: The device's kernels for the layers; the default runs on any device, and backward.
     """
 
-    def __init__(self, config: ModelConfig, stage: Stage = WHOLE, *, embeds: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        stage: Stage = WHOLE,
+        *,
+        embeds: bool = False,
+        kernels: LayerKernels = TORCH_LAYERS,
+    ) -> None:
         super().__init__()
         self.config = config
         self.stage = stage
@@ -152,7 +163,7 @@ class Decoder(nn.Module):
         # within this stage.
         self.layers = Layers(
             {
-                str(layer): DecoderLayer(config, layer_idx)
+                str(layer): DecoderLayer(config, layer_idx, kernels)
                 for layer_idx, layer in enumerate(stage.layers(config.num_hidden_layers))
             }
         )

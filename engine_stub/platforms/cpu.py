@@ -7,8 +7,9 @@ from time import perf_counter
 
 import torch
 
-from engine_stub.platforms.interface import AttentionKernels, Computation, Platform
+from engine_stub.platforms.interface import AttentionKernels, Computation, LayerKernels, Platform
 from engine_stub.platforms.torch_attention import TorchAttention
+from engine_stub.platforms.torch_layers import TORCH_LAYERS
 
 
 class CpuPlatform(Platform):
@@ -31,6 +32,9 @@ class CpuPlatform(Platform):
 
     def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels:
         return TorchAttention().kernels
+
+    def layer_kernels(self) -> LayerKernels:
+        return TORCH_LAYERS
 
     def synchronize(self, device: torch.device) -> None:
         pass

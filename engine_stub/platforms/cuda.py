@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine_stub.platforms.interface import AttentionKernels, Computation, Platform
+from engine_stub.platforms.interface import AttentionKernels, Computation, LayerKernels, Platform
 
 # The first one that computes in bfloat16, Ampere's: T4, V100 and RTX 20 do not.
 _BFLOAT16_CAPABILITY = (8, 0)
+# Triton comes with torch's builds for CUDA on Linux.
+_NO_TRITON = "device cuda needs Triton, which is not installed"
 
 
 class CudaPlatform(Platform):
@@ -54,14 +56,20 @@ class CudaPlatform(Platform):
 
     def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels:
         try:
-            # Triton comes with torch's builds for CUDA on Linux.
             from engine_stub.platforms.triton_attention import paged_attention
         except ImportError as error:
-            raise ValueError("device cuda needs Triton, which is not installed") from error
+            raise ValueError(_NO_TRITON) from error
         # The limits of FlashAttention, which torch's kernel for prompts is.
         is_flash = dtype.itemsize == 2 and head_dim % 8 == 0 and head_dim <= 256
         is_flash = is_flash and torch.cuda.get_device_capability() >= (8, 0)
         return AttentionKernels(paged_attention, _prompt_kernel() if is_flash else None)
+
+    def layer_kernels(self) -> LayerKernels:
+        try:
+            from engine_stub.platforms.triton_layers import TRITON_LAYERS
+        except ImportError as error:
+            raise ValueError(_NO_TRITON) from error
+        return TRITON_LAYERS
 
     def synchronize(self, device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()

@@ -61,6 +61,18 @@ class AttentionKernels:
     has_whole_tiles: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LayerKernels:
+    """The operations of a decoder layer beside matrix products and attention, for a device.
+
+    Attributes:
+        silu_and_mul: SwiGLU's activation, ``silu(gate) * up``, of the contiguous ``[T, 2 * size]``
+            that has each token's gate and then its up projection: ``[T, size]``.
+    """
+
+    silu_and_mul: Callable[[Tensor], Tensor]
+
+
 class Platform(ABC):
     """A kind of device. Instances hold no state.
 
@@ -92,6 +104,14 @@ class Platform(ABC):
     @abstractmethod
     def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels:
         """Returns the kernels for the attention of one pool.
+
+        Raises:
+            ValueError: The kernels are not installed.
+        """
+
+    @abstractmethod
+    def layer_kernels(self) -> LayerKernels:
+        """Returns the kernels for the layers of a decoder.
 
         Raises:
             ValueError: The kernels are not installed.

@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engine_stub.platforms.cuda import CudaPlatform
-from engine_stub.platforms.interface import AttentionKernels, QueryTiles
+from engine_stub.platforms.interface import AttentionKernels, LayerKernels, QueryTiles
+from engine_stub.platforms.torch_layers import TORCH_LAYERS
 from tests.support.attention_kernels import KERNELS
 
 DEVICE = torch.device("cuda", 0)
@@ -211,25 +212,30 @@ class SimulatedCuda(TorchFunctionMode):
         prompts = kernels.prompts and self._as_kernel(kernels.prompts)
         return AttentionKernels(self._as_kernel(kernels.paged), prompts)
 
-    def _as_kernel(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def launch(*operands: Any) -> Tensor:
+    def layer_kernels(self, kernels: LayerKernels) -> LayerKernels:
+        """Likewise."""
+        return LayerKernels(
+            *(self._as_kernel(getattr(kernels, field.name)) for field in fields(kernels))
+        )
+
+    def _as_kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def launch(*operands: Any) -> Any:
             tensors = [
                 tensor
-                for operand in operands
+                for operand in tree_leaves(operands)
                 for tensor in (_tensors(operand) if isinstance(operand, QueryTiles) else (operand,))
                 if isinstance(tensor, Tensor)
             ]
             if not all(isinstance(tensor, OnDevice) for tensor in tensors):
                 raise DeviceError("a kernel has operands on the host")
             with torch._C.DisableTorchFunction():
-                result = _on_device(run(*operands))
+                result = tree_map(_on_device, run(*operands))
             if self._capturing is not None:
                 self._capturing.calls.append((run, operands, {}, result))
-            assert isinstance(result, Tensor)
             return result
 
-        def run(*operands: Any) -> Tensor:
-            return function(*(_on_host(operand) for operand in operands))
+        def run(*operands: Any) -> Any:
+            return function(*tree_map(_on_host, operands))
 
         return launch
 
@@ -292,9 +298,11 @@ class _Event:
 
 @contextmanager
 def simulated_cuda(
-    monkeypatch: pytest.MonkeyPatch, kernels: AttentionKernels = KERNELS
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: AttentionKernels = KERNELS,
+    layer_kernels: LayerKernels = TORCH_LAYERS,
 ) -> Iterator[SimulatedCuda]:
-    """Let torch have the device that is simulated, with these attention kernels."""
+    """Let torch have the device that is simulated, with these kernels."""
     device = SimulatedCuda()
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=device.synchronize)
 
@@ -323,5 +331,7 @@ def simulated_cuda(
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
     on_device = device.kernels(kernels)
     monkeypatch.setattr(CudaPlatform, "attention_kernels", lambda *_: on_device)
+    layers_on_device = device.layer_kernels(layer_kernels)
+    monkeypatch.setattr(CudaPlatform, "layer_kernels", lambda _: layers_on_device)
     with device:
         yield device

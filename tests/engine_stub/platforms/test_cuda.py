@@ -197,13 +197,15 @@ def test_memory_that_sequences_do_not_need_becomes_prefix_cache(
     assert config.num_gpu_blocks > 10 * config.max_model_len // config.block_size
 
 
+@pytest.mark.parametrize("kind", ["attention", "layer"])
 def test_a_device_without_triton_is_refused(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    attention_kernels = CudaPlatform.attention_kernels
+    kernels = getattr(CudaPlatform, f"{kind}_kernels")
+    module = {"attention": "triton_attention", "layer": "triton_layers"}[kind]
     with simulated_cuda(monkeypatch):
-        monkeypatch.setattr(CudaPlatform, "attention_kernels", attention_kernels)
-        monkeypatch.setitem(sys.modules, "engine_stub.platforms.triton_attention", None)
+        monkeypatch.setattr(CudaPlatform, f"{kind}_kernels", kernels)
+        monkeypatch.setitem(sys.modules, f"engine_stub.platforms.{module}", None)
         with pytest.raises(ValueError, match="cuda needs Triton, which is not installed"):
             make_engine(checkpoint, "cuda")
 

@@ -1,0 +1,17 @@
+"""The operations of a decoder layer beside matrix products and attention, by torch's operators."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from engine_stub.platforms.interface import LayerKernels
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """See `LayerKernels.silu_and_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+TORCH_LAYERS = LayerKernels(silu_and_mul)
