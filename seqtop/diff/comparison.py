@@ -366,8 +366,9 @@ def _refusal(aligned: Alignment, number: int, step: StepDecisions) -> str:
         return f"in the other run {name} was behind {aligned.name(step.waits[0][0])}"
     available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
     return (
-        f"the other run did not admit {name} and gave no reason;"
-        f" {fmt.plural(available, 'block')} were available and {stats.num_running} sequences ran"
+        f"the other run did not admit {name} and gave no reason, with"
+        f" {fmt.plural(available, 'block')} available and"
+        f" {fmt.plural(stats.num_running, 'running sequence')}"
     )
 
 

@@ -50,7 +50,8 @@ def as_text(comparison: RunComparison, a: str, b: str) -> str:
     ]
     if comparison.num_gaps:
         lines.append(
-            f"the recordings have {comparison.num_gaps} gaps, in which requests may be lost"
+            f"the recordings have {fmt.plural(comparison.num_gaps, 'gap')},"
+            " in which requests may be lost"
         )
     if not comparison.differences:
         lines.append(f"all {comparison.num_equal_steps:,} steps have the same decisions")
