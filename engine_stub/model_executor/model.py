@@ -48,20 +48,21 @@ class AttentionFn(Protocol):
 class RMSNorm(nn.Module):
     """Root-mean-square norm, computed in float32."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, kernels: LayerKernels) -> None:
         super().__init__()
+        self.kernels = kernels
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalizes ``x [..., size]`` over its last dimension."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Adds `added` to ``x [..., size]``; returns the sum, and its norm."""
+        return self.kernels.add_rms_norm(x, added, self.weight, self.eps)
 
 
 class Attention(nn.Module):
     """Grouped-query attention with one fused projection for queries, keys and values."""
 
-    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+    def __init__(self, config: ModelConfig, layer_idx: int, kernels: LayerKernels) -> None:
         super().__init__()
         self.layer_idx = layer_idx
         self.head_dim = config.head_dim
@@ -73,8 +74,8 @@ class Attention(nn.Module):
             self.n_heads * self.head_dim, config.hidden_size, bias=config.o_bias
         )
         if config.qk_norm:
-            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
-            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, kernels)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, kernels)
         self.qk_norm = config.qk_norm
 
     def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
@@ -83,7 +84,7 @@ class Attention(nn.Module):
         qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
         if self.qk_norm:
             q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
-            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+            qk = torch.cat((self.q_norm(q)[1], self.k_norm(k)[1]), dim=1)
         # Queries and keys lie side by side, so that one call rotates both.
         q, k = torch.split(rotate(qk, rotation), [self.n_heads, self.n_kv_heads], dim=1)
         attended = attend(self.layer_idx, q, torch.cat((k, v), dim=-1))
@@ -109,30 +110,42 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention, then feed-forward, each after a norm and added to the residual stream."""
+    """Attention, then feed-forward, each after a norm and added to the residual stream.
+
+    The norm that comes next makes each addition, in one kernel with its own work.
+    """
 
     def __init__(self, config: ModelConfig, layer_idx: int, kernels: LayerKernels) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer_idx)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, kernels)
+        self.self_attn = Attention(config, layer_idx, kernels)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, kernels)
         self.mlp = MLP(config, kernels)
 
-    def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
-        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), rotation, attend)
-        stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return stream
+    def forward(
+        self, x: Tensor, added: Tensor | None, rotation: Rotation, attend: AttentionFn
+    ) -> tuple[Tensor, Tensor]:
+        """Runs the layer on the stream ``x [T, hidden]``, to which `added` is still to be added.
+
+        Returns:
+            The stream, and what is now to be added to it.
+        """
+        x, normed = self.input_layernorm(x, added)
+        x, normed = self.post_attention_layernorm(x, self.self_attn(normed, rotation, attend))
+        return x, self.mlp(normed)
 
 
 class Layers(nn.ModuleDict):
     """The layers of a stage, by their names in the checkpoint."""
 
-    def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
-        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
+    def forward(
+        self, x: Tensor, rotation: Rotation, attend: AttentionFn
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the residual stream after ``x [T, hidden]``, and what is to be added to it."""
+        added = None
         for layer in self.values():
-            x = layer(x, rotation, attend)
-        return x
+            x, added = layer(x, added, rotation, attend)
+        return x, added
 
 
 class Decoder(nn.Module):
@@ -168,7 +181,7 @@ class Decoder(nn.Module):
             }
         )
         if stage.is_last:
-            self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+            self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, kernels)
             if not config.tie_word_embeddings:
                 self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -196,10 +209,11 @@ class Decoder(nn.Module):
             if intermediate_tensors is None
             else intermediate_tensors["hidden_states"]
         )
-        x = self.layers(x, self.rotary(positions, x.dtype), attend)
+        added: Tensor
+        x, added = self.layers(x, self.rotary(positions, x.dtype), attend)
         if not self.stage.is_last:
-            return x
-        normed: Tensor = self.norm(x)
+            return x + added
+        normed: Tensor = self.norm(x, added)[1]
         return normed
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

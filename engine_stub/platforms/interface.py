@@ -66,10 +66,14 @@ class LayerKernels:
     """The operations of a decoder layer beside matrix products and attention, for a device.
 
     Attributes:
+        add_rms_norm: An addition and the root-mean-square norm of the sum, computed in float32.
+            Gets both summands (the second None for no addition), ``[T, size]`` and contiguous, then
+            the norm's weight and epsilon; returns the sum and its norm.
         silu_and_mul: SwiGLU's activation, ``silu(gate) * up``, of the contiguous ``[T, 2 * size]``
             that has each token's gate and then its up projection: ``[T, size]``.
     """
 
+    add_rms_norm: Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
     silu_and_mul: Callable[[Tensor], Tensor]
 
 

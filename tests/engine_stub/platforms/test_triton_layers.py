@@ -63,6 +63,20 @@ class Case:
 
 
 @dtypes
+def test_addition_and_norm(dtype: torch.dtype) -> None:
+    for seed in range(NUM_SHAPES):
+        case = Case(seed, dtype)
+        size = case.rng.choice([1, 2, 24, 64, 100, 1024, 2560])
+        x, added = case.normal(case.num_tokens, size), case.normal(case.num_tokens, size)
+        weight, eps = case.normal(size), case.rng.choice([1e-6, 1e-5, 1.0])
+        for given in (added, None):
+            total, normed = TRITON_LAYERS.add_rms_norm(x, given, weight, eps)
+            expected_total, expected = TORCH_LAYERS.add_rms_norm(x, given, weight, eps)
+            assert torch.equal(total, expected_total)
+            case.assert_close(normed, expected)
+
+
+@dtypes
 def test_activation(dtype: torch.dtype) -> None:
     for seed in range(NUM_SHAPES):
         case = Case(seed, dtype)
@@ -117,6 +131,12 @@ def compile(kernel, dtype, other_types={}, num_warps=4, **constants):
         found.append([capability, made.metadata.shared, len(made.asm["cubin"])])
 
 for dtype in ("fp32", "bf16"):
+    for size in (1024, 5120):
+        columns = triton.next_power_of_2(size)
+        warps = triton_layers.num_warps(columns)
+        compile(
+            triton_layers._add_rms_norm, dtype, dict(eps="fp32"), warps, SIZE=size, COLUMNS=columns
+        )
     compile(triton_layers._silu_and_mul, dtype, SIZE=9728, COLUMNS=1024)
 print(json.dumps(found))
 """
