@@ -257,4 +257,4 @@ def _position_before(timeline: Timeline, request: RequestState) -> int:
     """Returns the position of the last step before the arrival of a request."""
     index = timeline.index
     before = index.previous_step(index.at_time(request.metrics.arrival_time))
-    return timeline.first if before is None else max(before, timeline.first)
+    return timeline.first if before is None else before

@@ -155,7 +155,8 @@ def _or_blank(seconds: float) -> str:
 def _knowledge(costs: StepCosts) -> str:
     """Describes the costs of tokens that the estimates are made of, or that there are none."""
     if costs.per_step is None:
-        return f"Nothing is estimated: {fmt.plural(costs.num_steps, 'step')} are too few."
+        verb = "is" if costs.num_steps == 1 else "are"
+        return f"Nothing is estimated: {fmt.plural(costs.num_steps, 'step')} {verb} too few."
     graph = costs.without_graph
     return (
         f"Estimated from the costs of tokens after {fmt.plural(costs.num_steps, 'step')}:"

@@ -10,7 +10,7 @@ import itertools
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple, get_args
@@ -80,9 +80,9 @@ class Lookup(NamedTuple):
     @property
     def main_cause(self) -> MissCause | None:
         """The cause of the most missed tokens; that of the last block if there is no other."""
-        sums: dict[MissCause, int] = {}
+        sums: Counter[MissCause] = Counter()
         for miss in self.misses:
-            sums[miss.cause] = sums.get(miss.cause, 0) + miss.num_tokens
+            sums[miss.cause] += miss.num_tokens
         if len(sums) > 1:
             sums.pop("partial_block", None)
         return max(sums, key=sums.__getitem__, default=None)
@@ -143,7 +143,7 @@ class Totals(NamedTuple):
         Where contents are sampled, the sample stands for all.
         """
         left = self.num_new + self.num_larger + self.num_unexplained + sum(self.needed)
-        scale = self.num_missed_first / left if left else 0.0
+        scale = self.num_missed_first / max(left, 1)
         missed = [self.num_missed_first]
         for found in self.needed:
             left -= found
