@@ -88,9 +88,8 @@ class Ledger(Reader):
             account.chain.resume(request, state.time)
             if request.finish_reason is not None:
                 self._close(name)
-        for name, request in state.requests.items():
-            is_new = name not in self._open and request.finish_reason is None
-            if is_new and (begun := self._start(request)) is not None:
+        for request in state.requests.values():
+            if (begun := self._start(request)) is not None:
                 begun.chain.resume(request, state.time)
 
     def before(self, event: Event) -> None:
@@ -136,12 +135,12 @@ class Ledger(Reader):
         self.accounts.append(self._open.pop(request_id))
 
     def _start(self, request: RequestState) -> Account | None:
-        if not self._is_wanted(request):
+        """Opens an account, unless the request has one, has ended or is not wanted."""
+        is_new = request.request_id not in self._open and request.finish_reason is None
+        if not is_new or not self._is_wanted(request):
             return None
         account = Account(self._with_end(request), self._only)
         account.chain.follow(self.state)
-        if request.request_id in self._open:  # it arrived again, although it had not ended
-            self._close(request.request_id)
         self._open[request.request_id] = account
         return account
 

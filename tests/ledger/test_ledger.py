@@ -9,16 +9,18 @@ import pytest
 from seqtop.explain.explanation import explain, find_request
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.replay import Replay
 from seqtop.history.timeline import Timeline
-from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account
-from seqtop.ledger.ledger import charge_all, find_blame, harm_totals
+from seqtop.ledger.account import NO_ESTIMATE, STEP_TIME, Account, Charge
+from seqtop.ledger.ledger import HarmTotals, charge_all, find_blame, harm_totals
 from seqtop.ledger.report import as_text
 from seqtop.sequence import latency
-from seqtop.state import EngineState
+from seqtop.state import EngineState, RequestState
 from seqtop.state.fields import harm
+from seqtop.state.freeze import freeze
 from seqtop.state.wait_causes import SESSION_INPUT
 from seqtop.wire import codec
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, RequestArrived
 from tests.explain.test_explanation import MILLISECOND, Recorded
 from tests.support import field_cases
 from tests.support.culprits import CulpritRun, Kind
@@ -39,15 +41,27 @@ def sums(accounts: Iterable[Account]) -> defaultdict[str, float]:
     return charged
 
 
+def by_key(charges: Iterable[Charge]) -> dict[tuple[str, str | None, str, str], float]:
+    """Returns the seconds of charges by all else."""
+    return {
+        (item.charged_to, item.request_id, item.cause, item.evidence): item.seconds
+        for item in charges
+    }
+
+
 def assert_harm_is_the_sum_of_the_accounts(timeline: Timeline, accounts: Iterable[Account]) -> int:
     """Compares the column with the ledger, and returns the number of requests with harm."""
     charged = sums(accounts)
-    requests = timeline.at(timeline.last).requests.values()
-    column = {request.request_id: harm(request) for request in requests}
+    requests = timeline.at(timeline.last).requests
+    column = {name: harm(request) for name, request in requests.items()}
     assert column == pytest.approx({name: charged[name] for name in column}, abs=MILLISECOND)
     totals = harm_totals(timeline).totals()
     assert {total.request_id: total.seconds for total in totals} == column
     assert totals == sorted(totals, key=lambda total: -total.seconds)
+    for total in totals:
+        request = requests[total.request_id]
+        assert total.estimated_seconds == request.harm_estimated
+        assert total.waited_seconds == request.wait.total
     return len(charged)
 
 
@@ -112,6 +126,93 @@ def test_harm_is_the_sum_of_the_accounts_when_the_engine_starts_again(seeds: ran
     assert number > 5 * len(seeds)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_accounts_add_up_around_messages_that_are_missing(seed: int) -> None:
+    """Each request has one account, with its whole time, also if it arrived or ended in between."""
+    viewer = Recorded()
+    gap = range(80, 130)
+    in_gap: list[EngineState] = []
+    for number, event in enumerate(RandomEngine(seed, 120, num_blocks=24)):
+        if number not in gap:
+            viewer.publish(event)
+            continue
+        viewer.state.apply(event)
+        if number in (gap[0], gap[-1]):
+            in_gap.append(freeze(viewer.state))
+        if number == gap[-1]:
+            viewer.history.restore("one", viewer.num_messages, viewer.state)
+            viewer.num_messages += 1
+    history, (before, after) = viewer.history, in_gap
+    assert len(history.gaps) == 1
+    accounts = {account.request_id: account for account in charge_all(history)}
+    assert len(accounts) == len(charge_all(history))
+    requests = history.at(history.last).requests
+    ended = {name for name, own in after.requests.items() if own.finish_reason is not None}
+    ended_in_gap = ended & {
+        name for name, own in before.requests.items() if own.finish_reason is None
+    }
+    missing = ended - before.requests.keys()
+    assert ended_in_gap
+    assert accounts.keys() == requests.keys() - missing
+    for name, account in accounts.items():
+        request = requests[name]
+        end = request.metrics.finished_time
+        total = (history.at(history.last).time if end is None else end) - (
+            request.metrics.arrival_time
+        )
+        charged = sum(item.seconds for item in account.charges())
+        assert charged == pytest.approx(account.seconds, abs=MILLISECOND)
+        assert account.seconds == pytest.approx(total, abs=MILLISECOND), name
+
+
+def test_an_arrival_that_is_told_twice_opens_one_account() -> None:
+    viewer = Recorded()
+    arrivals = dict[str, Event]()
+    for number, event in enumerate(RandomEngine(1, 60, num_blocks=24)):
+        viewer.publish(event)
+        if isinstance(event, RequestArrived):
+            arrivals[event.request_id] = event
+        if number in (40, 150):
+            for again in arrivals.values():
+                viewer.publish(again)
+    accounts = charge_all(viewer.history)
+    assert len(accounts) == len(arrivals)
+    assert any(request.finish_reason for request in viewer.state.requests.values())
+    assert_harm_is_the_sum_of_the_accounts(viewer.history, accounts)
+
+
+def test_harm_of_requests_that_have_left_the_state_is_kept() -> None:
+    viewer = Recorded()
+    for event in RandomEngine(2, 80, num_blocks=24):
+        viewer.publish(event)
+    totals = HarmTotals()
+    Replay(viewer.history, [totals], max_finished=1).run()
+    assert len(totals.state.requests) < len(viewer.state.requests)
+    assert totals.totals() == harm_totals(viewer.history).totals()
+
+
+def test_a_request_that_runs_is_described_as_it_is_at_the_end() -> None:
+    viewer = Recorded()
+    for event in RandomEngine(3, 30):
+        viewer.publish(event)
+    history = viewer.history
+    last = history.at(history.last)
+    early = history.at(history.last // 2)
+    running = [name for name, own in early.requests.items() if own.finish_reason is None]
+    ended = [name for name in running if last.requests[name].finish_reason is not None]
+    assert 0 < len(ended) < len(running)
+    for name in running:
+        blame = find_blame(history, early.requests[name])
+        assert blame.request.metrics == last.requests[name].metrics
+        end = last.requests[name].metrics.finished_time or last.time
+        arrival = last.requests[name].metrics.arrival_time
+        assert blame.own.seconds == pytest.approx(end - arrival, abs=MILLISECOND)
+    # Of a request that is not in the recording, no time is known.
+    unknown = RequestState("unknown", early.requests[running[0]].metrics, [99])
+    blame = find_blame(history, unknown)
+    assert (blame.request, blame.own.charges(), blame.harms) == (unknown, [], [])
+
+
 def test_harm_counts_every_beam_sample_and_draft() -> None:
     """In a run with several samples and several iterations a step, and in one with drafts."""
     samples, drafts = RandomRun(4), RandomRun(5)
@@ -139,13 +240,11 @@ def test_charges_add_up_to_the_latency_and_agree_in_both_directions(seed: int) -
         e2e = latency.e2e_latency(request.metrics)
         assert sum(item.seconds for item in charges) == pytest.approx(e2e, abs=MILLISECOND)
         assert {item.cause for item in charges if item.seconds < 0} <= {STEP_TIME}
-        alone = find_blame(viewer.history, request).own.charges()
-        assert {(item.charged_to, item.request_id, item.cause) for item in alone} == {
-            (item.charged_to, item.request_id, item.cause) for item in charges
-        }
-        harms = {
-            other.request_id: other.seconds for other in find_blame(viewer.history, request).harms
-        }
+        blame = find_blame(viewer.history, request)
+        assert by_key(blame.own.charges()) == pytest.approx(by_key(charges))
+        assert blame.own.seconds == pytest.approx(account.seconds)
+        harms = {other.request_id: other.seconds for other in blame.harms}
+        assert [*harms.values()] == sorted(harms.values(), reverse=True)
         expected = {
             victim: sum(item.seconds for item in other.charges() if item.request_id == name)
             for victim, other in accounts.items()
