@@ -1,4 +1,4 @@
-"""Who is charged for each piece of a request's time, with the shares of a step that is made up."""
+"""The requests charged for each piece of a request's time, with the shares of a step that is made up."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def nobody(cause: str, seconds: float = 0.1) -> Expected:
 
 
 HELD_BY = Shares({"a": 0.1, "b": 0.4, "c": 0.2}, 0.3, 0.0)
-"""Who holds what is waited for: the request itself, others, and nobody who is known."""
+"""The holders of what is waited for: the request itself, others, and nobody who is known."""
 BEHIND = Shares({"a": 0.1, "b": 0.4, "c": 0.2}, 0.05, 0.25)
 """The same behind the head of the queue, for which a part is kept."""
 
@@ -274,7 +274,7 @@ def test_the_estimates_of_a_step_are_added_once() -> None:
 
 
 def test_an_account_of_what_one_request_costs_has_no_other() -> None:
-    """What is charged to nobody, and to the request itself, stays."""
+    """Time that is charged to nobody, and to the request itself, stays."""
     own = new_account("b")
     enter(own, MadeUpStep("a", "b", "c", shares=BEHIND))
     own.charge(piece("decode"))

@@ -63,7 +63,7 @@ RUNS = [DOCUMENTS, run(WORKLOADS["documents, preemptions"].requests(), num_gpu_b
 
 
 class Admission(NamedTuple):
-    """What the messages of a run say of one admission."""
+    """The facts about one admission that the messages of a run say."""
 
     position: int
     step: Step
@@ -423,7 +423,7 @@ def test_an_admission_counts_the_full_blocks_before_the_last_token(
     )  # fmt: skip
 
 
-def test_what_the_repeated_pool_has_and_the_engine_missed_differs() -> None:
+def test_blocks_that_the_repeated_pool_has_and_the_engine_missed_differ() -> None:
     """And is explained by no size; a request that is admitted again is in no class."""
     cache = ScriptedCache()
     for name in "abc":

@@ -179,7 +179,7 @@ def totals(
         ),
     ],
 )
-def test_what_the_misses_do_not_say(
+def test_facts_that_the_misses_do_not_say(
     sums: Totals, fields: dict[str, object], sentences: list[str]
 ) -> None:
     misses = CacheMisses()
