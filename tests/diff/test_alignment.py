@@ -1,4 +1,4 @@
-"""The steps at which two runs meet again, compared with a search of all pairs of steps, and names."""
+"""The steps at which two runs meet again, compared with a search of all pairs, and names."""
 
 import itertools
 import random

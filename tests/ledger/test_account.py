@@ -1,4 +1,4 @@
-"""The requests charged for each piece of a request's time, with the shares of a step that is made up."""
+"""The requests charged for each piece of a request's time, by the shares of a made-up step."""
 
 from __future__ import annotations
 

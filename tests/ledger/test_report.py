@@ -152,7 +152,7 @@ def test_the_last_line_says_what_estimates_are_made_of(costs: StepCosts, sentenc
 def test_twelve_rows_name_a_request_and_one_has_the_others(
     num_requests: int, num_delayed: int
 ) -> None:
-    """An object that is no request is always named, too, and what was delayed is shortened as well."""
+    """An object that is no request is always named; what was delayed is shortened as well."""
     names = [f"r{number}" for number in range(num_requests)]
     charges = [charge((100 - number) / 1e3, name) for number, name in enumerate(names)]
     charges.append(charge(0.001, None, "paused", to="settings"))
