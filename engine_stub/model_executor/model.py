@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_executor.model_config import ModelConfig
-from engine_stub.model_executor.rotary import RotaryEmbedding, Rotation, rotate
+from engine_stub.model_executor.rotary import RotaryEmbedding
 from engine_stub.model_executor.stages import Stage
-from engine_stub.platforms.interface import LayerKernels
+from engine_stub.platforms.interface import KVSlots, LayerKernels, Rotation
 from engine_stub.platforms.torch_layers import TORCH_LAYERS
 from seqtop.sequence import IntermediateTensors
 
@@ -30,6 +30,10 @@ WHOLE = Stage()
 class AttentionFn(Protocol):
     """Attention over the keys and values that the caller manages."""
 
+    def kv_slots(self, layer_idx: int) -> KVSlots | None:
+        """Returns the slots that a layer's keys and values are written to; None to keep none."""
+        ...
+
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Computes the attention of a layer.
 
@@ -37,7 +41,7 @@ class AttentionFn(Protocol):
             layer_idx: The position of the layer in its stage.
             q: Queries after rotary embedding, ``[T, n_heads, head_dim]``.
             kv: The step's own keys after rotary embedding, each with its value beside it,
-                ``[T, n_kv_heads, 2 * head_dim]``.
+                ``[T, n_kv_heads, 2 * head_dim]``. They are in the layer's `kv_slots` already.
 
         Returns:
             ``[T, n_heads, head_dim]``.
@@ -54,7 +58,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         """Adds `added` to ``x [..., size]``; returns the sum, and its norm."""
         return self.kernels.add_rms_norm(x, added, self.weight, self.eps)
 
@@ -65,6 +69,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer_idx: int, kernels: LayerKernels) -> None:
         super().__init__()
         self.layer_idx = layer_idx
+        self.kernels = kernels
         self.head_dim = config.head_dim
         self.n_heads = config.num_attention_heads
         self.n_kv_heads = config.num_key_value_heads
@@ -81,13 +86,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Rotation, attend: AttentionFn) -> Tensor:
         """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
-        qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
-        if self.qk_norm:
-            q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
-            qk = torch.cat((self.q_norm(q)[1], self.k_norm(k)[1]), dim=1)
-        # Queries and keys lie side by side, so that one call rotates both.
-        q, k = torch.split(rotate(qk, rotation), [self.n_heads, self.n_kv_heads], dim=1)
-        attended = attend(self.layer_idx, q, torch.cat((k, v), dim=-1))
+        norm = (self.q_norm.weight, self.k_norm.weight, self.q_norm.eps) if self.qk_norm else None
+        kv_slots = attend.kv_slots(self.layer_idx)
+        q, kv = self.kernels.rotate_and_write(heads, self.n_kv_heads, norm, rotation, kv_slots)
+        attended = attend(self.layer_idx, q, kv)
         projected: Tensor = self.o_proj(attended.flatten(1))
         return projected
 

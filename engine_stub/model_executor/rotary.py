@@ -7,18 +7,12 @@ and sines. Formulas and names are those of transformers (``modeling_rope_utils``
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from engine_stub.model_executor.model_config import ModelConfig, RopeScaling
-
-Rotation: TypeAlias = tuple[Tensor, Tensor]
-"""Cosines and sines of a step's tokens, each ``[T, 1, head_dim]``.
-
-The sines of the first half of the channels are negated, as `rotate` expects them.
-"""
+from engine_stub.platforms.interface import Rotation
 
 
 class RotaryEmbedding(nn.Module):
@@ -44,12 +38,6 @@ class RotaryEmbedding(nn.Module):
         if self.attention_scaling != 1:
             cos, sin = cos * self.attention_scaling, sin * self.attention_scaling
         return cos.to(dtype), sin.to(dtype)
-
-
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotates each head of ``x [T, heads, head_dim]`` by its token's angles."""
-    cos, sin = rotation
-    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
 def _inv_freq(head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:

@@ -61,6 +61,20 @@ class AttentionKernels:
     has_whole_tiles: bool = False
 
 
+Rotation: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of a step's tokens, each ``[T, 1, head_dim]`` and contiguous.
+
+Channels of the first half are paired with those of the second; the sines of the first half are
+negated.
+"""
+
+QKNorm: TypeAlias = tuple[Tensor, Tensor, float]
+"""The weights of the norms of queries and of keys, ``[head_dim]`` each, and their epsilon."""
+
+KVSlots: TypeAlias = tuple[Tensor, Tensor]
+"""A layer's pool, ``[slots, kv_heads, 2 * head_dim]``, and each token's slot, ``[T]`` int64."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerKernels:
     """The operations of a decoder layer beside matrix products and attention, for a device.
@@ -71,10 +85,19 @@ class LayerKernels:
             the norm's weight and epsilon; returns the sum and its norm.
         silu_and_mul: SwiGLU's activation, ``silu(gate) * up``, of the contiguous ``[T, 2 * size]``
             that has each token's gate and then its up projection: ``[T, size]``.
+        rotate_and_write: The way from a layer's projection to its attention. Gets the heads of
+            queries, keys and values, ``[T, n_heads + 2 * n_kv_heads, head_dim]`` and contiguous;
+            ``n_kv_heads``; the norm of queries and keys (None without one); the rotation, which
+            comes after it; and the slots that keys and values are written to (None for none).
+            Returns the queries, ``[T, n_heads, head_dim]``, and the keys, each with its value
+            beside it, ``[T, n_kv_heads, 2 * head_dim]``.
     """
 
     add_rms_norm: Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
     silu_and_mul: Callable[[Tensor], Tensor]
+    rotate_and_write: Callable[
+        [Tensor, int, QKNorm | None, Rotation, KVSlots | None], tuple[Tensor, Tensor]
+    ]
 
 
 class Platform(ABC):

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine_stub.platforms import torch_layers
-from engine_stub.platforms.interface import LayerKernels
+from engine_stub.platforms.interface import KVSlots, LayerKernels, QKNorm, Rotation
 
 # The threads of a warp.
 _WARP = 32
@@ -52,6 +52,59 @@ def _silu_and_mul(gate_up, out, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
     tl.store(out + token * SIZE + columns, gate * tl.sigmoid(gate) * up, mask=exists)
 
 
+# The slots of a step begin anywhere in its inputs.
+@triton.jit(do_not_specialize_on_alignment=["slots"])
+def _rotate_and_write(
+    heads,
+    q_weight,
+    k_weight,
+    eps,
+    cos,
+    sin,
+    rows,
+    slots,
+    q,
+    kv,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    IS_NORMED: tl.constexpr,
+    IS_WRITTEN: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)  # of queries, then of keys
+    dims = tl.arange(0, DIMS)
+    partners = (dims + HEAD_DIM // 2) % HEAD_DIM
+    in_head = dims < HEAD_DIM
+    at = heads + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD_DIM
+    x = tl.load(at + dims, mask=in_head, other=0.0).to(tl.float32)
+    partner = tl.load(at + partners, mask=in_head, other=0.0).to(tl.float32)
+    if IS_NORMED:
+        weight = q_weight
+        if head >= HEADS:
+            weight = k_weight
+        factor = tl.rsqrt(tl.sum(x * x, 0) / HEAD_DIM + eps)
+        x *= factor * tl.load(weight + dims, mask=in_head, other=0.0).to(tl.float32)
+        partner *= factor * tl.load(weight + partners, mask=in_head, other=0.0).to(tl.float32)
+    angles = token * HEAD_DIM + dims
+    x *= tl.load(cos + angles, mask=in_head, other=0.0).to(tl.float32)
+    x += partner * tl.load(sin + angles, mask=in_head, other=0.0).to(tl.float32)
+    if head < HEADS:
+        tl.store(q + (token * HEADS + head) * HEAD_DIM + dims, x, mask=in_head)
+    else:
+        kv_head = head - HEADS
+        value = tl.load(at + KV_HEADS * HEAD_DIM + dims, mask=in_head)
+        kv_at = kv + (token * KV_HEADS + kv_head) * 2 * HEAD_DIM + dims
+        tl.store(kv_at, x, mask=in_head)
+        tl.store(kv_at + HEAD_DIM, value, mask=in_head)
+        if IS_WRITTEN:
+            slot = tl.load(slots + token)
+            row_at = rows + (slot * KV_HEADS + kv_head) * 2 * HEAD_DIM + dims
+            tl.store(row_at, x, mask=in_head)
+            tl.store(row_at + HEAD_DIM, value, mask=in_head)
+
+
 def add_rms_norm(
     x: Tensor, added: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -84,4 +137,36 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     return out
 
 
-TRITON_LAYERS = LayerKernels(add_rms_norm, silu_and_mul)
+def rotate_and_write(
+    heads: Tensor,
+    num_kv_heads: int,
+    norm: QKNorm | None,
+    rotation: Rotation,
+    kv_slots: KVSlots | None,
+) -> tuple[Tensor, Tensor]:
+    """See `LayerKernels.rotate_and_write`."""
+    num_tokens, num_all, head_dim = heads.shape
+    num_heads = num_all - 2 * num_kv_heads
+    q = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)
+    kv = torch.empty(
+        (num_tokens, num_kv_heads, 2 * head_dim), dtype=heads.dtype, device=heads.device
+    )
+    _rotate_and_write[num_tokens, num_heads + num_kv_heads](
+        heads,
+        *((heads, heads, 0.0) if norm is None else norm),
+        *rotation,
+        *((heads, heads) if kv_slots is None else kv_slots),
+        q,
+        kv,
+        HEADS=num_heads,
+        KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        DIMS=triton.next_power_of_2(head_dim),
+        IS_NORMED=norm is not None,
+        IS_WRITTEN=kv_slots is not None,
+        num_warps=1,
+    )
+    return q, kv
+
+
+TRITON_LAYERS = LayerKernels(add_rms_norm, silu_and_mul, rotate_and_write)

@@ -22,7 +22,7 @@ from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.spec_decode.draft_head import FILE_NAME, DraftHead
 from engine_stub.train.corpus import draw_batch
-from engine_stub.train.loop import causal_attention
+from engine_stub.train.loop import CausalAttention
 
 _CONTEXT = 256
 _NUM_CONTEXT = 3
@@ -43,7 +43,7 @@ def draft_loss(head: DraftHead, model: Decoder, tokens: Tensor) -> tuple[Tensor,
     rows, context = tokens.shape
     with torch.no_grad():
         positions = torch.arange(context).repeat(rows)
-        states = model(tokens.flatten(), positions, causal_attention(context))
+        states = model(tokens.flatten(), positions, CausalAttention(context))
         said = model.compute_logits(states).softmax(-1).view(rows, context, -1)
         states = states.view(rows, context, -1)
         embedded = model.embed_tokens(tokens)

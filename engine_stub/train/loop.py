@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.model_executor.model import AttentionFn, Decoder
+from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.train.corpus import IGNORED, draw_batch
 
@@ -134,20 +134,24 @@ def initialise(decoder: Decoder) -> None:
             nn.init.normal_(parameter, std=0.02 * scale)
 
 
-def causal_attention(context: int) -> AttentionFn:
-    """Returns an `AttentionFn` for rows of `context` tokens laid end to end."""
+class CausalAttention:
+    """The `AttentionFn` of rows of `context` tokens laid end to end."""
 
-    def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
-        del layer_idx
-        q, kv = (x.view(-1, context, *x.shape[1:]).transpose(1, 2) for x in (q, kv))
+    def __init__(self, context: int) -> None:
+        self.context = context
+
+    def kv_slots(self, layer_idx: int) -> None:
+        """Returns None: a training step attends to its own tokens only."""
+
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Attends to the tokens before, of the same row."""
+        q, kv = (x.view(-1, self.context, *x.shape[1:]).transpose(1, 2) for x in (q, kv))
         k, v = kv.chunk(2, dim=-1)
-        if context <= _SHORT:
+        if self.context <= _SHORT:
             mixed = _plain_attention(q, k, v)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return mixed.transpose(1, 2).flatten(0, 1)
-
-    return attend
 
 
 # Up to this many tokens, two matrix products on the CPU in bfloat16 take half the time (16 x 256
@@ -169,7 +173,7 @@ def _loss_function(decoder: Decoder, *, compiled: bool) -> Callable[[Tensor, Ten
     def loss_of(inputs: Tensor, targets: Tensor, context: int) -> Tensor:
         positions = torch.arange(context).repeat(inputs.shape[0] // context)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            hidden = decoder(inputs, positions, causal_attention(context))
+            hidden = decoder(inputs, positions, CausalAttention(context))
             logits = decoder.compute_logits(hidden)
         return F.cross_entropy(logits, targets, ignore_index=IGNORED)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.processing.tokenizer import Tokenizer
-from engine_stub.train.loop import causal_attention
+from engine_stub.train.loop import CausalAttention
 
 PROMPTS = (
     "Once upon a time",
@@ -63,7 +63,7 @@ def write_samples(path: Path, sampling: Sampling) -> list[tuple[str, str, bool]]
 
 @torch.no_grad()
 def _next_logits(decoder: Decoder, ids: list[int]) -> Tensor:
-    hidden = decoder(torch.tensor(ids), torch.arange(len(ids)), causal_attention(len(ids)))
+    hidden = decoder(torch.tensor(ids), torch.arange(len(ids)), CausalAttention(len(ids)))
     return decoder.compute_logits(hidden[-1:])[0]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms import to_device
-from engine_stub.platforms.interface import QueryTiles
+from engine_stub.platforms.interface import KVSlots, QueryTiles
 from engine_stub.spec_decode.speculation import Draft
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
@@ -118,7 +118,7 @@ class PagedAttention:
     """The attention of one step, which the decoder calls once per layer.
 
     Args:
-        cache: The pool, with its kernels; the step's keys and values are written to it.
+        cache: The pool, with its kernels.
         slots: ``[T]``, the row of `PagedKVCache.slot_rows` for each token's keys and values.
         tiles: All tokens but those of `prompt_lengths`, counted from the first of them.
         prompt_lengths: The lengths of the prompts at the beginning, for the kernel for prompts.
@@ -135,19 +135,22 @@ class PagedAttention:
             starts = [*accumulate(prompt_lengths, initial=0)]
             self._prompt_starts = to_device(starts, cache.pool.device, torch.int32)
 
+    def kv_slots(self, layer_idx: int) -> KVSlots:
+        """Returns the slots for the step's keys and values, in the layer's pool."""
+        return self.cache.slot_rows[layer_idx], self.slots
+
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
-        """Writes the step's keys and values, then attends.
+        """Attends to the pool, to which the step's keys and values have been written.
 
         Args:
             layer_idx: The layer's position in the cache.
             q: Queries, ``[T, heads, head_dim]``.
-            kv: Keys and values, ``[T, kv_heads, 2 * head_dim]``.
+            kv: The step's keys and values, ``[T, kv_heads, 2 * head_dim]``.
 
         Returns:
             ``[T, heads, head_dim]``.
         """
         cache, kernels, window = self.cache, self.cache.kernels, self.cache.windows[layer_idx]
-        cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
         outputs = []
         first_tiled = sum(self.prompt_lengths)
         if self.prompt_lengths:

@@ -10,7 +10,7 @@ from engine_stub.config import DEFAULT_MODEL
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.processing.tokenizer import Tokenizer
-from engine_stub.train.loop import causal_attention
+from engine_stub.train.loop import CausalAttention
 from engine_stub.train.samples import PROMPTS, Sampling, continue_prompt
 
 TOKENIZER = Tokenizer(DEFAULT_MODEL)
@@ -31,7 +31,7 @@ def test_transformers_loads_it_with_equal_logits(decoder: Decoder) -> None:
         ids = torch.tensor(TOKENIZER.encode(prompt))
         with torch.no_grad():
             expected = theirs(ids[None]).logits[0]
-            hidden = decoder(ids, torch.arange(len(ids)), causal_attention(len(ids)))
+            hidden = decoder(ids, torch.arange(len(ids)), CausalAttention(len(ids)))
         got = decoder.compute_logits(hidden)
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 

@@ -40,7 +40,7 @@ def test_bfloat16_is_within_a_rounding_of_transformers(tmp_path: Path) -> None:
     decoder = load_model(path, device=CPU, dtype=torch.bfloat16)
     hidden = torch.randn(5, 64, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
     with torch.no_grad():
-        (_, normed), expected = decoder.norm(hidden), reference.model.norm(hidden)
+        (_, normed), expected = decoder.norm(hidden, None), reference.model.norm(hidden)
         torch.testing.assert_close(normed, expected, rtol=2**-7, atol=0)
         logits = decoder.compute_logits(hidden)
     assert logits.dtype == torch.float32

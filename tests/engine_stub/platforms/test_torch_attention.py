@@ -9,6 +9,7 @@ from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms.torch_attention import TorchAttention, _runs
 from engine_stub.spec_decode.speculation import Draft
 from engine_stub.worker.input_batch import prepare_batch
+from engine_stub.worker.step_inputs import PagedAttention
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 from tests.support.attention_kernels import KERNELS
 
@@ -65,11 +66,13 @@ def test_random_steps(seed: int) -> None:
         cache.pool.copy_(pool)
         cache.kernels = kernels
         batch = prepare_batch(groups, cache, drafts)
+        assert isinstance(batch.attend, PagedAttention)
         generator = torch.Generator().manual_seed(seed)
         num_tokens = len(batch.input_ids)
         for layer in (0, 1, 0):
             q = torch.randn(num_tokens, kv_heads * heads_per_kv, head_dim, generator=generator)
             kv = torch.randn(num_tokens, kv_heads, 2 * head_dim, generator=generator)
+            cache.slot_rows[layer].index_copy_(0, batch.attend.slots, kv)
             outputs.append(batch.attend(layer, q, kv))
         outputs.append(cache.pool.clone())
     for output, expected in zip(outputs[:4], outputs[4:], strict=True):

@@ -104,6 +104,7 @@ class Case:
         self.cache.kernels = kernels
         batch = prepare_batch(self.groups, self.cache, {})
         assert isinstance(batch.attend, PagedAttention)
+        self.cache.slot_rows[0].index_copy_(0, batch.attend.slots, self.kv)
         return batch.attend(0, self.q, self.kv)
 
     def attend_plainly(self) -> Tensor:

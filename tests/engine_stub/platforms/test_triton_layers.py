@@ -85,6 +85,37 @@ def test_activation(dtype: torch.dtype) -> None:
         case.assert_close(TRITON_LAYERS.silu_and_mul(gate_up), TORCH_LAYERS.silu_and_mul(gate_up))
 
 
+@dtypes
+def test_rotation_and_the_write_to_the_pool(dtype: torch.dtype) -> None:
+    for seed in range(NUM_SHAPES):
+        case = Case(seed, dtype)
+        rng, num_tokens = case.rng, case.num_tokens
+        num_kv_heads, heads_per_kv = rng.choice([1, 2, 3]), rng.choice([1, 2, 7])
+        head_dim = rng.choice([2, 8, 24, 64, 80, 128])
+        heads = case.normal(num_tokens, (heads_per_kv + 2) * num_kv_heads, head_dim)
+        angles = torch.rand(num_tokens, 1, head_dim // 2) * 100
+        angles = torch.cat((angles, angles), dim=-1).to(DEVICE)
+        signs = torch.ones(head_dim, device=DEVICE)
+        signs[: head_dim // 2] = -1
+        rotation = angles.cos().to(dtype), (angles.sin() * signs).to(dtype)
+        norm = None
+        if rng.random() < 0.5:
+            norm = case.normal(head_dim), case.normal(head_dim), rng.choice([1e-6, 1.0])
+        pool = case.normal(20, num_kv_heads, 2 * head_dim)
+        pools = pool, pool.clone()
+        slots = torch.tensor(rng.sample(range(20), num_tokens), device=DEVICE)
+        is_written = rng.random() < 0.7
+        ours, expected = (
+            kernels.rotate_and_write(
+                *(heads, num_kv_heads, norm, rotation, (own, slots) if is_written else None)
+            )
+            for kernels, own in zip((TRITON_LAYERS, TORCH_LAYERS), pools, strict=True)
+        )
+        for one, other in zip((*ours, pools[0]), (*expected, pools[1]), strict=True):
+            case.assert_close(one, other)
+        assert torch.equal(pools[0][slots], ours[1]) == is_written
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the engine itself")
 @pytest.mark.parametrize("name", ["mistral-sliding", "qwen3"])
 def test_the_engines_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -138,6 +169,12 @@ for dtype in ("fp32", "bf16"):
             triton_layers._add_rms_norm, dtype, dict(eps="fp32"), warps, SIZE=size, COLUMNS=columns
         )
     compile(triton_layers._silu_and_mul, dtype, SIZE=9728, COLUMNS=1024)
+    for dim, is_normed in ((64, False), (128, True), (80, False), (256, True)):
+        compile(
+            *(triton_layers._rotate_and_write, dtype, dict(eps="fp32", slots="*i64"), 1),
+            HEADS=16, KV_HEADS=8, HEAD_DIM=dim, DIMS=triton.next_power_of_2(dim),
+            IS_NORMED=is_normed, IS_WRITTEN=True,
+        )
 print(json.dumps(found))
 """
 

@@ -26,7 +26,7 @@ from engine_stub.train import draft_head
 from engine_stub.train.__main__ import MODEL, main
 from engine_stub.train.card import loss_curve_svg
 from engine_stub.train.corpus import IGNORED, draw_batch
-from engine_stub.train.loop import Measurement, Recipe, causal_attention, train
+from engine_stub.train.loop import CausalAttention, Measurement, Recipe, train
 from engine_stub.train.samples import PROMPTS
 from engine_stub.train.stories import draw_document
 from engine_stub.train.tokenise import BOS_ID, EOS_ID, train_tokenizer
@@ -159,7 +159,7 @@ def test_both_kernels_attend_causally_within_a_row(context: int) -> None:
     generator = torch.Generator().manual_seed(3)
     q = torch.randn(2 * context, 4, 8, generator=generator)
     k, v = (torch.randn(2 * context, 2, 8, generator=generator) for _ in range(2))
-    mixed = causal_attention(context)(0, q, torch.cat((k, v), dim=-1))
+    mixed = CausalAttention(context)(0, q, torch.cat((k, v), dim=-1))
 
     token, head = context + 20, 3
     seen = slice(context, token + 1)
@@ -178,7 +178,7 @@ def test_a_head_that_returns_the_models_own_states_drafts_what_the_model_says() 
     model = load_model(DEFAULT_MODEL, device=torch.device("cpu"), dtype=torch.float32)
     tokens = torch.arange(2, 66).view(1, 64)
     with torch.no_grad():
-        states = model(tokens.flatten(), torch.arange(64), causal_attention(64))[None]
+        states = model(tokens.flatten(), torch.arange(64), CausalAttention(64))[None]
     places = count(1)
 
     def head(_: Tensor, embedded: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
