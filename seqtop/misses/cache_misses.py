@@ -469,7 +469,7 @@ class CacheMisses(Reader):
 def _causes_of_blocks(misses: Sequence[PrefixMiss], block_size: int) -> Iterator[MissCause]:
     """Yields the cause of each missed block; runs of tokens begin and end with blocks."""
     for miss in misses:
-        yield from itertools.repeat(miss.cause, max(miss.num_tokens, 0) // block_size)
+        yield from itertools.repeat(miss.cause, miss.num_tokens // block_size)
 
 
 class BackgroundMisses(CacheMisses):

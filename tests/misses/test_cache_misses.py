@@ -331,6 +331,18 @@ def test_the_command_prints_causes_curve_and_requests(
     assert document["lookups"][0]["misses"][0]["cause"]
 
 
+def test_a_step_that_ends_before_an_earlier_one_counts_at_the_end_of_that() -> None:
+    cache = ScriptedCache()
+    for number, time in enumerate((100.0, 105.0, 103.0, 104.0, 106.0)):
+        cache.arrive(f"r{number}", [number])
+        cache.step(cache.admit(f"r{number}", [0], missed("partial_block", 1)), time=time)
+    misses = cache.misses
+    assert misses.span() == (100.0, 106.0)
+    for start, end, count in [(0.0, 100.0, 1), (100.0, 104.9, 0), (104.9, 105.0, 3), (99, 106, 5)]:
+        assert sum(misses.tokens_between(start, end).values()) == count
+    assert [lookup.time for lookup in misses.until()] == [106.0, 104.0, 103.0, 105.0, 100.0]
+
+
 @pytest.mark.parametrize(
     ("tokens", "main"),
     [
