@@ -258,6 +258,13 @@ def test_the_simulation_finds_what_it_should(monkeypatch: pytest.MonkeyPatch) ->
             ours + torch.tensor([1, 2, 3])
         with pytest.raises(DeviceError, match="generator on the host"):
             ours.float().exponential_(generator=torch.Generator())
+        layers = platform_of(DEVICE).layer_kernels()
+        heads = torch.ones(3, 4, 2, device=DEVICE)
+        rotation, slots = (heads[:, :1], heads[:, :1]), (torch.zeros(3, 1, 4), ours - 1)
+        with pytest.raises(DeviceError, match="a kernel has operands on the host"):
+            layers.rotate_and_write(heads, 1, None, rotation, slots)
+        q, kv = layers.rotate_and_write(heads, 1, None, rotation, None)
+        assert q.device == kv.device == DEVICE
         device.waits.clear()
         torch.tensor([1, 2], device=DEVICE)
         ours[[0, 1]].cpu()

@@ -161,7 +161,7 @@ def compile(kernel, dtype, other_types={}, num_warps=4, **constants):
         )
         found.append([capability, made.metadata.shared, len(made.asm["cubin"])])
 
-for dtype in ("fp32", "bf16"):
+for dtype in ("fp32", "fp16", "bf16"):
     for size in (1024, 5120):
         columns = triton.next_power_of_2(size)
         warps = triton_layers.num_warps(columns)
