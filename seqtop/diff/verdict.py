@@ -110,12 +110,17 @@ def _reason(comparison: RunComparison) -> str:
         own = first.cause.rpartition("; ")[2] if comparison.settings else first.cause
         parts.append(f"first in step {step:,}, {first.kind}: {own}")
     waits = [own for own in comparison.figures if own.name.startswith(_WAITING)]
-    largest = max(waits, key=lambda own: abs((own.b or 0.0) - (own.a or 0.0)), default=None)
-    if largest is not None and abs((largest.b or 0.0) - (largest.a or 0.0)) >= _LEAST_WAIT:
+    largest = max(waits, key=_distance, default=None)
+    if largest is not None and _distance(largest) >= _LEAST_WAIT:
         a, b = (value_text(own, "s", is_least=False) for own in (largest.a, largest.b))
         cause = largest.name.removeprefix(_WAITING)
         parts.append(f"all requests together waited for {cause} {a} → {b}")
     return "; ".join(parts)
+
+
+def _distance(figure: Figure) -> float:
+    """Returns the amount by which the runs differ in a figure that both have."""
+    return abs((figure.b or 0.0) - (figure.a or 0.0))
 
 
 def telling(comparison: RunComparison) -> Difference | None:

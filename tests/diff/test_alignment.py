@@ -46,14 +46,15 @@ def edited(draw: random.Random, run: list[int]) -> list[int]:
 
 
 def test_runs_meet_again_after_the_fewest_steps() -> None:
-    for seed in range(150):
+    for seed in range(80):
         draw = random.Random(seed)
         a = [*range(draw.choice((5, 20, 40, 80)))]
         b, at = edited(draw, a.copy()) or [-1], draw.choice((0, 0, 2))
         aligned = Alignment(letters(a), letters(b))
-        pairs = zip(a, b, strict=False)
-        num_equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        assert aligned.num_equal(0, 0) == num_equal, f"seed {seed}"
+        for at_a, at_b in ((0, 0), (len(a) - 2, min(len(a) - 2, len(b))), (len(a), 0), (0, len(b))):
+            pairs = zip(a[at_a:], b[at_b:], strict=False)
+            num_equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            assert aligned.num_equal(at_a, at_b) == num_equal, f"seed {seed}"
         assert aligned.next_equal(at, at) == meeting(a, b, at), f"seed {seed}"
 
 
@@ -70,10 +71,19 @@ def test_runs_meet_again_after_the_fewest_steps() -> None:
         ("xabab", "yaabab", (2, 3)),
         ("aaaaa", "xaaaa", (1, 1)),
         ("xaaab", "yyaaab", (1, 2)),
+        ("xaab", "aaab", (1, 1)),
+        ("abcdef", "defabc", (0, 3)),
+        ("abcdef", "__defabc", (3, 2)),
+        ("abc__def", "def_abc", (0, 4)),
+        ("__abcdef", "def___abc", (5, 0)),
     ],
 )
 def test_three_equal_steps_are_needed(a: str, b: str, expected: tuple[int, int] | None) -> None:
     assert Alignment(letters(a), letters(b)).next_equal(0, 0) == expected
+    before = "pqrstuvw"
+    later = expected and (expected[0] + len(before), expected[1] + len(before))
+    aligned = Alignment(letters(before + a), letters(before + b))
+    assert aligned.next_equal(len(before), len(before)) == later
 
 
 REQUESTS = [a_request(name) for name in "uvwxyz"]
@@ -81,7 +91,7 @@ REQUESTS = [a_request(name) for name in "uvwxyz"]
 
 def test_steps_are_given_with_the_numbers_of_the_first_run() -> None:
     a = a_run([], [a_request(name) for name in "xyz"])
-    b = a_run([], [a_request(name) for name in "nzyx"])
+    b = a_run([], [a_request(name) for name in "znyx"])
     aligned = Alignment(a, b)
     one = NO_DECISION._replace(
         arrived=(0, 1),
@@ -93,16 +103,17 @@ def test_steps_are_given_with_the_numbers_of_the_first_run() -> None:
         waits=((1, "no_blocks", 4),),
     )
     assert aligned.of_b(one) == NO_DECISION._replace(
-        arrived=(3, 2),
-        ended=((0, "F"), (1, "E"), (3, "E")),
-        preempted=((2, None, "swap"), (1, 3, "recompute")),
-        admitted=((0, 5), (2, 0)),
-        chunks=((0, 7), (3, 8)),
-        decodes=(1, 2),
-        waits=((2, "no_blocks", 4),),
+        arrived=(2, 4),
+        ended=((0, "F"), (1, "E"), (2, "E")),
+        preempted=((4, None, "swap"), (1, 2, "recompute")),
+        admitted=((0, 5), (4, 0)),
+        chunks=((0, 7), (2, 8)),
+        decodes=(1, 4),
+        waits=((4, "no_blocks", 4),),
     )
-    assert [aligned.name(number) for number in range(4)] == ["x", "y", "z", "n"]
-    assert [aligned.is_in_both(number) for number in range(4)] == [True, True, True, False]
+    assert [aligned.name(number) for number in (0, 1, 2, 4)] == ["x", "y", "z", "n"]
+    assert [aligned.is_in_both(number) for number in (0, 1, 2, 4)] == [True, True, True, False]
+    assert Alignment(a, a_run([], [a_request("n")])).name(3) == "n"
     same = Alignment(a, a)
     assert same.of_b(one) is one
 

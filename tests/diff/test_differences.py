@@ -319,3 +319,113 @@ def test_waits_and_figures_of_a_step_are_no_decisions() -> None:
     other = idle(waits=((P, "no_blocks", 2),), position=9, **free(5))
     a, b = a_run([NO_DECISION], REQUESTS), a_run([other], REQUESTS)
     assert not compare(a, b).is_different
+
+
+Found = tuple[DifferenceKind, int, int, int, int]
+
+
+def letters(text: str) -> list[StepDecisions]:
+    """Steps that sample other tokens for each letter, with more slots for capital letters."""
+    return [idle(tokens=ord(own.lower()), lookahead=(own.isupper(), 1)) for own in text]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found", "num_equal", "num_matching"),
+    [
+        ("", "", [], 0, 0),
+        ("abc", "abc", [], 3, 3),
+        ("", "a", [("length", -1, 0, -1, -1)], 0, 0),
+        ("abc", "ab", [("length", 2, -1, -1, -1)], 2, 2),
+        ("abcdef", "abxdef", [("tokens", 2, 2, 3, 3)], 2, 5),
+        ("abcdefg", "abxydefg", [("tokens", 2, 2, 3, 4)], 2, 6),
+        ("abcdef", "abxycdef", [("tokens", 2, 2, 2, 4)], 2, 6),
+        ("abcdef", "abxxxx", [("tokens", 2, 2, -1, -1)], 2, 2),
+        ("abc", "ax", [("tokens", 1, 1, -1, -1)], 1, 1),
+        ("abcdef", "abxdefg", [("tokens", 2, 2, 3, 3), ("length", -1, 6, -1, -1)], 2, 5),
+        ("abcdefgh", "aBcdefgx", [("lookahead", 1, 1, 2, 2), ("tokens", 7, 7, -1, -1)], 1, 6),
+        ("abcdefg", "axCyefg", [("tokens", 1, 1, 4, 4), ("lookahead", 2, 2, 4, 4)], 1, 4),
+        ("abcdefgh", "axcdefxh", [("tokens", 1, 1, 2, 2)], 1, 5),
+    ],
+)
+def test_the_comparison_goes_on_where_the_runs_meet_again(
+    a: str, b: str, found: list[Found], num_equal: int, num_matching: int
+) -> None:
+    comparison = compare(a_run(letters(a)), a_run(letters(b)))
+    assert [
+        (own.kind, own.step_a, own.step_b, own.again_a, own.again_b)
+        for own in comparison.differences
+    ] == found
+    assert (comparison.num_equal_steps, comparison.num_matching_steps) == (num_equal, num_matching)
+    assert comparison.first is (comparison.differences[0] if found else None)
+
+
+@pytest.mark.parametrize(
+    ("most", "kinds"), [(1, ["tokens"]), (2, ["tokens"]), (3, ["tokens", "lookahead"])]
+)
+def test_so_many_steps_are_described(
+    monkeypatch: pytest.MonkeyPatch, most: int, kinds: list[DifferenceKind]
+) -> None:
+    monkeypatch.setattr("seqtop.diff.comparison._MAX_DESCRIBED", most)
+    for a, b in (("abc", "xyC"), ("abcde" + "fg", "xbcde" + "yG")):
+        run = a_run(letters(a)), a_run(letters(b))
+        assert [difference.kind for difference in compare(*run).differences] == kinds
+
+
+def test_the_settings_that_differ_are_named() -> None:
+    a, b = a_run(letters("abc")), a_run(letters("abx"))
+    a.info = events.engine_info(
+        engine_id="one", queue_order="fcfs", scheduler_settings={"policy": "fcfs", "same": 1}
+    )
+    assert compare(a, b).settings == compare(b, a).settings == []
+    b.info = events.engine_info(
+        engine_id="two", max_num_seqs=9, bytes_per_block=7, scheduler_settings={"same": 1}
+    )
+    comparison = compare(a, b)
+    assert [(own.name, own.a, own.b) for own in comparison.settings] == [
+        ("max_num_seqs", 8, 9),
+        ("queue_order", "fcfs", "priority"),
+        ("policy", "fcfs", None),
+    ]
+    assert comparison.first is not None
+    assert comparison.first.cause == (
+        "the settings differ: max_num_seqs 8 → 9, queue_order fcfs → priority, policy fcfs → None;"
+        " the scheduler's decisions are equal, the sampled tokens differ"
+    )
+    assert not compare(b, b).is_different
+    assert compare(a_run([]), a_run([])).is_different is False
+
+
+def test_runs_with_equal_decisions_and_other_settings_differ() -> None:
+    a, b = a_run(letters("abc")), a_run(letters("abc"))
+    a.info, b.info = events.engine_info(), events.engine_info(dtype="bfloat16")
+    comparison = compare(a, b)
+    assert (comparison.is_different, comparison.differences) == (True, [])
+
+
+def test_the_requests_of_both_runs_are_counted() -> None:
+    a = a_run([], [a_request("x"), a_request("y"), a_request("z", 4), a_request("p")])
+    b = a_run([], [a_request("y"), a_request("z", 5), a_request("q")])
+    a.num_gaps, b.num_gaps = 1, 3
+    found = compare(a, b)
+    assert (found.num_requests, found.num_only_a, found.num_only_b) == (1, 2, 1)
+    assert (found.num_other_prompts, found.num_gaps) == (1, 4)
+
+
+def test_the_figures_of_recordings() -> None:
+    a, b = a_run(letters("abc"), [a_request("x"), a_request("y")]), a_run([])
+    a.end_time, a.num_output_tokens, a.num_preemptions, a.num_lost_tokens = 4.0, 10, 5, 6
+    a.num_cached_tokens, a.num_admitted_tokens = 7, 14
+    a.requests[0].end = "FINISHED_STOPPED"
+    figures = [own for own in compare(a, b).figures if not own.of_requests]
+    assert [(own.name, own.unit, own.a, own.b, own.better) for own in figures] == [
+        ("steps", "steps", 3, 0, 0),
+        ("duration", "s", 4.0, 0.0, 0),
+        ("requests", "requests", 2, 0, 0),
+        ("requests served", "requests", 1, 0, 1),
+        ("output", "tokens", 10, 0, 0),
+        ("throughput", "tokens/s", 2.5, None, 1),
+        ("preemptions", "times", 5, 0, -1),
+        ("lost to preemption", "tokens", 6, 0, -1),
+        ("found in the prefix cache", "tokens", 7, 0, 1),
+        ("prefix-cache hit share", "share", 0.5, None, 1),
+    ]

@@ -147,6 +147,13 @@ def test_the_json_has_the_comparison_and_the_verdict(comparison: RunComparison) 
     assert document == msgspec.to_builtins(comparison)
 
 
+def test_a_figure_of_the_requests_is_found_by_its_name() -> None:
+    served, other = of_requests("served", 1.0, 2.0), of_requests("not ended", 3.0, 4.0)
+    comparison = compared(figure("steps", "steps", 5.0, 6.0), other, served)
+    assert comparison.figure("served") is served
+    assert comparison.figure("steps") is None
+
+
 def test_values_and_changes_as_text() -> None:
     texts = [
         verdict.value_text(value, unit, is_least=is_least)
@@ -279,6 +286,14 @@ ADMISSION = difference("admission", 5, 6, "the settings differ: v 1 → 2; of a 
                     "; all requests together waited for y 3.00 s → 0 s",
                     [waiting("x", 1.0, 2.0), waiting("y", 3.0, 0.0), waiting("z", 5.0, 6.0)],
                 ),
+                (
+                    "; all requests together waited for y 3.00 s → 0 s",
+                    [waiting("x", 0.5, 3.0), waiting("y", 3.0, 0.0)],
+                ),
+                (
+                    "; all requests together waited for y 0 s → 3.00 s",
+                    [waiting("x", 3.0, 0.5), waiting("y", 0.0, 3.0)],
+                ),
                 ("", [of_requests("TTFT, p50", None, 9.0)]),
             )
         ),
@@ -286,3 +301,23 @@ ADMISSION = difference("admission", 5, 6, "the settings differ: v 1 → 2; of a 
 )
 def test_the_verdict_gives_a_reason(reason: str, comparison: RunComparison) -> None:
     assert verdict.sentence(comparison).partition("; because ")[2] == reason
+
+
+LIMIT = "≥: at least, since some of the requests had not ended"
+
+
+@pytest.mark.parametrize(
+    ("comparison", "remarks"),
+    [
+        (compared(SLOWER), []),
+        (compared(SLOWER, of_requests("TPOT, p50", 1.0, 2.0, a_is_least=True)), [LIMIT]),
+        (compared(of_requests("TPOT, p50", 1.0, 2.0, b_is_least=True)), [LIMIT]),
+        (compared(num_only_a=2), ["2 requests only in A"]),
+        (compared(num_only_b=1), ["1 request only in B"]),
+        (compared(num_other_prompts=1), ["1 request in both with other prompts"]),
+    ],
+)
+def test_limits_and_requests_that_are_not_compared_are_remarked_on(
+    comparison: RunComparison, remarks: list[str]
+) -> None:
+    assert verdict.remarks(comparison) == remarks

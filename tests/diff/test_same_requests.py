@@ -1,6 +1,8 @@
 """The requests that two runs have in common: which they are, their figures, and the verdict."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from seqtop.history import FileStore
 from seqtop.sequence import RequestMetrics
 from seqtop.state.slo import Slo
 from seqtop.wire.messages import Event, Step
+from tests.support.decided_runs import a_run
 from tests.support.diff_runs import as_run, payloads
 from tests.support.greedy_runs import NUM_REQUESTS, record_run
 
@@ -38,6 +41,15 @@ def test_equal_ids_of_other_prompts_are_not_the_same_requests() -> None:
     assert pairs.same_prompts(a, b) == {0: 0}
 
 
+def test_prompts_that_are_not_recorded_are_the_same_if_they_are_as_long() -> None:
+    prompts = [(1, None), (None, 1), (None, None), (1, 1), (1, 2)]
+    for length in (10, 11):
+        a = [request(str(number), prompt) for number, (prompt, _) in enumerate(prompts)]
+        b = [request(str(number), prompt, length) for number, (_, prompt) in enumerate(prompts)]
+        same = [0, 1, 2, 3] if length == 10 else []
+        assert pair(a, b).same_prompts(a, b) == {number: number for number in same}
+
+
 def test_runs_with_other_ids_and_another_order_are_compared_by_their_prompts() -> None:
     usual = payloads()
     moved = payloads(arrivals=(0, 1, 3, 2, 4, 5, 6))
@@ -59,6 +71,81 @@ def test_a_change_from_or_to_a_limit_is_a_limit() -> None:
     both = Figure(name="", unit="s", a=4.0, b=1.0, better=-1, a_is_least=True, b_is_least=True)
     assert (both.change, verdict.change_text(both)) == (None, "")
     assert Figure(name="", unit="steps", a=4.0, b=1.0).is_better is None
+    changes = [
+        Figure(name="", unit="s", a=a, b=b).change
+        for a, b in ((None, 1.0), (1.0, None), (0.0, 1.0), (1.0, 0.0), (0.5, 0.75), (-1.0, 1.0))
+    ]
+    assert changes == [None, None, None, -1.0, 0.5, None]
+
+
+def a_life(number: int, first_token: float, end: str | None, **fields: Any) -> RunRequest:
+    """A request of eleven tokens that arrives at 100, is scheduled a second before its first token,
+    and ends ten seconds behind it."""
+    finished = None if end is None else first_token + 10.0
+    metrics = RequestMetrics(100.0, first_token, first_token - 1.0, first_token, None, finished)
+    fields = {"num_output_tokens": 11, "num_sequences": 1} | fields
+    return RunRequest(f"req-{number}", 3, 0, metrics, end=end, **fields)
+
+
+def test_the_figures_of_the_requests_that_both_runs_have() -> None:
+    a = a_run(
+        [],
+        [
+            a_life(0, 150.0, "FINISHED_STOPPED"),  # only here
+            a_life(1, 102.0, "FINISHED_STOPPED", seconds_waiting={"seq_limit": 1.0, "MINE": 2.0}),
+            a_life(2, 104.0, "FINISHED_LENGTH_CAPPED", seconds_waiting={"seq_limit": 4.0}),
+            a_life(3, 103.0, "FINISHED_ABORTED", seconds_waiting={"no_blocks": 3.0}),
+        ],
+    )
+    b = a_run(
+        [],
+        [
+            a_life(3, 101.0, "FINISHED_STOPPED", num_sequences=2, num_output_tokens=101),
+            a_life(2, 101.0, "FINISHED_STOPPED"),
+            a_life(1, 101.0, None, seconds_waiting={"no_blocks": 5.0, "ALSO": 1.0}),
+        ],
+    )
+    a.end_time, b.end_time = 120.0, 131.0
+    figures = [own for own in compare(a, b).figures if own.of_requests]
+    assert [(own.name, own.unit, own.a, pytest.approx(own.b), own.better) for own in figures] == [
+        ("served", "requests", 2.0, 2.0, 1),
+        ("not ended", "requests", 0.0, 1.0, -1),
+        ("aborted or ignored", "requests", 1.0, 0.0, -1),
+        ("TTFT, p50", "s", 3.0, 1.0, -1),
+        ("TTFT, p99", "s", 3.98, 1.0, -1),
+        ("TPOT, p50", "s", 1.0, (1.0 + 30.0 / 11) / 2, -1),
+        ("TPOT, p99", "s", 1.0, 2.71, -1),
+        ("end to end, p50", "s", 13.0, 11.0, -1),
+        ("end to end, p99", "s", 13.98, 30.6, -1),
+        ("time in queue, p50", "s", 2.0, 0.0, -1),
+        ("time in queue, p99", "s", 2.98, 0.0, -1),
+        ("waiting: no free blocks", "request-s", 3.0, 5.0, -1),
+        ("waiting: max_num_seqs", "request-s", 5.0, 0.0, -1),
+        ("waiting: ALSO", "request-s", 0.0, 1.0, -1),
+        ("waiting: MINE", "request-s", 2.0, 0.0, -1),
+    ]
+    limits = [own.name for own in figures if own.a_is_least or own.b_is_least]
+    assert limits == ["end to end, p50", "end to end, p99"]
+    assert all(own.a_is_least == own.b_is_least for own in figures)
+    ended = compare(a_run([], a.requests[1:3]), a_run([], b.requests[1:2])).figures
+    assert "aborted or ignored" not in {own.name for own in ended}
+
+
+def test_a_time_that_no_clock_gives_is_left_out() -> None:
+    """Such as that of a first token before the arrival, or of an endless one."""
+    lives = [a_life(number, time, "FINISHED_STOPPED") for number, time in enumerate((90.0, 100.0))]
+    lives.append(a_life(2, math.inf, "FINISHED_STOPPED"))
+    run = a_run([], lives)
+    values = {
+        name: (figure.a, figure.b)
+        for name in ("TTFT, p50", "TTFT, p99", "end to end, p99")
+        if (figure := compare(run, run).figure(name)) is not None
+    }
+    assert values == {
+        "TTFT, p50": (0.0, 0.0),
+        "TTFT, p99": (0.0, 0.0),
+        "end to end, p99": (9.9, 9.9),
+    }
 
 
 @pytest.fixture(scope="module")
