@@ -94,9 +94,11 @@ class KvBlocksScreen(KvScreen):
     def on_mount(self) -> None:
         self._map.focus()
 
+    def size_classes(self, width: int, height: int) -> dict[str, bool]:
+        return super().size_classes(width, height) | {"-beside": width >= WIDE}
+
     def on_resize(self) -> None:
         super().on_resize()
-        self.set_class(self.app.size.width >= WIDE, "-beside")
         self.call_after_refresh(self.show)
 
     def resume(self) -> None:

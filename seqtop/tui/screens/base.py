@@ -61,6 +61,8 @@ class TabbedScreen(Screen[None]):
         self._above_body = (header, ScreenTabs(tabs, self.TAB.name), *notices)
         self._footer = KeyFooter()
         self._panels: list[tuple[Widget, Mapping[str, str]]] = []
+        # Before anything is styled: every later change styles all widgets again.
+        self._set_size_classes(update=False)
 
     def panel(
         self,
@@ -80,7 +82,7 @@ class TabbedScreen(Screen[None]):
             is_main: Whether the widget has no title where there is no room for a frame; others
                 have it on a line above them.
         """
-        widget.add_class("panel", *(["-main"] if is_main else []))
+        widget.add_class("panel", *(["-main"] if is_main else []), update=False)
         widget.border_title = Content(title)
         self._panels.append((widget, keys or {}))
         return widget
@@ -98,9 +100,18 @@ class TabbedScreen(Screen[None]):
         self.call_after_refresh(self._show_keys)  # those of the focused widget, too
 
     def on_resize(self) -> None:
-        width, height = self.app.size
-        self.set_class(height < SHORT, "-short")
-        self.set_class(width >= FRAMED_WIDTH and height >= FRAMED_HEIGHT, "-framed")
+        self._set_size_classes(update=True)
+
+    def size_classes(self, width: int, height: int) -> dict[str, bool]:
+        """Returns which of the classes that follow from the terminal's size the screen has."""
+        return {
+            "-short": height < SHORT,
+            "-framed": width >= FRAMED_WIDTH and height >= FRAMED_HEIGHT,
+        }
+
+    def _set_size_classes(self, *, update: bool) -> None:
+        for name, is_set in self.size_classes(*self.app.size).items():
+            self.set_class(is_set, name, update=update)
 
     @property
     def line_width(self) -> int:

@@ -138,10 +138,12 @@ class BlocksScreen(EngineScreen):
     def on_mount(self) -> None:
         self._pool.focus()
 
+    def size_classes(self, width: int, height: int) -> dict[str, bool]:
+        own = {"-beside": width >= WIDE, "-low": height < TALL}
+        return super().size_classes(width, height) | own
+
     def on_resize(self) -> None:
         super().on_resize()
-        self.set_class(self.app.size.width >= WIDE, "-beside")
-        self.set_class(self.app.size.height < TALL, "-low")
         self.call_after_refresh(self.show_all)
 
     def update(self, changes: Changes) -> None:

@@ -83,11 +83,13 @@ class FleetScreen(TabbedScreen):
     def on_mount(self) -> None:
         self._rows.focus()
 
+    def size_classes(self, width: int, height: int) -> dict[str, bool]:
+        return super().size_classes(width, height) | {"-charts": height >= TALL_FOR_CHARTS}
+
     def on_resize(self) -> None:
         super().on_resize()
         height = self.app.size.height
         self._charts.display = height >= TALL_FOR_CHARTS
-        self.set_class(self._charts.display, "-charts")
         self._latency.display = height >= TALL_FOR_LATENCIES
         self.call_after_refresh(self.show)
 

@@ -180,6 +180,9 @@ class SequencesScreen(EngineScreen):
             above = self._search if bar is self._filter and self._search.is_attached else self._body
             self.mount(bar, before=above)
 
+    def size_classes(self, width: int, height: int) -> dict[str, bool]:
+        return super().size_classes(width, height) | {"-beside": width >= WIDE}
+
     def on_resize(self) -> None:
         super().on_resize()
         self._strip.display = self.app.size.height >= TALL_FOR_CHARTS
@@ -526,7 +529,6 @@ class SequencesScreen(EngineScreen):
         most = max((self._body.size.height or height) - LEAST_LIST - frame, 1)
         below = not beside and not alone
         styles.max_height = (most if share else min(most, MOST_BELOW)) if below else None
-        self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
         self._share_height()
         with self.ui.lock:
