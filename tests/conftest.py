@@ -21,6 +21,7 @@ from tests.support import settling
 from tests.support.broken_recordings import RIGHT, record
 from tests.support.recordings import record_script
 from tests.support.snapshots import Snapshots, path_of
+from tests.support.style_sheets import parse_once
 from tests.support.waiting import SECONDS
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
@@ -91,11 +92,15 @@ def collector_off() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _patient_pilot() -> Iterator[None]:
-    """All that a pilot does, a snapshot's too, ends when the app has come to rest."""
+    """All that a pilot does, a snapshot's too, ends when the app has come to rest.
+
+    Its style sheets are parsed once for all apps.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", settling.wait_for_idle)
         patch.setattr("textual.pilot.Pilot._wait_for_screen", settling.wait_for_screen)
+        parse_once(patch)
         yield
 
 
