@@ -16,7 +16,7 @@ from seqtop.kv.app import KvApp
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
-from tests.support.waiting import SECONDS, described
+from tests.support.waiting import SECONDS, described, pauses
 
 T = TypeVar("T")
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
@@ -130,10 +130,11 @@ def until(
     screen.
     """
     deadline = time.monotonic() + SECONDS
+    intervals = pauses()
     while not condition():
         if time.monotonic() >= deadline:
             raise AssertionError(f"{otherwise}: {described(condition)}\n{screen(pilot.app)}")
-        pilot.run(asyncio.sleep(0.005))
+        pilot.run(asyncio.sleep(next(intervals)))
         pilot.pause()
 
 

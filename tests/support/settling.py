@@ -39,7 +39,7 @@ async def settled(app: App[Any]) -> None:
         elif _is_stale(app.screen) and num_frames < _FRAMES:
             num_frames += 1
             app.screen._on_timer_update()  # now, rather than at the next frame
-        elif beneath is None:  # once: Textual never calls these all drawn
+        elif beneath is None:  # once
             beneath = [
                 background_screen
                 for background_screen in app._background_screens
@@ -47,6 +47,8 @@ async def settled(app: App[Any]) -> None:
             ]
             for screen in beneath:
                 screen._on_timer_update()
+                # Textual never calls these all drawn, and would draw all of them for each key.
+                screen._repaint_required = False
         else:
             return
 

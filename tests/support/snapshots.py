@@ -11,6 +11,7 @@ tells its role, and no snapshot changes with the colours of seqtop's themes.
 
 import dataclasses
 import difflib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -205,6 +206,7 @@ def _of_blank(look: Look, before: list[tuple[str, Look]]) -> Look:
     return ("", "", look[2])
 
 
+@functools.cache
 def _marks_blanks(look: Look) -> bool:
     return any(name in look[0].split() for name in _SHOWN_ON_BLANKS)
 

@@ -3,7 +3,7 @@
 import inspect
 import reprlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 SECONDS = 60.0
 """The longest wait for a condition before the test fails; far more than anything takes."""
@@ -13,13 +13,22 @@ _LONG = reprlib.Repr()
 _LONG.maxother = _LONG.maxstring = 1_000
 
 
+def pauses() -> Iterator[float]:
+    """Yields the seconds between the looks at a condition: of a long wait, each costs less."""
+    pause = 0.005
+    while True:
+        yield pause
+        pause = min(1.2 * pause, 0.05)
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     """Waits for a condition; if it never comes true, the test fails and says which one it was."""
     deadline = time.monotonic() + SECONDS
+    intervals = pauses()
     while not condition():
         if time.monotonic() >= deadline:
             raise AssertionError(f"it never came true: {described(condition)}")
-        time.sleep(0.005)
+        time.sleep(next(intervals))
 
 
 def described(condition: Callable[[], object]) -> str:
