@@ -55,7 +55,7 @@ def test_documents_are_whole(recording: str) -> None:
 def assert_drawn_in_ascii(*options: str) -> None:
     app = Terminal(sys.executable, "-m", "seqtop", "replay", *options)
     try:
-        app.wait_until(lambda: "Request" in app.text and "length" in app.text)
+        app.wait_until(lambda: "Request" in app.text and "* running" in app.text)
         app.press("2")
         app.wait_until(lambda: ". free" in app.text and "= shared" in app.text)
         app.press("q")
