@@ -296,11 +296,14 @@ def _chart(answer: Sweep) -> list[str]:
 
 def _loads(answer: Capacity) -> list[str]:
     """Returns the highest load that keeps the objectives, and a line for each load tried."""
-    recorded = answer.requests_per_second or 0.0
+    recorded = answer.requests_per_second
     wanted = f"{Slo(**answer.slo)} for {answer.share:.0%} of the requests"
 
+    def rate(scale: float) -> str:
+        return _rate(None if recorded is None else scale * recorded)
+
     def load(scale: float) -> str:
-        return f"{scale:.2f} times the recorded load ({_rate(scale * recorded)} requests/s)"
+        return f"{scale:.2f} times the recorded load ({rate(scale)} requests/s)"
 
     if answer.highest is None:
         lowest = answer.lowest_missed or 0.0
@@ -318,7 +321,7 @@ def _loads(answer: Capacity) -> list[str]:
         run, scale = point.figures, point.load
         cells = (
             f"{scale:.2f}",
-            _rate(scale * recorded),
+            rate(scale),
             _rate(run.throughput),
             *(seconds_text(own.p90) for own in (run.ttft, run.itl, run.e2e)),
             fmt.percent(run.share_within_slo),

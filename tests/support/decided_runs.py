@@ -38,4 +38,5 @@ def a_run(steps: Sequence[StepDecisions], requests: Sequence[RunRequest] = ()) -
     run = RunDecisions(history)
     run.steps = [step._replace(step=number) for number, step in enumerate(steps)]
     run.requests = [*requests]
+    run._numbers = {request.request_id: number for number, request in enumerate(requests)}
     return run
