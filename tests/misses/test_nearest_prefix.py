@@ -42,6 +42,7 @@ def difference(
         # There is no difference: all is found, or the end is no block.
         ([[1, 2, 3, 4, 5]], [1, 2, 3, 4, 50], None),
         ([[1, 2, 3, 4, 5]], [1, 2, 3, 4], None),
+        ([[1, 2, 3, 4, 5, 6, 7, 8, 9]], [1, 2, 3, 4, 5, 60], None),
         # The one with the most equal tokens; of several, the one that was stored first.
         ([[1, 2, 0, 0, 0], [1, 2, 3, 0, 0], [1, 0, 0, 0, 0]], [1, 2, 3, 4, 5], ("r1", 3, 4, 0)),
         ([[1, 2, 6, 0, 0], [1, 2, 7, 0, 0]], [1, 2, 3, 4, 5], ("r0", 2, 3, 6)),
@@ -94,16 +95,19 @@ def test_a_prefix_that_is_not_cached_any_more_is_not_near() -> None:
     assert difference(cache, [1, 2, 3, 40, 5]) is None
 
 
-@pytest.mark.parametrize("has_left", [True, False])
-def test_a_prefix_whose_request_is_not_in_the_state_is_not_near(has_left: bool) -> None:
-    """Nor one whose sequence has been another request's since."""
+@pytest.mark.parametrize("change", ["left", "other request", "unknown tokens"])
+def test_a_prefix_whose_tokens_are_not_known_is_not_near(change: str) -> None:
+    """Since its request has left the state, or its sequence has been another request's since."""
     cache = ScriptedCache()
-    admit(cache, "r0", [1, 2, 3, 4, 5])
-    if has_left:
-        del cache.state.sequences[1]
-    else:
-        cache.state.sequences[1].request_id = "other"
-    assert difference(cache, [1, 2, 3, 40, 5]) is None
+    admit(cache, "r0", [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    match change:
+        case "left":
+            del cache.state.sequences[1]
+        case "other request":
+            cache.state.sequences[1].request_id = "other"
+        case _:
+            cache.state.sequences[1].num_prompt_tokens += 1
+    assert difference(cache, [1, 2, 3, 4, 50, 6, 7, 8, 9]) is None
 
 
 @pytest.mark.parametrize(
