@@ -12,6 +12,7 @@ from seqtop.wire.messages import RequestArrived
 from tests.explain.test_explanation import MILLISECOND, Recorded
 from tests.support.random_engine import RandomEngine
 from tests.support.random_scheduler import random_schedule
+from tests.support.simulated_scheduler import SimulatedScheduler
 
 
 def charges_of(viewer: Recorded, request: RequestState, position: int) -> list[Charge]:
@@ -55,6 +56,19 @@ def test_the_charges_of_an_explanation_are_those_of_the_account(seed: int) -> No
                 num_ended += 1
                 assert charges == accounts[request.request_id, request.metrics.arrival_time]
     assert num_ended > 5
+
+
+def test_requests_that_arrive_at_once_are_told_apart() -> None:
+    run, viewer = SimulatedScheduler(), Recorded()
+    for name, num_prompt in (("a", 300), ("b", 20), ("c", 400)):
+        run.add(name, num_prompt, 4)
+    run.run_out()
+    for event in run.events:
+        viewer.publish(event)
+    accounts = {account.request_id: account.charges() for account in charge_all(viewer.history)}
+    assert len({sum(item.seconds for item in charges) for charges in accounts.values()}) == 3
+    for name, request in viewer.state.requests.items():
+        assert charges_of(viewer, request, viewer.history.last) == accounts[name]
 
 
 def test_the_time_since_the_last_step_is_charged_to_nobody() -> None:
