@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from seqtop.diff.comparison import Difference
 from seqtop.history.step_time import Size, StepTime
-from seqtop.whatif import report
+from seqtop.whatif import advice_report, advise, report
+from seqtop.whatif.advise import Advice, Trial
 from seqtop.whatif.changed_requests import ChangedRequest
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import (
@@ -187,9 +188,129 @@ ANSWERS: dict[str, report.Answer] = {
 }
 
 
+def a_trial(num_within: int, *, load: float | None = None, **settings: Any) -> Trial:
+    within = {"ttft": num_within, "e2e": 4}
+    figures = replace(
+        RECORDED,
+        num_within=within,
+        num_within_slo=num_within,
+        num_preemptions=1_000 * num_within,
+        tpot=Distribution(0.01, 0.02, 0.03),
+    )
+    return Trial(settings=settings, figures=figures, highest_load=load)
+
+
+AS_RECORDED = a_trial(2, load=0.0)
+BETTER = a_trial(3, load=1.25, max_num_seqs=16, scheduling_policy="/policies/mine.py")
+GUESSED = replace(a_trial(1, block_size=32), is_beyond=True, num_refused=1)
+
+
+def advice(*trials: Trial, recorded: Trial | None = AS_RECORDED, **fields: Any) -> Advice:
+    values: dict[str, Any] = {"slo": {"ttft": 0.5, "e2e": 5.0}, "requests_per_second": 2.0}
+    basis = replace(BASIS, settings={"max_num_seqs": 8})
+    return Advice(
+        question=QUESTION, basis=basis, trials=[*trials], recorded=recorded, **(values | fields)
+    )
+
+
+ADVICE = {
+    "advice": advice(
+        *(BETTER, AS_RECORDED, GUESSED),
+        num_tried=1_000,
+        refused={str(number): f"for reason {number}" for number in range(5)},
+        not_searched={"block_size": "it is fixed"},
+        limit="no free blocks",
+        is_partial=True,
+    ),
+    "advice of the recorded settings": advice(
+        *(AS_RECORDED, GUESSED),
+        requests_per_second=None,
+        refused={str(number): f"for reason {number}" for number in range(3)},
+    ),
+    "no advice": advice(recorded=None),
+}
+
+
+@pytest.mark.parametrize(
+    ("best", "recorded", "fields", "sentence"),
+    [
+        (None, None, {}, "no advice: nothing was predicted"),
+        (None, AS_RECORDED, {}, "no advice: nothing was predicted"),
+        (BETTER, None, {}, "no advice: nothing was predicted"),
+        (
+            a_trial(4),
+            a_trial(4),
+            {},
+            "no setting that was tried does better than the recorded ones, goodput 100%",
+        ),
+        (
+            a_trial(2, max_num_seqs=16),
+            AS_RECORDED,
+            {},
+            (
+                "no setting that was tried does better than the recorded ones, goodput 50%;"
+                " TTFT is the objective that is missed most"
+            ),
+        ),
+        (
+            a_trial(4, max_num_seqs=16),
+            AS_RECORDED,
+            {"limit": "no free blocks"},
+            (
+                "max_num_seqs 8 → 16 lifts goodput from 50% to 100%; requests still wait for:"
+                " no free blocks"
+            ),
+        ),
+        (
+            replace(a_trial(2, other=1), figures=replace(AS_RECORDED.figures, ttft=Distribution())),
+            AS_RECORDED,
+            {"slo": {}},
+            "no setting that was tried does better than the recorded ones, goodput 50%",
+        ),
+        (
+            replace(
+                a_trial(2, other=1),
+                figures=replace(AS_RECORDED.figures, ttft=Distribution(0.1, 0.1, 0.1)),
+            ),
+            AS_RECORDED,
+            {},
+            (
+                "other None → 1 leaves goodput at 50%, and lowers the latencies;"
+                " TTFT is the objective that is missed most"
+            ),
+        ),
+    ],
+)
+def test_advice_in_one_sentence(
+    best: Trial | None, recorded: Trial | None, fields: dict[str, Any], sentence: str
+) -> None:
+    trials = [best] if best is not None else []
+    assert advise.sentence(advice(*trials, recorded=recorded, **fields)) == sentence
+
+
+def test_the_loads_that_hold_in_one_sentence() -> None:
+    of_better = "1.25x (2.5/s) with max_num_seqs=16, scheduling_policy=mine"
+    of_recorded = "none tried as recorded"
+    sentences = [
+        advice_report.load_sentence(own)
+        for own in (
+            *(advice(BETTER), advice(AS_RECORDED), advice(BETTER, recorded=a_trial(1))),
+            *(advice(GUESSED, recorded=None), advice()),
+        )
+    ]
+    begin = "load that holds for 99%: "
+    assert sentences == [
+        f"{begin}{of_recorded}; {of_better}",
+        begin + of_recorded,
+        begin + of_better,
+        *("", begin + of_recorded),
+    ]
+
+
 def test_every_line_of_an_answer(request: pytest.FixtureRequest) -> None:
     """`pytest tests/whatif/test_report.py --update` stores them anew."""
     texts = [f"=== {name}\n{report.as_text(answer)}" for name, answer in ANSWERS.items()]
+    texts += [f"=== {name}\n{advice_report.as_text(own)}" for name, own in ADVICE.items()]
     whole = "\n\n".join(texts) + "\n"
     if request.config.getoption("--update"):
         STORED.write_text(whole, encoding="utf-8", newline="")
