@@ -60,8 +60,8 @@ def test_the_charges_of_an_explanation_are_those_of_the_account(seed: int) -> No
 
 def test_requests_that_arrive_at_once_are_told_apart() -> None:
     run, viewer = SimulatedScheduler(), Recorded()
-    for name, num_prompt in (("a", 300), ("b", 20), ("c", 400)):
-        run.add(name, num_prompt, 4)
+    for name, num_prompt, num_output in (("a", 300, 4), ("b", 20, 8), ("c", 400, 12)):
+        run.add(name, num_prompt, num_output)
     run.run_out()
     for event in run.events:
         viewer.publish(event)
