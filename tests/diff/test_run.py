@@ -2,17 +2,14 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from seqtop.diff.run import RunDecisions, StepDecisions
-from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import ExecuteModelRequest, RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.waits import wait_until
-from seqtop.wire import codec, parsing
 from seqtop.wire.arrays import Ints
 from seqtop.wire.batch import request_tokens
 from seqtop.wire.messages import (
@@ -22,6 +19,7 @@ from seqtop.wire.messages import (
     Step,
     StreamingUpdate,
 )
+from tests.support.decided_runs import GAP, recorded
 from tests.support.events import (
     arrival,
     delta,
@@ -33,28 +31,6 @@ from tests.support.events import (
     wait_reason,
 )
 from tests.support.random_engine import RandomEngine
-
-GAP = None
-"""A message that is missing, so that a snapshot follows."""
-
-
-def recorded(
-    events: Iterable[Event | None], first: int = 0, max_finished: int = 100
-) -> MemoryStore:
-    """Returns the recording of events, which begins with the state after some of them."""
-    history, state = MemoryStore(), EngineState(max_finished=max_finished)
-    for number, event in enumerate(events):
-        if number == first:
-            history.restore("one", number - 1, state)
-        if event is GAP:
-            history.restore("one", number, state)
-            continue
-        payload = codec.encode(event)
-        read = parsing.event(payload)
-        state.apply(read)
-        if number >= first:
-            history.append(number, payload, read, state)
-    return history
 
 
 def decisions(*events: Event | None, **fields: Any) -> RunDecisions:

@@ -1,13 +1,17 @@
-"""Runs whose decisions a test writes down: no engine made them."""
+"""Runs whose decisions or messages a test writes down: no engine made them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from seqtop.diff.run import RunDecisions, RunRequest, StepDecisions
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Event
 from tests.support import events
 
+GAP = None
+"""A message that is missing, so that a snapshot follows."""
 NO_DECISION = StepDecisions(
     step=0,
     position=0,
@@ -40,3 +44,22 @@ def a_run(steps: Sequence[StepDecisions], requests: Sequence[RunRequest] = ()) -
     run.requests = [*requests]
     run._numbers = {request.request_id: number for number, request in enumerate(requests)}
     return run
+
+
+def recorded(
+    events: Iterable[Event | None], first: int = 0, max_finished: int = 100
+) -> MemoryStore:
+    """Returns the recording of events, which begins with the state after some of them."""
+    history, state = MemoryStore(), EngineState(max_finished=max_finished)
+    for number, event in enumerate(events):
+        if number == first:
+            history.restore("one", number - 1, state)
+        if event is GAP:
+            history.restore("one", number, state)
+            continue
+        payload = codec.encode(event)
+        read = parsing.event(payload)
+        state.apply(read)
+        if number >= first:
+            history.append(number, payload, read, state)
+    return history

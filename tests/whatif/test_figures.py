@@ -98,6 +98,9 @@ def test_the_figures_of_a_run() -> None:
     nothing = counted(engine_info())
     assert (nothing.makespan, nothing.throughput, nothing.share_within_slo) == (0.0, None, None)
     assert RunFigures(num_output_tokens=1, makespan=0.5).throughput == 2.0
+    assert counted(step(0, start_time=0.25, time=0.5)).makespan == 0.25
+    late = counted(step(0), arrival(2), step(1), step(2, metrics={"req-2": SECOND}))
+    assert late.queue_steps == all_equal(1.0)
 
 
 @pytest.mark.parametrize(
