@@ -119,7 +119,8 @@ def installed_versions(python: str, versions: str) -> list[str]:
         and Path(python.replace(_PLACE, version)).exists()
     ]
     if len(chosen) < 2:
-        raise DriverError(f"{python} is there for {len(chosen)} versions from {oldest} to {newest}")
+        count = fmt.plural(len(chosen), "version")
+        raise DriverError(f"{python} is there for {count} from {oldest} to {newest}")
     return chosen
 
 

@@ -1,34 +1,79 @@
 """The first version that decides otherwise."""
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from seqtop.diff.comparison import Difference
 from seqtop.diff.run import RunDecisions
-from seqtop.whatif.bisect import find_change, installed_versions
+from seqtop.whatif.bisect import Bisection, as_json, as_text, find_change, installed_versions
 from seqtop.whatif.driver import DriverError
-from tests.support.diff_runs import as_run, payloads
-
-VERSIONS = [f"0.{minor}.0" for minor in range(8, 24)]
+from tests.support.decided_runs import NO_DECISION, a_run
 
 
-@pytest.fixture(scope="module")
-def runs() -> tuple[RunDecisions, RunDecisions]:
-    return as_run(payloads()), as_run(payloads(max_num_seqs=3))
+def test_the_first_change_is_found_among_any_versions() -> None:
+    """Of two to sixteen, of which each may be the first that decides otherwise."""
+    step = [NO_DECISION, NO_DECISION._replace(tokens=1)]
+    same, other = a_run(step), a_run([NO_DECISION, NO_DECISION._replace(tokens=2)])
+    for count in range(2, 17):
+        versions = [str(number) for number in range(count)]
+        for changed in range(1, count + 1):
+
+            def replay(version: str, changed: int = changed) -> RunDecisions:
+                return other if int(version) >= changed else same
+
+            found = find_change(versions, replay)
+            is_there = changed < count
+            assert found.changed == (str(changed) if is_there else None)
+            assert (found.first, found.last_equal) == ("0", str(changed - 1))
+            assert found.num_equal_steps == (1 if is_there else 2)
+            assert (found.difference is not None) is is_there
+            assert found.tried[:2] == ["0", str(count - 1)]
+            assert len(found.tried) == len({*found.tried}) <= 2 + (count - 1).bit_length()
+            if not is_there:
+                assert len(found.tried) == 2, "the newest version is enough"
 
 
-@pytest.mark.parametrize("changed", [1, 2, 7, 14, 15, None])
-def test_the_first_changed_version_is_found(
-    runs: tuple[RunDecisions, RunDecisions], changed: int | None
-) -> None:
-    def replay(version: str) -> RunDecisions:
-        return runs[changed is not None and VERSIONS.index(version) >= changed]
+DIFFERENCE = Difference("admission", "one", "other", 5, 5, "of a limit")
 
-    result = find_change(VERSIONS, replay)
-    assert result.changed == (None if changed is None else VERSIONS[changed])
-    assert result.last_equal == VERSIONS[-1 if changed is None else changed - 1]
-    assert (result.difference is None) is (changed is None)
-    assert len(set(result.tried)) == len(result.tried) <= 6
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        (
+            Bisection("1", "3", None, None, 1_000, ["1", "3"]),
+            ["replayed by 1, 3", "3 decides as 1 does: 1,000 steps equal"],
+        ),
+        (
+            Bisection("1", "1", "2", DIFFERENCE, 1, ["1", "2"]),
+            [
+                "replayed by 1, 2",
+                "2 is the first that decides otherwise than 1: 1 step equal",
+                "  the first difference is in admission:",
+                "  1: one",
+                "  2: other",
+                "  because of a limit",
+            ],
+        ),
+        (
+            Bisection("1", "2", "3", DIFFERENCE, 0, ["1", "3", "2"]),
+            [
+                "replayed by 1, 3, 2",
+                "3 is the first that decides otherwise than 1: 0 steps equal",
+                "  the first difference is in admission:",
+                "  1: one",
+                "  3: other",
+                "  because of a limit",
+                "2 still decides as 1 does",
+            ],
+        ),
+    ],
+)
+def test_the_result_in_words(result: Bisection, lines: list[str]) -> None:
+    assert as_text(result).splitlines() == lines
+    assert json.loads(as_json(result)) == json.loads(msgspec.json.encode(result))
 
 
 def test_versions_are_those_that_are_installed(tmp_path: Path) -> None:
@@ -36,6 +81,8 @@ def test_versions_are_those_that_are_installed(tmp_path: Path) -> None:
         (tmp_path / f"vllm-{version}").mkdir()
         (tmp_path / f"vllm-{version}" / "python").touch()
     template = f"{tmp_path}/vllm-{{version}}/python"
+    (tmp_path / "vllm-0.9.5").mkdir()  # without a Python
+    assert installed_versions(template, "0.9.0..0.10.0") == ["0.9.0", "0.10.0"]
     assert installed_versions(template, "0.9.0..0.10.1") == [
         "0.9.0",
         "0.10.0",
@@ -44,7 +91,12 @@ def test_versions_are_those_that_are_installed(tmp_path: Path) -> None:
     ]
     for python, versions, error in [
         (f"{tmp_path}/python", "0.9.0..0.11.0", "in the place of the version"),
+        ("", "0.9.0..0.11.0", "in the place of the version"),
         (template, "0.9.0", "no range"),
+        (template, "..0.9.0", "no range"),
+        (template, "0.9.0..", "no range"),
+        (template, "0.9.0..0.9.0", "1 version from 0.9.0 to 0.9.0"),
+        (template, "0.11.0..0.9.0", "0 versions"),
         (template, "0.12.0..0.13.0", "0 versions"),
     ]:
         with pytest.raises(DriverError, match=error):
