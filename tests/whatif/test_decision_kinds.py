@@ -2,12 +2,15 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine_stub.core import scheduler
 from seqtop.diff.run import RunDecisions
 from seqtop.history import FileStore
+from seqtop.history.replay import Replay
+from seqtop.sequence import ExecuteModelRequest, RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.whatif.decision_kinds import (
     BUNDLED,
     KINDS,
@@ -17,10 +20,28 @@ from seqtop.whatif.decision_kinds import (
     kinds_of,
 )
 from seqtop.whatif.driver import DRIVERS
-from seqtop.wire.messages import ControlCall, Event
-from tests.support.events import arrival, engine_info, step, wait_reason
+from seqtop.wire.messages import (
+    ControlCall,
+    Event,
+    RequestArrived,
+    RequestFinished,
+    Step,
+    WaitCause,
+)
+from tests.support.decided_runs import recorded
+from tests.support.events import (
+    arrival,
+    delta,
+    engine_info,
+    full,
+    preemption,
+    step,
+    update,
+    wait_reason,
+)
 from tests.support.scheduler_recordings import LOADS, record_all
 
+ABORTED = SequenceStatus.FINISHED_ABORTED
 ROOT = Path(__file__).parents[2]
 
 
@@ -98,22 +119,169 @@ def test_a_kind_is_counted_only_where_the_settings_have_it(
     assert not runs["whole_prompts"][1]["chunked"]
 
 
-def test_pauses_and_resets_of_the_prefix_cache() -> None:
-    events: list[Event] = [
-        engine_info(engine="vLLM 0.33.0"),
-        arrival(0),
-        step(0, wait_reasons=[wait_reason("req-0", "paused")]),
-        step(
-            1,
-            control_calls=[
-                ControlCall(name="reset_prefix_cache", argument=False, num_schedule_calls=1)
-            ],
-        ),
-    ]
+def counted(*events: Event, **settings: Any) -> Counter[str]:
+    """The numbers by kind in a run of an engine whose pool has 300 blocks."""
+    info = engine_info(**{"engine": "engine_stub 1", "num_gpu_blocks": 300} | settings)
     counter = DecisionCounter()
-    for position, event in enumerate(events):
+    for position, event in enumerate((info, *events)):
         counter.apply(position, event, ())
-    assert +counter.counts == {"paused": 1, "cache_reset": 1}
+    return +counter.counts
+
+
+def arrived(number: int, priority: int = 0, **params: Any) -> RequestArrived:
+    event = arrival(number)
+    event.priority, event.sampling_params = priority, SamplingParams(**params)
+    return event
+
+
+def ended(number: int, status: SequenceStatus) -> RequestFinished:
+    metrics = RequestMetrics(0.0, 0.0, None, None, None)
+    return RequestFinished(request_id=f"req-{number}", time=1.0, status=status, metrics=metrics)
+
+
+def waits(cause: WaitCause, missing: int = 0) -> Step:
+    return step(0, wait_reasons=[wait_reason("req-1", cause, missing)])
+
+
+TWO = (arrived(1), arrived(2), step(0, full("req-1", 1, chunk=3), full("req-2", 2, chunk=3)))
+
+
+@pytest.mark.parametrize(
+    ("events", "counts"),
+    [
+        (TWO, {"admitted": 2}),
+        ((*TWO, step(1, delta("req-1", 1), delta("req-2", 2))), {"admitted": 2, "batched": 1}),
+        ((*TWO, step(1, delta("req-1", 1), delta("req-1", 1))), {"admitted": 2}),
+        (
+            (*TWO, step(1, delta("req-1", 1), full("req-2", 2, chunk=3))),
+            {"admitted": 2, "mixed": 1, "chunked": 1},
+        ),
+        ((step(0, delta("other", 9)),), {}),
+        (
+            (arrived(1), step(0, full("req-1", 1, chunk=3, cached=1))),
+            {"admitted": 1, "prefix_shared": 1},
+        ),
+        (
+            (arrived(1, prompt_logprobs=1), step(0, full("req-1", 1, chunk=3))),
+            {"admitted": 1, "prefix_ignored": 1},
+        ),
+        ((arrival(1), step(0, full("req-1", 1, chunk=3))), {"admitted": 1, "prefix_ignored": 1}),
+        (
+            (
+                *TWO,
+                step(1, preemptions=[preemption("req-1", by="req-1"), preemption("other", by="x")]),
+                step(2, full("req-1", 1, chunk=3, cached=2)),
+            ),
+            {
+                "admitted": 2,
+                "recomputed": 2,
+                "preempted_itself": 1,
+                "readmitted": 1,
+                "prefix_shared": 1,
+            },
+        ),
+        (
+            (
+                *TWO,
+                step(1, preemptions=[preemption("req-1", mode="swap", by="req-2")]),
+                step(2, full("req-1", 1, chunk=3, cached=2)),
+                step(3, full("req-1", 1, chunk=3)),
+            ),
+            {"admitted": 2, "swapped_out": 1, "swapped_in": 1, "chunked": 1},
+        ),
+        (
+            (step(0, sequences=[update(1), update(2, parent=1), update(3, drafted=0)]),),
+            {"forked": 1, "drafted": 1},
+        ),
+        ((step(0, uncached_blocks=[1, 2]),), {"evicted": 1}),
+        ((step(0, execute=ExecuteModelRequest([], num_lookahead_slots=1)),), {"lookahead": 1}),
+        ((step(0, execute=ExecuteModelRequest([], blocks_to_copy=[(1, 2)])),), {"copied": 1}),
+        (
+            (waits("seq_limit"), waits("token_budget"), waits("token_budget")),
+            {"seq_limit": 1, "token_budget": 2},
+        ),
+        ((waits("no_blocks"),), {"held_back": 1}),
+        ((waits("no_blocks", 1), waits("no_blocks", 3)), {"watermark": 2}),
+        ((waits("no_blocks", 4),), {"no_blocks": 1}),
+        ((waits("paused"), waits("unknown"), waits("lora_slots")), {"paused": 1}),
+        (
+            (*TWO, ended(1, SequenceStatus.FINISHED_STOPPED)),
+            {"admitted": 2, "stopped": 1},
+        ),
+        ((ended(1, SequenceStatus.FINISHED_LENGTH_CAPPED),), {"length": 1}),
+        ((ended(1, SequenceStatus.FINISHED_IGNORED),), {"ignored": 1}),
+        ((ended(1, SequenceStatus.FINISHED_ABORTED),), {"aborted_running": 1}),
+        (
+            (arrived(3), *TWO, *(ended(number, ABORTED) for number in (1, 3))),
+            {"admitted": 2, "aborted_running": 1, "aborted_waiting": 1},
+        ),
+        (
+            (
+                *TWO,
+                step(1, preemptions=[preemption("req-1", mode="swap"), preemption("req-2")]),
+                *(ended(number, ABORTED) for number in (1, 2)),
+            ),
+            {
+                "admitted": 2,
+                "swapped_out": 1,
+                "recomputed": 1,
+                "aborted_swapped": 1,
+                "aborted_waiting": 1,
+            },
+        ),
+        (
+            (arrived(1, 1), arrived(2, 0), step(0, full("req-2", 2, chunk=3))),
+            {"admitted": 1, "priority": 1},
+        ),
+        (
+            (arrived(2, 0), arrived(1, 1), step(0, full("req-2", 2, chunk=3))),
+            {"admitted": 1},
+        ),
+        (
+            (arrived(1, 1), arrived(2, 1), arrived(3, 0), step(0, full("req-2", 2, chunk=3))),
+            {"admitted": 1},
+        ),
+        (
+            (
+                *(arrived(1, 1), step(0, full("req-1", 1, chunk=3))),
+                *(arrived(2, 0), step(0, full("req-2", 2, chunk=3))),
+            ),
+            {"admitted": 2},
+        ),
+    ],
+)
+def test_the_decisions_of_a_few_steps(events: tuple[Event, ...], counts: dict[str, int]) -> None:
+    assert counted(*events) == counts
+
+
+def test_what_is_counted_depends_on_the_engine() -> None:
+    blocks = [waits("no_blocks", missing) for missing in (0, 1, 3, 4)]
+    assert counted(*blocks) == {"held_back": 1, "watermark": 2, "no_blocks": 1}
+    assert counted(*blocks, num_gpu_blocks=299) == {"held_back": 1, "watermark": 1, "no_blocks": 2}
+    assert counted(*blocks, engine="vLLM 0.33.0") == {"no_blocks": 4}
+    calls = [
+        ControlCall(name=name, argument=False, num_schedule_calls=1)
+        for name in ("reset_prefix_cache", "set_pause_state", "reset_prefix_cache")
+    ]
+    assert counted(step(1, control_calls=calls)) == {"cache_reset": 2}
+    slots = step(0, execute=ExecuteModelRequest([], num_lookahead_slots=1))
+    for settings, count in (({"speculative": "ngram"}, 0), ({"speculative": None}, 1)):
+        assert counted(slots, scheduler_settings=settings)["lookahead"] == count
+    own = arrival(1), step(0, full("req-1", 1, chunk=3))
+    assert not counted(*own, enable_prefix_caching=False)["prefix_ignored"]
+
+
+def test_requests_that_a_recording_begins_with_are_counted() -> None:
+    """Those that have not ended, in their order and with their parameters."""
+    events: tuple[Event, ...] = (
+        *(engine_info(engine="engine_stub 1"), arrived(1, 1), arrived(2, prompt_logprobs=1)),
+        *(arrived(3), ended(3, SequenceStatus.FINISHED_IGNORED)),
+        step(0, full("req-2", 2, chunk=3), full("req-3", 3, chunk=3)),
+        waits("no_blocks"),
+    )
+    counter = DecisionCounter()
+    Replay(recorded(events, first=5), [counter]).run()
+    assert +counter.counts == {"admitted": 1, "prefix_ignored": 1, "priority": 1, "held_back": 1}
 
 
 def test_each_engine_with_a_driver_has_kinds() -> None:

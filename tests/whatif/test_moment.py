@@ -67,6 +67,7 @@ def test_twenty_requests_of_another_status_are_listed(count: int, listed: int, l
         ["used", "blocks", "7", "7"],
         ["preemptions", "2", "2"],
     ]
+    assert all(line[:2].isspace() and line[2].isalpha() for line in lines[2:9]), "left"
     assert sum("not there" in line for line in lines) == listed
     assert " ".join(lines[-1].split()) == last
 
