@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +12,11 @@ from tests.support.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="package")  # an engine at work is to end with the tests that need it
-def engine() -> Iterator[str]:
-    """The endpoint of an engine in a process of its own with the demo's workload."""
+def _engine_process() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """An engine in a process of its own with the demo's workload, and its endpoint.
+
+    It is stopped, and computes nothing, until a test needs it.
+    """
     with tempfile.TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{Path(directory, 'e')}"
         process = subprocess.Popen(
@@ -24,6 +28,17 @@ def engine() -> Iterator[str]:
         assert "published at" in process.stdout.readline()
         with Session(endpoint) as session:
             wait_until(lambda: bool(session.state.requests))
-        yield endpoint
+        process.send_signal(signal.SIGSTOP)
+        yield endpoint, process
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         assert process.wait(SECONDS) == 0
+
+
+@pytest.fixture
+def engine(_engine_process: tuple[str, subprocess.Popen[str]]) -> Iterator[str]:
+    """The endpoint of an engine that runs the demo's workload."""
+    endpoint, process = _engine_process
+    process.send_signal(signal.SIGCONT)
+    yield endpoint
+    process.send_signal(signal.SIGSTOP)
