@@ -204,7 +204,7 @@ def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -
         return plain(character)
 
     monkeypatch.setattr(sanitize, "_shown", counting)
-    huge = "\x1b[31m\u202e" * 500_000
+    huge = "\x1b[31m\u202e" * 150_000
     source = ScriptedSource(scripted_info(model=huge, engine_id=huge))
     script = Script(source, model=huge, engine_id=huge)
     script.arrive(f"a{huge}", prompt=huge, pieces=[huge, huge, "end"])

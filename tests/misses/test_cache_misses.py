@@ -1,10 +1,11 @@
 """Tests of the misses of a run: causes, admissions, sums over time, and what is not known."""
 
+import functools
 import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,17 +38,26 @@ from tests.support.scripted_cache import ScriptedCache, missed
 A = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 """A prompt of two blocks of 4 and one token."""
 FINISHED = SequenceStatus.FINISHED_STOPPED
-DOCUMENTS = run([*documents(random.Random(5), count=40, num_documents=12)], num_gpu_blocks=40)
-"""A run with many evictions."""
+
+
+@functools.cache
+def evictions() -> list[bytes]:
+    """The messages of a run with many evictions."""
+    return run([*documents(random.Random(5), count=40, num_documents=12)], num_gpu_blocks=40)
+
+
+@functools.cache
+def preemptions() -> list[bytes]:
+    return run(WORKLOADS["documents, preemptions"].requests(), num_gpu_blocks=90)
 
 
 def events() -> list[Event]:
     """Returns new messages of the run: a state changes those that it applies."""
-    return [parsing.event(payload) for payload in DOCUMENTS]
+    return [parsing.event(payload) for payload in evictions()]
 
 
 def test_the_sums_are_those_of_the_state() -> None:
-    misses, state = misses_of(DOCUMENTS), EngineState()
+    misses, state = misses_of(evictions()), EngineState()
     for event in events():
         state.apply(event)
     totals = misses.totals()
@@ -57,9 +67,6 @@ def test_the_sums_are_those_of_the_state() -> None:
     )
     assert state.stats is not None
     assert totals.num_hits * 16 == state.stats.prefix_cache_hits
-
-
-RUNS = [DOCUMENTS, run(WORKLOADS["documents, preemptions"].requests(), num_gpu_blocks=90)]
 
 
 class Admission(NamedTuple):
@@ -108,8 +115,9 @@ def admissions(payloads: list[bytes]) -> Iterator[Admission]:
         ends[step.step] = taken
 
 
-@pytest.mark.parametrize("payloads", RUNS, ids=["documents", "preemptions"])
-def test_admissions_are_those_of_the_messages(payloads: list[bytes]) -> None:
+@pytest.mark.parametrize("messages", [evictions, preemptions])
+def test_admissions_are_those_of_the_messages(messages: Callable[[], list[bytes]]) -> None:
+    payloads = messages()
     misses = misses_of(payloads)
     told = [*admissions(payloads)]
     assert len(told) == len(misses.lookups) > 30
@@ -135,10 +143,11 @@ def test_admissions_are_those_of_the_messages(payloads: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 150])
-@pytest.mark.parametrize("payloads", RUNS, ids=["documents", "preemptions"])
+@pytest.mark.parametrize("messages", [evictions, preemptions])
 def test_sums_at_every_position_are_those_of_the_admissions(
-    payloads: list[bytes], first: int
+    messages: Callable[[], list[bytes]], first: int
 ) -> None:
+    payloads = messages()
     misses = misses_of(payloads, first=first)
     assert misses.totals(first - 1) == Totals(0, 0, 0, 0, 0, 0, 0, 0, {}, [0] * 13)
     assert misses.span(first - 1) is None
@@ -232,7 +241,7 @@ def test_a_difference_to_the_nearest_cached_prefix_is_shown_as_text() -> None:
 
 
 def test_a_difference_without_texts_has_the_ids_of_the_tokens() -> None:
-    lookups = [lookup for lookup in misses_of(DOCUMENTS).lookups if lookup.difference]
+    lookups = [lookup for lookup in misses_of(evictions()).lookups if lookup.difference]
     assert lookups
     assert "; the text is not known." in describe(lookups[-1], with_text=True)[-1]
 
@@ -255,7 +264,7 @@ def test_a_sample_of_the_contents_gives_nearly_the_same_curve() -> None:
 
 
 def test_a_late_start_counts_what_it_cannot_know() -> None:
-    misses = misses_of(DOCUMENTS, first=len(DOCUMENTS) // 2)
+    misses = misses_of(evictions(), first=len(evictions()) // 2)
     totals = misses.totals()
     assert misses.starts_late
     assert totals.num_unexplained > 0
@@ -276,7 +285,7 @@ def test_a_late_start_counts_what_it_cannot_know() -> None:
 )
 def test_an_unknown_curve_has_a_reason(change: dict[str, object], reason: str) -> None:
     info = codec.encode(msgspec.structs.replace(events()[0], **change))
-    misses = misses_of([info, *DOCUMENTS[1:]])
+    misses = misses_of([info, *evictions()[1:]])
     assert reason in misses.reason
     assert misses.curve(misses.totals()) == []
     assert misses.totals().tokens
@@ -294,7 +303,8 @@ def test_impossible_numbers_of_tokens_cost_nothing(num_tokens: int, num_impossib
     misses = misses_of([codec.encode(event) for event in changed])
     assert misses.num_impossible == num_impossible
     assert ("1 admission left out" in as_text(misses, with_text=False)) == bool(num_impossible)
-    assert misses.totals().num_lookups == misses_of(DOCUMENTS).totals().num_lookups - num_impossible
+    whole = misses_of(evictions()).totals()
+    assert misses.totals().num_lookups == whole.num_lookups - num_impossible
 
 
 def test_a_redacted_run_has_causes_and_no_curve() -> None:
@@ -314,7 +324,7 @@ def test_the_command_prints_causes_curve_and_requests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record(tmp_path / "run.seqtop")
-    misses = misses_of(DOCUMENTS)
+    misses = misses_of(evictions())
     assert main(["explain", str(tmp_path / "run.seqtop"), "--cache"]) == 0
     text = capsys.readouterr().out
     totals = misses.totals()

@@ -1,6 +1,7 @@
 """Scripted events, applied to states and recorded in memory and in files."""
 
 import contextlib
+import functools
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.random_engine import RandomEngine
 MAX_FINISHED = 40
 
 
+@functools.cache  # several modules have the same
 def encoded(seed: int, num_steps: int, **options: Any) -> list[bytes]:
     """The payloads of an `RandomEngine`."""
     return [codec.encode(event) for event in RandomEngine(seed, num_steps, **options)]

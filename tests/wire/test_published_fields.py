@@ -1,6 +1,7 @@
 """Fields of messages are read by the inspector: what nothing reads, no user sees."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ COMPARED = {"EngineInfo.preemption_mode"}
 """Settings that only `seqtop diff` shows, which compares all fields of `EngineInfo`."""
 
 
+@functools.cache
 def names_read() -> set[str]:
     """The attributes that are read in the inspector, by name."""
     return {name for path in sources() for name in attributes(ast.parse(path.read_text("utf-8")))}
@@ -50,14 +52,11 @@ def message_fields() -> list[str]:
     ]
 
 
-READ = names_read()
-
-
 @pytest.mark.parametrize("field", sorted({*message_fields()} - COMPARED))
 def test_a_field_is_read(field: str) -> None:
-    assert field.split(".")[1] in READ, f"nothing in seqtop shows or uses {field}"
+    assert field.split(".")[1] in names_read(), f"nothing in seqtop shows or uses {field}"
 
 
 def test_fields_that_are_only_compared_are_named() -> None:
     assert {*message_fields()} >= COMPARED
-    assert not [field for field in COMPARED if field.split(".")[1] in READ]
+    assert not [field for field in COMPARED if field.split(".")[1] in names_read()]
