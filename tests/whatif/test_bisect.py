@@ -1,6 +1,8 @@
 """The first version that decides otherwise."""
 
 import json
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,9 +10,19 @@ import pytest
 
 from seqtop.diff.comparison import Difference
 from seqtop.diff.run import RunDecisions
-from seqtop.whatif.bisect import Bisection, as_json, as_text, find_change, installed_versions
-from seqtop.whatif.driver import DriverError
+from seqtop.whatif.bisect import (
+    Bisection,
+    as_json,
+    as_text,
+    bisect,
+    find_change,
+    installed_versions,
+)
+from seqtop.whatif.driver import DRIVERS, DriverError, ReplayRequest
+from seqtop.whatif.replay import ReplayResult
+from tests.support.broken_recordings import RIGHT, record
 from tests.support.decided_runs import NO_DECISION, a_run
+from tests.support.events import engine_info
 
 
 def test_the_first_change_is_found_among_any_versions() -> None:
@@ -34,6 +46,34 @@ def test_the_first_change_is_found_among_any_versions() -> None:
             assert len(found.tried) == len({*found.tried}) <= 2 + (count - 1).bit_length()
             if not is_there:
                 assert len(found.tried) == 2, "the newest version is enough"
+
+
+@pytest.mark.parametrize("fault", [None, "it refuses all"])
+def test_each_version_replays_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    path, pythons = tmp_path / "run.seqtop", list[str]()
+    record(path, (engine_info(engine="vLLM 1"), *RIGHT[1:]))
+    for version in ("1", "2"):
+        (tmp_path / f"python-{version}").touch()
+
+    def run_driver(
+        module: str, requests: Sequence[ReplayRequest], *, python: str
+    ) -> Iterator[ReplayResult]:
+        assert (module, [own.source for own in requests]) == (DRIVERS["vLLM"], [str(path)])
+        pythons.append(python)
+        shutil.copy(path, requests[0].output or "")
+        yield ReplayResult(error=fault)
+
+    monkeypatch.setattr("seqtop.whatif.bisect.run_driver", run_driver)
+    template = f"{tmp_path}/python-{{version}}"
+    if fault is not None:
+        with pytest.raises(DriverError, match="1: it refuses all"):
+            bisect(str(path), template, "1..2")
+        return
+    found = bisect(str(path), template, "1..2")
+    assert (found.last_equal, found.changed, found.num_equal_steps) == ("2", None, 6)
+    assert pythons == [f"{tmp_path}/python-{version}" for version in found.tried]
 
 
 DIFFERENCE = Difference("admission", "one", "other", 5, 5, "of a limit")

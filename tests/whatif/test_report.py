@@ -217,7 +217,7 @@ ADVICE = {
     "advice": advice(
         *(BETTER, AS_RECORDED, GUESSED),
         num_tried=1_000,
-        refused={str(number): f"for reason {number}" for number in range(5)},
+        refused={str(number): f"for reason {number}" for number in range(4)},
         not_searched={"block_size": "it is fixed"},
         limit="no free blocks",
         is_partial=True,
