@@ -254,7 +254,7 @@ def test_the_decisions_of_a_few_steps(events: tuple[Event, ...], counts: dict[st
     assert counted(*events) == counts
 
 
-def test_what_is_counted_depends_on_the_engine() -> None:
+def test_the_counted_decisions_depend_on_the_engine() -> None:
     blocks = [waits("no_blocks", missing) for missing in (0, 1, 3, 4)]
     assert counted(*blocks) == {"held_back": 1, "watermark": 2, "no_blocks": 1}
     assert counted(*blocks, num_gpu_blocks=299) == {"held_back": 1, "watermark": 1, "no_blocks": 2}

@@ -151,7 +151,9 @@ RUN: tuple[Event, ...] = (engine_info(), arrival(1), step(0), step(1))
         ((engine_info(predicted_from="a"), *RUN[1:]), "is a prediction from a; use that one"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(events: tuple[Event | None, ...], reason: str) -> None:
+def test_a_run_that_cannot_be_replayed_is_refused(
+    events: tuple[Event | None, ...], reason: str
+) -> None:
     with pytest.raises(WorkloadError) as caught:
         read(*events)
     assert reason in str(caught.value)
