@@ -129,6 +129,11 @@ def test_versions_are_those_that_are_installed(tmp_path: Path) -> None:
         "0.10.1rc1",
         "0.10.1",
     ]
+    for version in ("0.9.0", "0.10.0"):
+        (tmp_path / f"{version}-env").mkdir()
+        (tmp_path / f"{version}-env" / "python").touch()
+    behind = f"{tmp_path}/{{version}}-env/python"
+    assert installed_versions(behind, "0.9.0..0.10.1") == ["0.9.0", "0.10.0"]
     for python, versions, error in [
         (f"{tmp_path}/python", "0.9.0..0.11.0", "in the place of the version"),
         ("", "0.9.0..0.11.0", "in the place of the version"),
