@@ -15,7 +15,7 @@ from seqtop.history import FileStore
 from seqtop.live.session import Session
 from seqtop.state.verdict import of_last_minute, of_whole
 from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run, run_here
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, pauses
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 
@@ -49,10 +49,12 @@ class Asking:
     async def limits_once(self, condition: Callable[[Any], bool]) -> dict[str, Any]:
         """Returns the first answer or error of `what_limits` for which a condition holds."""
         async with asyncio.timeout(SECONDS):
-            while True:
+            for pause in pauses():
                 result = await self._client.call_tool("what_limits", {})
                 if condition(result):
                     return dict(result.structured_content or {"error": result.content[0].text})
+                await asyncio.sleep(pause)
+        raise AssertionError  # the pauses have no end
 
 
 def talk(talking: Callable[[Asking], Awaitable[None]], *arguments: str) -> None:
