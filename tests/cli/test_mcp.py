@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable
@@ -132,6 +133,7 @@ def test_an_engine_that_starts_later_is_asked_until_it_is_gone(endpoint: str) ->
                     session.await_engine(SECONDS)
                     with session.lock:
                         requests = [*session.state.requests.values()]
+                process.send_signal(signal.SIGSTOP)  # what is asked now, it has told
                 ended = next(request for request in requests if request.metrics.finished_time)
                 answers = [
                     limits,
@@ -142,6 +144,7 @@ def test_an_engine_that_starts_later_is_asked_until_it_is_gone(endpoint: str) ->
                     advised := await client.ask("advise", objectives="ttft=60", anyway=True),
                 ]
             finally:
+                process.send_signal(signal.SIGCONT)
                 process.terminate()
         assert limits["is_live"]
         assert limits["source"] == endpoint
