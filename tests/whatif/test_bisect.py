@@ -12,6 +12,7 @@ from seqtop.diff.comparison import Difference
 from seqtop.diff.run import RunDecisions
 from seqtop.whatif.bisect import (
     Bisection,
+    _order,
     as_json,
     as_text,
     bisect,
@@ -46,6 +47,11 @@ def test_the_first_change_is_found_among_any_versions() -> None:
             assert len(found.tried) == len({*found.tried}) <= 2 + (count - 1).bit_length()
             if not is_there:
                 assert len(found.tried) == 2, "the newest version is enough"
+
+
+def test_versions_are_in_order() -> None:
+    versions = ["0.9rc1", "0.9rc2", "0.9", "0.9.0", "0.9.1", "0.10.0rc1", "0.10.0", "1.0"]
+    assert sorted(reversed(versions), key=_order) == versions
 
 
 @pytest.mark.parametrize("fault", [None, "it refuses all"])

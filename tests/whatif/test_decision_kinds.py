@@ -275,13 +275,13 @@ def test_requests_that_a_recording_begins_with_are_counted() -> None:
     """Those that have not ended, in their order and with their parameters."""
     events: tuple[Event, ...] = (
         *(engine_info(engine="engine_stub 1"), arrived(1, 1), arrived(2, prompt_logprobs=1)),
-        *(arrived(3), ended(3, SequenceStatus.FINISHED_IGNORED)),
-        step(0, full("req-2", 2, chunk=3), full("req-3", 3, chunk=3)),
+        *(arrived(3), ended(3, SequenceStatus.FINISHED_IGNORED), arrived(4)),
+        step(0, *(full(f"req-{number}", number, chunk=3) for number in (2, 3, 4))),
         waits("no_blocks"),
     )
     counter = DecisionCounter()
-    Replay(recorded(events, first=5), [counter]).run()
-    assert +counter.counts == {"admitted": 1, "prefix_ignored": 1, "priority": 1, "held_back": 1}
+    Replay(recorded(events, first=6), [counter]).run()
+    assert +counter.counts == {"admitted": 2, "prefix_ignored": 1, "priority": 2, "held_back": 1}
 
 
 def test_each_engine_with_a_driver_has_kinds() -> None:
