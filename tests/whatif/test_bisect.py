@@ -51,7 +51,7 @@ def test_the_first_change_is_found_among_any_versions() -> None:
 
 def test_versions_are_in_order() -> None:
     versions = ["0.9rc1", "0.9rc2", "0.9", "0.9.0", "0.9.1", "0.10.0rc1", "0.10.0", "1.0"]
-    assert sorted(reversed(versions), key=_order) == versions
+    assert sorted(versions[::-1], key=_order) == versions
 
 
 @pytest.mark.parametrize("fault", [None, "it refuses all"])

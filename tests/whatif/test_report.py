@@ -151,7 +151,12 @@ ANSWERS: dict[str, report.Answer] = {
         basis=replace(BASIS, unfinished=["x", "y"]),
         slo={},
         recorded={"max_num_seqs": 8},
-        points=[Point(settings={"max_num_seqs": 8}, figures=RunFigures())],
+        points=[
+            Point(settings={"max_num_seqs": 8}, figures=RunFigures()),
+            Point(
+                settings={"max_num_seqs": 4}, figures=replace(RECORDED, e2e=Distribution(p90=0.5))
+            ),
+        ],
     ),
     "capacity": Capacity(
         question=QUESTION,
