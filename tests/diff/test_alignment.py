@@ -76,6 +76,7 @@ def test_runs_meet_again_after_the_fewest_steps() -> None:
         ("abcdef", "__defabc", (3, 2)),
         ("abc__def", "def_abc", (0, 4)),
         ("__abcdef", "def___abc", (5, 0)),
+        ("abc0123456789ABdef", "defCDEFGHIJKLMNabc", (0, 15)),
     ],
 )
 def test_three_equal_steps_are_needed(a: str, b: str, expected: tuple[int, int] | None) -> None:
