@@ -152,6 +152,8 @@ def _enable_collector() -> None:
     thresholds there is one every few seconds: what frames allocate grows old before it is dropped.
     What exists at the start (modules, classes, the first screen) stays, and is left out.
     """
+    if gc.isenabled():
+        return  # `run_app` does not run this app
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
