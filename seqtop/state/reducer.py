@@ -219,7 +219,8 @@ def _advance(
     """Records that a sequence ran in a step."""
     sequence.num_computed_tokens = num_computed_tokens
     sequence.last_step = step.step
-    sequence.host_table = []
+    if sequence.host_table:  # in most steps it stays as it is, and is no new object
+        sequence.host_table = []
     if sequence.status is not SequenceStatus.RUNNING:
         set_status(state, sequence, SequenceStatus.RUNNING)
     if sequence.engine_status:
