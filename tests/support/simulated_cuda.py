@@ -302,7 +302,7 @@ def simulated_cuda(
     kernels: AttentionKernels = KERNELS,
     layer_kernels: LayerKernels = TORCH_LAYERS,
 ) -> Iterator[SimulatedCuda]:
-    """Let torch have the device that is simulated, with these kernels."""
+    """Replaces the functions of torch that use a CUDA device by those of the simulated one."""
     device = SimulatedCuda()
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=device.synchronize)
 

@@ -11,7 +11,7 @@ _parsed: dict[Hashable, list[RuleSet]] = {}
 
 
 def parse_once(patch: pytest.MonkeyPatch) -> None:
-    """Lets an app take the rules that another one with the same colours has parsed.
+    """Shares the rules that an app has parsed with later ones that have the same colours.
 
     Textual parses them for each app, which was a tenth of the time of a start. It changes no rule
     after that, and shares them among the widgets of an app.
