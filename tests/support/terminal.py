@@ -52,6 +52,7 @@ class Terminal:
             "TERM": "xterm-256color",
             "COLUMNS": str(columns),
             "LINES": str(rows),
+            "PYTHONFAULTHANDLER": "1",
         }
         self.process = subprocess.Popen(
             command,
@@ -75,8 +76,17 @@ class Terminal:
         """Go on reading the screen until `condition` holds, which sees whole frames only."""
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"it never came; the screen:\n{self.text}"
+            if time.monotonic() >= deadline:
+                raise AssertionError(f"it never came; the screen:\n{self.text}\n{self._stacks()}")
             self.read(0.05)
+
+    def _stacks(self) -> str:
+        """Aborts the program; returns what its threads were doing, if it is in Python."""
+        self.process.send_signal(signal.SIGABRT)
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            self.read(0.05)
+        return self.output[self.output.rfind(b"Fatal Python error") :].decode(errors="replace")
 
     def read(self, seconds: float) -> None:
         ready, _, _ = select.select([self._master], [], [], seconds)
