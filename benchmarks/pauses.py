@@ -94,7 +94,7 @@ async def run(seconds: float, live: int = LIVE) -> Outcome:
         try:
             gc.disable()  # as `run_app` does; the app enables it after its first frame
             with Session(endpoint) as session:
-                session.wait_until(lambda: len(session.state.sequences) == live, SECONDS)
+                assert session.wait_until(lambda: len(session.state.sequences) == live, SECONDS)
                 app = SeqtopApp(session)
                 async with terminal.shown(app):
                     with counted() as collections:

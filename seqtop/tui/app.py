@@ -348,8 +348,10 @@ class SeqtopApp(BaseApp):
         state, has_info = self.ui.source.connection.state, self.ui.newest.info is not None
         if self._needs_engine and state is ConnectionState.STOPPED and not has_info:
             self.exit()
-        if state is ConnectionState.LOST or not has_info or self.ui.time_travel.take_news():
+        if state is ConnectionState.LOST or not has_info:
             self._refresher.wake()
+        elif self.ui.time_travel.take_news():
+            self._refresher.wake(rate=1)
         if self._has_fleet:
             from seqtop.tui.screens.fleet.screen import FleetScreen
 

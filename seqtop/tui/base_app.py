@@ -19,6 +19,7 @@ from seqtop.text.sanitize import safe_line
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ordered_keys import OrderedKeysApp
+from seqtop.tui.rendering import strips
 from seqtop.tui.settings import format_problems
 
 MAX_WIDTH: Final = 2000
@@ -65,6 +66,7 @@ class BaseApp(OrderedKeysApp):
 
     def __init__(self, *, theme_name: str | None, problems: Sequence[str]) -> None:
         super().__init__()
+        strips.install()
         self._problems = problems
         self.animation_level = "none"
         # Textual draws on standard error; a page or a picture has all colours.
@@ -157,7 +159,7 @@ def _enable_collector() -> None:
     if gc.isenabled():
         return  # `run_app` does not run this app
     gc.freeze()
-    gc.set_threshold(10_000, 3, 40)
+    gc.set_threshold(5_000, 3, 40)
     gc.enable()
 
 

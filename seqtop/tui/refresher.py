@@ -1,4 +1,4 @@
-"""Limits the frame rates: at most 30 times a second for what was asked for, 10 times for news.
+"""Limits the frame rates: at most 30 times a second for what was asked for, 5 times for news.
 
 News is what an engine or a playing recording does by itself: nobody reads faster.
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 
 FRAMES_PER_SECOND = 30
-NEWS_PER_SECOND = 6
+NEWS_PER_SECOND = 5
 
 
 class Refresher:

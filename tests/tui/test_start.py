@@ -29,13 +29,15 @@ def test_garbage_is_collected_from_the_first_frame_on() -> None:
         async with SeqtopApp(scene(ScriptedSource()).source).run_test() as pilot:
             await pilot.pause()
             assert gc.isenabled()
+            assert gc.get_threshold() == (5_000, 3, 40)
 
     thresholds = gc.get_threshold()
     try:
         asyncio.run(run())
     finally:
         gc.enable()
-    assert gc.get_threshold() == thresholds
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> None:
