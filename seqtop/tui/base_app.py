@@ -148,18 +148,19 @@ class BaseApp(OrderedKeysApp):
 
 
 def _enable_collector() -> None:
-    """Enables the garbage collector, with thresholds that suit an app of many small objects.
+    """Enables the garbage collector, with thresholds that suit an app in which little is garbage.
 
     A full collection stops the app for 0.1 to 0.4 s where 10,000 sequences are live. With Python's
-    thresholds there is one every few seconds: what frames allocate grows old before it is dropped.
-    The youngest generation is larger here, and the second one, which would be as large as ten of
-    them, is collected after three.
+    thresholds there is one every few seconds, with these one an hour. The younger generations take
+    most of their time for the block tables of the sequences, each of which is a new list when it
+    gets a block: collected after fewer objects, they would take as long in all, and full collections
+    would come sooner.
     What exists at the start (modules, classes, the first screen) stays, and is left out.
     """
     if gc.isenabled():
         return  # `run_app` does not run this app
     gc.freeze()
-    gc.set_threshold(5_000, 3, 40)
+    gc.set_threshold(5_000, 1, 60)
     gc.enable()
 
 

@@ -29,7 +29,7 @@ def test_garbage_is_collected_from_the_first_frame_on() -> None:
         async with SeqtopApp(scene(ScriptedSource()).source).run_test() as pilot:
             await pilot.pause()
             assert gc.isenabled()
-            assert gc.get_threshold() == (5_000, 3, 40)
+            assert gc.get_threshold() == (5_000, 1, 60)
 
     thresholds = gc.get_threshold()
     try:
