@@ -86,7 +86,8 @@ class Terminal:
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             self.read(0.05)
-        return self.output[self.output.rfind(b"Fatal Python error") :].decode(errors="replace")
+        _, error, stacks = self.output.rpartition(b"Fatal Python error")
+        return (error + stacks).decode(errors="replace") if error else "it is not in Python"
 
     def read(self, seconds: float) -> None:
         ready, _, _ = select.select([self._master], [], [], seconds)
