@@ -151,10 +151,10 @@ def _enable_collector() -> None:
     """Enables the garbage collector, with thresholds that suit an app in which little is garbage.
 
     A full collection stops the app for 0.1 to 0.4 s where 10,000 sequences are live. With Python's
-    thresholds there is one every few seconds, with these none in ten minutes. The younger generations take
-    most of their time for the block tables of the sequences, each of which is a new list when it
-    gets a block. Collected after 1,000 objects, they stop the app for 6 ms at most, but a frame
-    has as many, and full collections come twice a minute.
+    thresholds there is one every few seconds, with these none in ten minutes. The younger
+    generations take most of their time for the block tables of the sequences, each of which is a
+    new list when it gets a block. Collected after 1,000 objects, they stop the app for 6 ms at
+    most, but a frame has as many, and full collections come twice a minute.
     What exists at the start (modules, classes, the first screen) stays, and is left out.
     """
     if gc.isenabled():
