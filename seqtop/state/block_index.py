@@ -241,7 +241,9 @@ class BlockOwners:
         for position in range(first_new, len(table)):
             self._add(table[position], seq_id, position)
         changed.update(table[first_new:])
-        if table:
+        if first_new:  # a list that only grows stays in the collector's oldest generation
+            before += table[first_new:]
+        elif table:
             self._tables[seq_id] = table.copy()
         else:
             del self._tables[seq_id]

@@ -34,6 +34,7 @@ def _sequence(sequence: SequenceState) -> SequenceState:
     frozen.output_token_ids = sequence.output_token_ids.copy()
     frozen.output_logprobs = sequence.output_logprobs.copy()
     frozen.text_lengths = sequence.text_lengths.copy()
+    frozen.block_table = sequence.block_table.copy()
     if sequence.top_logprobs is not None:
         frozen.top_logprobs = sequence.top_logprobs.copy()
     return frozen

@@ -63,7 +63,10 @@ class SequenceState(msgspec.Struct, omit_defaults=True, gc=False):
     last_delta_length: Private[int] = 0
     """Characters that the newest delta added to `text`."""
     block_table: Public[list[int]] = []
-    """Physical blocks on the device, in logical order."""
+    """Physical blocks on the device, in logical order.
+
+    The list belongs to this sequence and grows in place: the collector would look at each new list.
+    """
     stop_reason: Private[int | str | None] = None
     parent_seq_id: Public[int | None] = None
     last_step: Public[int] = -1

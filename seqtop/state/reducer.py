@@ -291,7 +291,7 @@ def _apply_full(
             state.report_anomaly(f"metadata for sequence {seq_id} of another request")
             continue
         _correct(request, sequence, data)
-        sequence.block_table = group.block_tables.get(seq_id, [])
+        sequence.block_table[:] = group.block_tables.get(seq_id, ())
         _advance(state, sequence, step, data.get_num_computed_tokens() + chunk)
     touched += group.seq_data
 
@@ -334,7 +334,7 @@ def _apply_delta(
         if not request.is_announced:
             _read_output(sequence, data)
         if table := group.block_tables.get(seq_id):
-            sequence.block_table = table
+            sequence.block_table[:] = table
         _advance(state, sequence, step, data.new_num_computed_tokens + chunk)
         touched.append(seq_id)
 

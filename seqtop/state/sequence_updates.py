@@ -113,9 +113,9 @@ def update_sequence(
         if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
             request.metrics.last_token_time = time
     if update.block_table is not None:
-        sequence.block_table = update.block_table
-    elif update.new_blocks:  # a new list: the present one may be that of a message
-        sequence.block_table = [*sequence.block_table, *update.new_blocks]
+        sequence.block_table[:] = update.block_table
+    elif update.new_blocks:
+        sequence.block_table += update.new_blocks
     if update.group_block_tables is not None:
         sequence.group_block_tables = update.group_block_tables
     if update.stop_reason is not None:
