@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 import zstandard
 
@@ -24,6 +26,8 @@ from seqtop.process import files
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire.messages import Event
+
+_NO_LOCK: Final = nullcontext()
 
 
 class FileWriter:
@@ -58,10 +62,12 @@ class FileWriter:
     def record(self, change: StateChange) -> None:
         """Records a change of a session's state, as `SegmentBuilder.record` does."""
         self._builder.record(change)
+        self._builder.end_segment(change.state, _NO_LOCK)
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         """Adds an event, as `SegmentBuilder.append` does."""
         self._builder.append(number, payload, event, state)
+        self._builder.end_segment(state, _NO_LOCK)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         """Adds a snapshot, as `SegmentBuilder.restore` does."""
@@ -103,6 +109,10 @@ class FileWriter:
 
     # The interface of a `SegmentSink`, for the builder.
 
+    def compress(self, data: bytes | bytearray) -> bytes:
+        """Compresses the content of a frame."""
+        return file_format.compress(data, self._compressor)
+
     def store_entry(self, entry: IndexEntry) -> None:
         """Counts the steps: a file has its index at the end."""
         follows = self._last_step is not None and not entry.kind & EventKind.RESYNC
@@ -112,12 +122,14 @@ class FileWriter:
 
     def store_batch(self, batch: EventArrays, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
-        self._write_frame(EventsHeader(size=0, length=0, arrays=batch), payloads)
+        header = EventsHeader(size=0, length=len(payloads), arrays=batch)
+        self._write_frame(header, self.compress(payloads))
 
     def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
         """Stores finished requests, numbered from `first`."""
-        header = FinishedHeader(size=0, length=0, first=first, count=len(requests))
-        self._write_frame(header, encode_finished(requests))
+        data = encode_finished(requests)
+        header = FinishedHeader(size=0, length=len(data), first=first, count=len(requests))
+        self._write_frame(header, self.compress(data))
 
     def store_keyframe(
         self, position: int, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
@@ -126,7 +138,7 @@ class FileWriter:
         self.num_gaps += gap is not None
         header = KeyframeHeader(
             size=0,
-            length=0,
+            length=keyframe.length,
             position=position,
             number=entry.number,
             time=entry.time,
@@ -135,15 +147,14 @@ class FileWriter:
         )
         self._write_frame(header, keyframe.data)
 
-    def _write_frame(self, header: AnyHeader, content: bytes | bytearray) -> None:
-        data = file_format.compress(content, self._compressor)
-        header.size, header.length = len(data), len(content)
+    def _write_frame(self, header: AnyHeader, data: bytes) -> None:
+        header.size = len(data)
         try:
             file_format.check_size(header)
         except ValueError as error:
             self._release()
             raise RecordingError(
-                f"{self.path} ends here: a frame of {len(content):,} bytes is too large for it"
+                f"{self.path} ends here: a frame of {header.length:,} bytes is too large for it"
             ) from error
         packed = file_format.pack_header(header)
         self._frames.append(FrameLocation(self.num_bytes + len(packed), header))

@@ -45,6 +45,9 @@ class EncodedKeyframe(NamedTuple):
     """An encoded keyframe and the finished requests that must be stored with it."""
 
     data: bytes
+    """The `Keyframe`, encoded and compressed."""
+    length: int
+    """The bytes of the `Keyframe` before it was compressed."""
     finished: list[FinishedRequest]
     """The finished requests that no earlier keyframe names."""
     first_finished: int
@@ -54,9 +57,14 @@ class EncodedKeyframe(NamedTuple):
 
 
 class KeyframeEncoder:
-    """Encodes the keyframes of one timeline and numbers its finished requests."""
+    """Encodes the keyframes of one timeline and numbers its finished requests.
 
-    def __init__(self) -> None:
+    Args:
+        compress: Compresses an encoded keyframe for the store of the timeline.
+    """
+
+    def __init__(self, compress: Callable[[bytes], bytes]) -> None:
+        self._compress = compress
         self._next = 0
         self._numbers: dict[str, tuple[int, RequestState]] = {}
         """Number and object of each finished request of the last state, by request id."""
@@ -92,7 +100,7 @@ class KeyframeEncoder:
         first, self._next = self._next, self._next + len(new)
         self._numbers = numbers
         lowest = min((number for number, _ in numbers.values()), default=self._next)
-        return EncodedKeyframe(data, new, first, lowest)
+        return EncodedKeyframe(self._compress(data), len(data), new, first, lowest)
 
 
 def restore(data: bytes, finished: Callable[[int], FinishedRequest]) -> EngineState:

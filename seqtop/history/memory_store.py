@@ -68,14 +68,25 @@ class MemoryStore(Timeline):
         return self._num_stored_bytes + len(self.index) * _EVENT_BYTES + newest
 
     def record(self, change: StateChange) -> None:
-        """Records a change of a session's state, as `SegmentBuilder.record` does."""
+        """Records a change of a session's state, as `SegmentBuilder.record` does.
+
+        `end_segment` comes next, without the session's lock.
+        """
         with self.lock:
             self._builder.record(change)
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Adds an event, as `SegmentBuilder.append` does."""
+        """Adds an event, as `SegmentBuilder.append` does, and ends the segment if it is time."""
         with self.lock:
             self._builder.append(number, payload, event, state)
+        self.end_segment(state)
+
+    def end_segment(self, state: EngineState) -> None:
+        """Begins a new segment if it is time, as `SegmentBuilder.end_segment` does.
+
+        Others can read the store meanwhile.
+        """
+        self._builder.end_segment(state, self.lock)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         """Adds a snapshot, as `SegmentBuilder.restore` does."""
@@ -84,19 +95,25 @@ class MemoryStore(Timeline):
 
     # The interface of a `SegmentSink`, for the builder.
 
+    def compress(self, data: bytes | bytearray) -> bytes:
+        """Compresses data as a zstd frame."""
+        # `ZstdCompressor.compress` would return bytes that still occupy memory for the worst case.
+        stream = self._compressor.compressobj(size=len(data))
+        return stream.compress(data) + stream.flush()
+
     def store_entry(self, entry: IndexEntry) -> None:
         """Stores the index entry of the next position."""
         self.index.append(*entry)
 
     def store_batch(self, batch: EventArrays, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
-        stored = CompressedBatch(batch.position, batch.sizes, self._store(payloads))
+        stored = CompressedBatch(batch.position, batch.sizes, self._store(self.compress(payloads)))
         self._segments[-1].batches.append(stored)
 
     def store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
         """Stores finished requests, numbered from `first`."""
         self._newest_finished.update(enumerate(requests, first))
-        data = self._store(encode_finished(requests))
+        data = self._store(self.compress(encode_finished(requests)))
         self._finished.append(CompressedFinished(first, len(requests), data))
 
     def store_keyframe(
@@ -136,10 +153,7 @@ class MemoryStore(Timeline):
     def _finished_request(self, number: int) -> FinishedRequest:
         return self._newest_finished.get(number) or super()._finished_request(number)
 
-    def _store(self, data: bytes | bytearray) -> CompressedData:
-        # `compress` would return bytes that still occupy memory for the worst case.
-        stream = self._compressor.compressobj(size=len(data))
-        compressed = stream.compress(data) + stream.flush()
+    def _store(self, compressed: bytes) -> CompressedData:
         self._num_stored_bytes += len(compressed) + _PIECE_BYTES
         return CompressedData(compressed, len(compressed))
 

@@ -9,6 +9,7 @@ enough in between that seeking is fast. A `SegmentSink` stores them: `MemoryStor
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -73,6 +74,9 @@ class EventArrays(msgspec.Struct, array_like=True):
 class SegmentSink(Protocol):
     """A store of segments."""
 
+    def compress(self, data: bytes | bytearray) -> bytes:
+        """Compresses data of a segment."""
+
     def store_entry(self, entry: IndexEntry) -> None:
         """Stores the index entry of the next position."""
 
@@ -103,7 +107,7 @@ class SegmentBuilder:
         self._sink = sink
         self._position = 0
         """Position of the newest entry."""
-        self._keyframes = KeyframeEncoder()
+        self._keyframes = KeyframeEncoder(sink.compress)
         self._has_begun = False
         self._incarnation = ""
         self._number = -1
@@ -125,7 +129,7 @@ class SegmentBuilder:
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         """Adds message `number`; its `event` has just been applied to `state`.
 
-        A timeline that begins with an event has an empty state before it.
+        A timeline that begins with an event has an empty state before it. `end_segment` comes next.
 
         Raises:
             RecordingError: The event cannot be stored.
@@ -149,10 +153,30 @@ class SegmentBuilder:
         self.batch_payloads += payload
         self._sink.store_entry(entry)
         self._weight += len(payload) + _EVENT_WEIGHT
-        if self._weight >= max(SEGMENT_BYTES, self._keyframe_size):
-            self._try_keyframe(state)
-        elif len(self.batch_payloads) >= BATCH_BYTES:
+        if len(self.batch_payloads) >= BATCH_BYTES:
             self.end_batch()
+
+    def end_segment(self, state: EngineState, lock: AbstractContextManager[object]) -> None:
+        """Begins a new segment if the present one is large enough.
+
+        Args:
+            state: The state after the newest event.
+            lock: The lock of the store. It is not held while the state is encoded and compressed,
+                which takes a tenth of a second for 10,000 sequences.
+
+        Raises:
+            RecordingError: The keyframe cannot be stored.
+        """
+        if self._weight < max(SEGMENT_BYTES, self._keyframe_size):
+            return
+        with lock:
+            self.end_batch()  # before the state takes memory, too
+        self._weight = 0
+        # A state that cannot be encoded is reached by applying events to an earlier keyframe.
+        with contextlib.suppress(WireError):
+            keyframe = self._keyframes.encode(state)
+            with lock:
+                self._begin_segment(keyframe, self._entry(state, ORDINARY), None)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         """Adds a snapshot: `state`, which contains all messages up to `number`.
@@ -186,21 +210,13 @@ class SegmentBuilder:
     def _entry(self, state: EngineState, kind: EventKind) -> IndexEntry:
         return IndexEntry(self._number, state.time, _clamp(state.step), kind)
 
-    def _try_keyframe(self, state: EngineState) -> None:
-        self.end_batch()  # before the state takes memory, too
-        self._weight = 0
-        # A state that cannot be encoded is reached by applying events to an earlier keyframe.
-        with contextlib.suppress(WireError):
-            keyframe = self._keyframes.encode(state)
-            self._begin_segment(keyframe, self._entry(state, ORDINARY), None)
-
     def _begin_segment(self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None) -> None:
         for start in range(0, len(keyframe.finished), _FINISHED_GROUP):
             requests = keyframe.finished[start : start + _FINISHED_GROUP]
             self._sink.store_finished(keyframe.first_finished + start, requests)
         self._sink.store_keyframe(self._position, keyframe, entry, gap)
         self._weight = 0
-        self._keyframe_size = len(keyframe.data)
+        self._keyframe_size = keyframe.length
 
     def end_batch(self) -> None:
         """Stores the events that are not stored yet.

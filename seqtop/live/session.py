@@ -203,6 +203,7 @@ class Session(BaseSession):
             self.sequence_number = frame.sequence_number
             change = StateChange(self.state, touched, event, frame.payload, frame.sequence_number)
             self._publish(change)
+        self.history.end_segment(self.state)  # this thread alone changes the state
 
     def summarize(self, summary: EngineSummary) -> None:
         """Notes a summary, while the stream is not read."""

@@ -25,7 +25,7 @@ def restored(encoded_keyframes: list[keyframe.EncodedKeyframe]) -> list[EngineSt
 
 
 def test_a_finished_request_is_stored_once() -> None:
-    encoder = keyframe.KeyframeEncoder()
+    encoder = keyframe.KeyframeEncoder(bytes)
     state = fed(SHORT)
     first, second = encoder.encode(state), encoder.encode(state)
     assert len(first.finished) == len(state.finished) > 2
@@ -36,7 +36,7 @@ def test_a_finished_request_is_stored_once() -> None:
 
 
 def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_it() -> None:
-    encoder = keyframe.KeyframeEncoder()
+    encoder = keyframe.KeyframeEncoder(bytes)
     before, state = fed(SHORT), fed(SHORT)
     first = encoder.encode(state)
     name = state.finished[1]
@@ -50,7 +50,7 @@ def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_i
 
 
 def test_requests_that_finished_in_another_order_keep_it() -> None:
-    encoder = keyframe.KeyframeEncoder()
+    encoder = keyframe.KeyframeEncoder(bytes)
     state = fed(SHORT)
     first = encoder.encode(state)
     state.finished.reverse()
@@ -72,7 +72,7 @@ def test_requests_that_finished_in_another_order_keep_it() -> None:
 )
 def test_keyframe_that_contradicts_itself_is_refused(damage: Callable[[Any], object]) -> None:
     state = fed(SHORT)
-    encoded_frame = keyframe.KeyframeEncoder().encode(state)
+    encoded_frame = keyframe.KeyframeEncoder(bytes).encode(state)
     stored = dict(enumerate(encoded_frame.finished))
 
     def finished(number: int) -> keyframe.FinishedRequest:
@@ -99,7 +99,7 @@ def test_keyframe_that_contradicts_itself_is_refused(damage: Callable[[Any], obj
 def test_finished_request_that_contradicts_itself_is_refused(
     damage: Callable[[Any], object],
 ) -> None:
-    entries = keyframe.KeyframeEncoder().encode(fed(SHORT)).finished
+    entries = keyframe.KeyframeEncoder(bytes).encode(fed(SHORT)).finished
     assert keyframe.decode_finished(keyframe.encode_finished(entries)) == entries
     damage(entries[0])
     with pytest.raises(WireError, match="finished request"):

@@ -1,10 +1,13 @@
 """A session: its state after gaps and restarts."""
 
+import threading
 import weakref
 
 import msgspec
 import pytest
 
+from seqtop.history import segments
+from seqtop.history.keyframe import EncodedKeyframe, KeyframeEncoder
 from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -25,6 +28,39 @@ def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
             return weakref.ref(session)
 
     assert followed()() is None
+
+
+def test_the_app_can_draw_while_a_keyframe_of_the_history_is_encoded(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a tenth of a second for 10,000 sequences."""
+    can_draw: list[bool] = []
+
+    def draw(session: Session) -> None:
+        for lock in (session.lock, session.history.lock):
+            is_free = lock.acquire(timeout=1.0)
+            can_draw.append(is_free)
+            if is_free:
+                lock.release()
+
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        encode = KeyframeEncoder.encode
+
+        def encoded(self: KeyframeEncoder, state: EngineState) -> EncodedKeyframe:
+            app = threading.Thread(target=draw, args=(session,))
+            app.start()
+            app.join()
+            return encode(self, state)
+
+        monkeypatch.setattr(segments, "SEGMENT_BYTES", 0)
+        monkeypatch.setattr(KeyframeEncoder, "encode", encoded)
+        engine.send(engine_info())
+        for number in range(1, 9):
+            engine.send(arrival(number))
+        wait_until(lambda: session.sequence_number == 8)
+    assert can_draw
+    assert all(can_draw)
 
 
 def test_restarted_engine_is_followed(endpoint: str) -> None:

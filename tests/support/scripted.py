@@ -101,6 +101,7 @@ class ScriptedSource(Observable):
             self.number += 1
             self.connection.num_messages += 1
             self._publish(change)
+        self.history.end_segment(self.state)
         if self.after_event is not None:
             self.after_event()
 

@@ -50,6 +50,7 @@ def app() -> SeqtopApp:
         event = parsing.event(payload)
         touched = state.apply(event)
         history.record(StateChange(state, touched, event, payload, number))
+        history.end_segment(state)
     return SeqtopApp(Playback(history, "run.seqtop", paused=True))
 
 
