@@ -74,7 +74,7 @@ class KvApp(BaseApp):
 
     def draw(self) -> None:
         """Draws the changes since the last call."""
-        if self.ui.poll():
+        if not self.is_terminal_behind and self.ui.poll():
             for screen in self.screen_stack:
                 if isinstance(screen, KvScreen):
                     screen.show()

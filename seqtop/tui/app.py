@@ -195,7 +195,9 @@ class SeqtopApp(BaseApp):
         self._replays: list[ReplayThread] = []
         self._marked_moments: dict[int, tuple[EngineState, dict[str, Rate]]] = {}
         """By engine, a copy of the state and the rates at the moment that the user has marked."""
-        self._refresher = Refresher(self.draw, self.call_next, lambda: self.ui)
+        self._refresher = Refresher(
+            self.draw, self.call_next, lambda: self.ui, lambda: self.is_terminal_behind
+        )
         self._watches: list[tuple[UiState, ConditionWatch]] = []
         """The conditions of which the user is told, for each engine."""
         self._conditions = settings.on or ()

@@ -85,6 +85,13 @@ class BaseApp(OrderedKeysApp):
         """The size of the terminal, or as much of it as is drawn on."""
         return _limited(super().size)
 
+    @property
+    def is_terminal_behind(self) -> bool:
+        """Whether the terminal has not taken all that was written to it."""
+        # Textual has no public way to tell. Its thread takes one string at a time off the queue.
+        writer = getattr(self._driver, "_writer_thread", None)
+        return writer is not None and not writer._queue.empty()
+
     def on_resize(self, event: Resize) -> None:
         """Limits the size; Textual's own handler of the event runs after this one."""
         event.size = _limited(event.size)

@@ -4,6 +4,9 @@ News is what an engine or a playing recording does by itself: nobody reads faste
 
 At most half of the time is for drawing. A key has its effect after several rounds of messages; with
 a slow frame in each of them it would take seconds, and so would the first painting of a screen.
+
+A frame waits until the terminal has taken the one before. Otherwise Textual would queue ten of them
+and then wait, and with a slow connection a key would have its effect after those.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ class Refresher:
         draw: Draws a frame.
         call_next: Calls a function on the event loop, soon.
         shown: Returns the source on display; the changes of others need no frame.
+        is_behind: Returns whether the terminal has not taken all that was drawn.
     """
 
     def __init__(
@@ -32,10 +36,12 @@ class Refresher:
         draw: Callable[[], object],
         call_next: Callable[[Callable[[], None]], object],
         shown: Callable[[], object] = lambda: None,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         self._draw = draw
         self._call_next = call_next
         self._shown = shown
+        self._is_behind = is_behind
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
         self._due_at: float | None = None
@@ -76,7 +82,10 @@ class Refresher:
             return
         if self._next is not None:
             self._next.cancel()
-        if (delay := max(due_at, self._earliest) - self._loop.time()) > 0:
+        delay = max(due_at, self._earliest) - self._loop.time()
+        if delay <= 0 and self._is_behind():
+            delay = 1 / FRAMES_PER_SECOND
+        if delay > 0:
             self._next = self._loop.call_later(delay, self._show_frame)
             return
         self._due_at = None  # before drawing: later changes need another frame

@@ -1,15 +1,18 @@
 """The app draws after a change, at most at the frame rate, and not while nothing changes."""
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
+from textual.drivers._writer_thread import WriterThread
 
 from seqtop.sequence import SequenceStatus
 from seqtop.transport.connection import ConnectionState
@@ -22,6 +25,7 @@ from seqtop.wire.messages import Heartbeat
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import Script, ScriptedSource
+from tests.support.waiting import wait_until
 
 FRAME = 1 / NEWS_PER_SECOND
 
@@ -75,7 +79,8 @@ class Viewer:
         self.drawn: list[float] = []
         self.loop = Loop()
         self.frame_takes = 0.0
-        self.refresher = Refresher(self.draw, self.loop.call_next)
+        self.is_behind = False
+        self.refresher = Refresher(self.draw, self.loop.call_next, is_behind=lambda: self.is_behind)
         self.ui.request_frame = self.refresher.wake
         self.ui.show_news = partial(self.refresher.wake, rate=NEWS_PER_SECOND)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self.loop)
@@ -289,3 +294,32 @@ def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> 
             after = drawn(app, pilot, lines)
         assert after == before
         assert not painted  # no frame went to the terminal
+
+
+def test_no_frame_is_drawn_before_the_terminal_has_taken_the_last_one(viewer: Viewer) -> None:
+    before = len(viewer.drawn)
+    viewer.is_behind = True
+    for _ in range(100):
+        viewer.script.source.changed()
+        viewer.refresher.wake()
+        viewer.loop.run(0.01)
+    assert len(viewer.drawn) == before
+    viewer.is_behind = False
+    viewer.loop.run(FRAME)
+    assert len(viewer.drawn) == before + 1
+    assert not viewer.loop.timers
+
+
+def test_the_terminal_is_behind_until_it_has_taken_all() -> None:
+    source, sink = os.pipe()
+    app: Any = SeqtopApp(ScriptedSource())
+    assert not app.is_terminal_behind
+    with os.fdopen(source), os.fdopen(sink, "w") as terminal:
+        writer = WriterThread(terminal)
+        app._driver = SimpleNamespace(_writer_thread=writer)
+        assert not app.is_terminal_behind
+        writer.write("a frame")
+        assert app.is_terminal_behind
+        writer.start()
+        wait_until(lambda: not app.is_terminal_behind)
+        writer.stop()
