@@ -87,7 +87,7 @@ class BaseApp(OrderedKeysApp):
 
     @property
     def is_terminal_behind(self) -> bool:
-        """Whether the terminal has not taken all that was written to it."""
+        """True while the terminal has not taken all that was written to it."""
         # Textual has no public way to tell. Its thread takes one string at a time off the queue.
         writer = getattr(self._driver, "_writer_thread", None)
         return writer is not None and not writer._queue.empty()
