@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from seqtop.checks.gate import Outcome
 from seqtop.checks.live_report import check_live
 from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.report import Report, check_recording
@@ -154,3 +155,27 @@ def test_a_file_in_which_nothing_can_be_read_is_refused(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"seqtop: nothing in {pieces} can be read: it was cut short")
+
+
+def test_gates_are_lines_and_findings_of_the_report() -> None:
+    report = Report("run", num_errors=1, num_warnings=2)
+    report.add_outcomes(
+        [
+            Outcome(rule="condition", gate="kv>95%", result="missed", message="it was 97%", step=0),
+            Outcome(rule="condition", gate="swapped>0", result="missed", message="it was 3"),
+            Outcome(rule="objective", gate="TTFT p99", result="met", message="it is 5 ms"),
+            Outcome(rule="regression", gate="steps", result="unknown", message="there is none"),
+        ]
+    )
+    assert report.complete, "a baseline need not have each figure"
+    assert report.as_text().splitlines() == [
+        "step 0: condition: kv>95%: it was 97%",
+        "the whole run: condition: swapped>0: it was 3",
+        "objective TTFT p99: met: it is 5 ms",
+        "regression steps: unknown: there is none",
+        "2 of condition (error): a condition held that must not",
+        "run: 0 steps, 0 events, 0 gaps, 5 findings, 2 of them warnings",
+    ]
+    unknown = Outcome(rule="objective", gate="ITL", result="unknown", message="no token came")
+    report.add_outcomes([unknown])
+    assert (report.complete, report.problem) == (False, "objective ITL: unknown: no token came")

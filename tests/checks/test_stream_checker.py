@@ -45,6 +45,15 @@ def test_checking_starts_again_after_a_gap() -> None:
     assert checker.findings() == []
 
 
+def test_a_stream_may_begin_with_a_gap() -> None:
+    checker = StreamChecker()
+    assert (checker.num_gaps, checker.ends_in_gap) == (0, False)
+    checker.stop()
+    assert (checker.num_gaps, checker.ends_in_gap) == (1, True)
+    checker.start(5, EngineState())
+    assert (checker.num_gaps, checker.ends_in_gap) == (1, False)
+
+
 def test_the_end_is_checked() -> None:
     checker = started()
     wrong = step(0)
