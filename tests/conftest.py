@@ -2,9 +2,11 @@ import contextlib
 import gc
 import itertools
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,6 +21,7 @@ gc.set_threshold(10_000, 10, 40)
 from seqtop.history import segments
 from tests.support import settling
 from tests.support.broken_recordings import RIGHT, record
+from tests.support.forked import end_servers, start
 from tests.support.recordings import record_script
 from tests.support.snapshots import Snapshots, path_of
 from tests.support.style_sheets import parse_once
@@ -140,6 +143,16 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             started = {process: _test_and_command(process) for process in _started_in(directory)}
             _, left = psutil.wait_procs(list(started), SECONDS)
             assert not left, f"these outlive their tests: {[started[process] for process in left]}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_programs(_own_files: Path) -> Iterator[None]:
+    """Drivers of predictions are forked, and all servers that fork end with the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        forking = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
+        patch.setattr("seqtop.whatif.driver.subprocess", forking)
+        yield
+    end_servers()
 
 
 _numbers = itertools.count()

@@ -8,6 +8,7 @@ import pytest
 
 from seqtop.live.session import Session
 from tests.support.commands import ENGINE
+from tests.support.forked import start
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -19,7 +20,7 @@ def _engine_process() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """
     with tempfile.TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{Path(directory, 'e')}"
-        process = subprocess.Popen(
+        process = start(
             [*ENGINE, "serve", "--demo", "--pace", "10", "--bind", endpoint, "--device", "cpu"],
             stdout=subprocess.PIPE,
             text=True,

@@ -8,6 +8,7 @@ import zmq
 
 from seqtop.cli.main import main
 from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
+from tests.support.forked import start
 from tests.support.waiting import MILLISECONDS, SECONDS
 
 
@@ -33,7 +34,7 @@ def test_malformed_endpoint(command: str, capsys: pytest.CaptureFixture[str]) ->
 def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str, ...]) -> None:
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
         publisher.bind(endpoint)
-        viewer = subprocess.Popen(
+        viewer = start(
             [*SEQTOP, "show", endpoint, "--timeout", "30"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,8 @@ from seqtop import demo
 from seqtop.history import FileStore
 from seqtop.live.session import Session
 from seqtop.state.verdict import of_last_minute, of_whole
-from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run, run_here
+from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run_here
+from tests.support.forked import start
 from tests.support.waiting import SECONDS, pauses
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
@@ -124,7 +125,7 @@ def test_an_engine_that_starts_later_is_asked_until_it_is_gone(endpoint: str) ->
     async def talking(client: Asking) -> None:
         assert "no engine answered at" in await client.error("what_limits")
         command = [*ENGINE, "serve", "--demo", "--pace", "20", "--bind", endpoint]
-        with subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.PIPE) as process:
+        with start([*command, "--device", "cpu"], stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
                 assert b"published at" in process.stdout.readline()
@@ -165,9 +166,7 @@ def test_an_engine_that_starts_later_is_asked_until_it_is_gone(endpoint: str) ->
 
 
 def test_it_ends_with_its_input_and_listens_on_no_network() -> None:
-    with subprocess.Popen(
-        [*SEQTOP, "mcp", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as server:
+    with start([*SEQTOP, "mcp", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         hello = {
@@ -190,8 +189,6 @@ def test_it_ends_with_its_input_and_listens_on_no_network() -> None:
         assert server.stdout.read() == b""
 
 
-def test_wrong_usage_is_a_sentence() -> None:
-    done = run(*SEQTOP, "mcp", "nowhere.seqtop", stdin=subprocess.DEVNULL)
-    assert_one_sentence(done, 2, "nowhere.seqtop")
-    done = run(*SEQTOP, "mcp", __file__, stdin=subprocess.DEVNULL)
-    assert_one_sentence(done, 2, "is not a seqtop recording")
+def test_wrong_usage_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_one_sentence(run_here(capsys, "mcp", "nowhere.seqtop"), 2, "nowhere.seqtop")
+    assert_one_sentence(run_here(capsys, "mcp", __file__), 2, "is not a seqtop recording")

@@ -20,6 +20,7 @@ from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec
 from seqtop.wire.messages import SnapshotRequest
 from tests.support.commands import ENGINE, SEQTOP, run
+from tests.support.forked import start
 from tests.support.recordings import unpacked
 from tests.support.terminal import Terminal
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
@@ -41,7 +42,7 @@ class Place:
     @contextlib.contextmanager
     def recorder(self, name: str, file: Path) -> Iterator[None]:
         """Records to `file` meanwhile."""
-        with subprocess.Popen(
+        with start(
             [*SEQTOP, "record", self.endpoint, "-o", str(file), *self.keys_of(name)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -75,7 +76,7 @@ def place(endpoint: str, tmp_path: Path) -> Iterator[Place]:
     options += ["--control", "--name", "night-shift"]
     options += ["--server-secret-key", "engine.key_secret", "--authorized-clients", "viewers"]
     options += ["--control-clients", "controller.key"]
-    with subprocess.Popen(
+    with start(
         [*ENGINE, "serve", *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

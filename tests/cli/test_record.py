@@ -21,6 +21,7 @@ from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, assert_one_sentence, run, run_here
 from tests.support.events import arrival, engine_info
+from tests.support.forked import start
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import final_state
@@ -28,7 +29,7 @@ from tests.support.waiting import SECONDS, wait_until
 
 
 def command(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return start(
         [sys.executable, "-m", "seqtop", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -24,6 +24,7 @@ from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import Refused, RequestArrived, RequestFinished
 from tests.support.events import engine_info, step, update
+from tests.support.forked import start
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource
@@ -123,7 +124,9 @@ def engine(endpoint: str) -> Iterator[MessagePublisher]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        output = process.communicate(timeout=SECONDS)
+    return subprocess.CompletedProcess(command, process.returncode, *output)
 
 
 def assert_run_is_harmless(*command: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from seqtop.cli.main import main
+from tests.support.forked import start
 from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
@@ -17,7 +18,17 @@ def run(
     *command: str, timeout: float = SECONDS, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, which takes `timeout` seconds at most."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+    pipe = subprocess.PIPE
+    given = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = pipe
+    with start(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+        try:
+            output = process.communicate(given, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *output)
 
 
 def run_here(

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pyte
 
+from tests.support.forked import start
 from tests.support.waiting import SECONDS
 
 COLUMNS, ROWS = 120, 40
@@ -54,7 +54,7 @@ class Terminal:
             "LINES": str(rows),
             "PYTHONFAULTHANDLER": "1",
         }
-        self.process = subprocess.Popen(
+        self.process = start(
             command,
             stdin=slave,
             stdout=slave,
