@@ -40,6 +40,7 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+from seqtop.sequence.errors import ParameterError
 
 if TYPE_CHECKING:
     from engine_stub.worker.pipeline import Pipeline
@@ -170,7 +171,7 @@ class LLMEngine:
         if self._groups_of(request_id):
             raise ValueError(f"request id {request_id!r} is in use")
         if not isinstance(priority, int):
-            raise ValueError(f"priority must be an integer, got {priority!r}")  # noqa: TRY004 - as above
+            raise ParameterError("priority", f"priority must be an integer, got {priority!r}")
         processed = self.input_processor.process(prompt, params)
         add: Callable[..., Any] = (
             self.add_processed_request

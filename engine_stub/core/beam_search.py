@@ -22,6 +22,7 @@ import msgspec
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.step_record import SequenceRecord
 from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
+from seqtop.sequence.errors import ParameterError
 
 MAX_LENGTH_PENALTY = 10.0
 """The largest `length_penalty`, and negated the smallest. The score of any length stays finite."""
@@ -54,17 +55,23 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.beam_width < 1:
-            raise ValueError(f"beam_width must be at least 1, got {self.beam_width}")
+            raise ParameterError(
+                "beam_width", f"beam_width must be at least 1, got {self.beam_width}"
+            )
         if not abs(self.length_penalty) <= MAX_LENGTH_PENALTY:  # also of NaN
-            raise ValueError(
+            raise ParameterError(
+                "length_penalty",
                 f"length_penalty must be from -{MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g},"
-                f" got {self.length_penalty}"
+                f" got {self.length_penalty}",
             )
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be finite and at least 0, got {self.temperature}")
+            raise ParameterError(
+                "temperature", f"temperature must be finite and at least 0, got {self.temperature}"
+            )
         if self.early_stopping not in (True, False, "never"):
-            raise ValueError(
-                f'early_stopping must be true, false or "never", got {self.early_stopping!r}'
+            raise ParameterError(
+                "early_stopping",
+                f'early_stopping must be true, false or "never", got {self.early_stopping!r}',
             )
 
     def as_sampling_params(self) -> SamplingParams:

@@ -11,6 +11,7 @@ from engine_stub.core.beam_search import BeamSearchParams, is_beam_search
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.sequence import PoolingParams, SamplingParams, TokenInputs
+from seqtop.sequence.errors import ParameterError
 
 Prompt: TypeAlias = str | list[int] | TokenInputs
 """A prompt as text, as token ids, or as token ids with their text."""
@@ -99,9 +100,11 @@ class InputProcessor:
             self._validate_beams(token_ids, params)
             params = params.as_sampling_params()
         elif is_beam_search(params):
-            raise ValueError("extra_args cannot ask for a beam search; use BeamSearchParams")
+            raise ParameterError(
+                "extra_args", "extra_args cannot ask for a beam search; use BeamSearchParams"
+            )
         elif params.extra_args:
-            raise ValueError("extra_args is not supported by this engine")
+            raise ParameterError("extra_args", "extra_args is not supported by this engine")
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         self._validate(token_ids, params)
@@ -130,13 +133,14 @@ class InputProcessor:
             _check_range(name, getattr(params, name), limits)
         for name in _INTEGER_RANGES:
             if isinstance(value := getattr(params, name), float):
-                raise ValueError(f"{name} must be an integer, got {value}")  # noqa: TRY004 - as above
+                raise ParameterError(name, f"{name} must be an integer, got {value}")
         for bias in (params.logit_bias or {}).values():
             _check_range("logit_bias", bias, _BIAS_RANGE)
         texts = params.stop or ()
         if len(texts) > _MAX_STOPS or sum(map(len, texts)) > _MAX_STOP_LENGTH:
-            raise ValueError(
-                f"stop must have at most {_MAX_STOPS} strings and {_MAX_STOP_LENGTH} characters"
+            raise ParameterError(
+                "stop",
+                f"stop must have at most {_MAX_STOPS} strings and {_MAX_STOP_LENGTH} characters",
             )
         for name, ids in (
             ("allowed_token_ids", params.allowed_token_ids or ()),
@@ -148,27 +152,32 @@ class InputProcessor:
             stops = params.all_stop_token_ids.union(self._model_config.eos_token_id)
             usable = set(params.allowed_token_ids).difference(stops if params.min_tokens else ())
             if not usable:
-                raise ValueError("allowed_token_ids leaves no token to sample")
+                raise ParameterError(
+                    "allowed_token_ids", "allowed_token_ids leaves no token to sample"
+                )
         for name in _UNSUPPORTED_PARAMS:
             if getattr(params, name) not in (None, []):
-                raise ValueError(f"{name} is not supported by this engine")
+                raise ParameterError(name, f"{name} is not supported by this engine")
 
     def _validate_tokens(self, token_ids: list[int]) -> None:
         if not token_ids:
-            raise ValueError("the prompt holds no tokens")
-        self._validate_known("the prompt", token_ids)
+            raise ParameterError("prompt", "the prompt holds no tokens")
+        self._validate_known("prompt", token_ids)
 
     def _validate_known(self, name: str, token_ids: Iterable[int]) -> None:
         vocab_size = self._model_config.vocab_size
         if unknown := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
-            raise ValueError(
-                f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
+            owner = "the prompt" if name == "prompt" else name
+            raise ParameterError(
+                name, f"{owner} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
             )
 
     def _validate_pooling(self, params: PoolingParams) -> None:
         size = self._model_config.hidden_size
         if params.dimensions is not None and not 1 <= params.dimensions <= size:
-            raise ValueError(f"dimensions must be from 1 to {size}, got {params.dimensions}")
+            raise ParameterError(
+                "dimensions", f"dimensions must be from 1 to {size}, got {params.dimensions}"
+            )
         if params.use_cross_encoder or params.additional_data is not None:
             raise ValueError("this engine pools prompts to embeddings only")
 
@@ -176,8 +185,9 @@ class InputProcessor:
         """Raises ValueError for a search whose beams could not all run at once."""
         config, width = self._config, params.beam_width
         if width > config.max_num_seqs:
-            raise ValueError(
-                f"beam_width={width} is more than the {config.max_num_seqs} sequences that may run"
+            raise ParameterError(
+                "beam_width",
+                f"beam_width={width} is more than the {config.max_num_seqs} sequences that may run",
             )
         longest = min(len(token_ids) + params.max_tokens, self._max_model_len)
         num_shared = len(token_ids) // config.block_size
@@ -210,4 +220,4 @@ def _check_range(name: str, value: Any, limits: tuple[float, float]) -> None:
     """Raises ValueError for a number outside the limits, or that is not a number."""
     lowest, highest = limits
     if value is not None and not lowest <= value <= highest:  # also of NaN
-        raise ValueError(f"{name} must be from {lowest} to {highest}, got {value}")
+        raise ParameterError(name, f"{name} must be from {lowest} to {highest}, got {value}")

@@ -1,4 +1,4 @@
-"""The exception for violations of the data model."""
+"""The exceptions of the data model."""
 
 
 class SequenceError(AssertionError, ValueError):
@@ -8,3 +8,16 @@ class SequenceError(AssertionError, ValueError):
     `ValueError`, so that msgspec's decoder names the field of the invalid value. It is raised under
     ``python -O`` too.
     """
+
+
+class ParameterError(ValueError):
+    """An error that a request's parameter has a value that cannot be used.
+
+    Args:
+        parameter: The name of the parameter.
+        message: A sentence that names it.
+    """
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.errors import ParameterError, SequenceError
 from seqtop.sequence.privacy import Private, Public, PublicKeys
 
 _GREEDY_BELOW: Final = 1e-5  # temperatures under this one mean greedy sampling
@@ -144,7 +144,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     def _normalize_counts(self) -> None:
         if self.best_of:
             if self.best_of < self.n:
-                raise ValueError(f"best_of must be at least n={self.n}, got {self.best_of}")
+                raise ParameterError(
+                    "best_of", f"best_of must be at least n={self.n}, got {self.best_of}"
+                )
             if not self._real_n:
                 self._real_n, self.n = self.n, self.best_of
         if 0 < self.temperature < _LOWEST_TEMPERATURE:
@@ -165,7 +167,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
     def _normalize_greedy(self) -> None:
         if self.n > 1:
-            raise ValueError(f"greedy sampling gives one output, so n must be 1, got {self.n}")
+            raise ParameterError(
+                "n", f"greedy sampling gives one output, so n must be 1, got {self.n}"
+            )
         self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
 
     def _verify(self) -> None:
@@ -199,7 +203,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         required = rule.format(max_tokens=self.max_tokens)
         # Stop strings and tokens are private, and the error may be published.
         got = "" if name.startswith("stop") else f", got {getattr(self, name)!r}"
-        raise ValueError(f"{name} must be {required}{got}")
+        raise ParameterError(name, f"{name} must be {required}{got}")
 
     @property
     def all_stop_token_ids(self) -> set[int]:

@@ -59,6 +59,7 @@ from engine_stub.processing.input_processor import Prompt
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop import __version__
 from seqtop.sequence import SamplingParams, TokenInputs, token_inputs
+from seqtop.sequence.errors import ParameterError
 
 MAX_BODY_BYTES = 2**20
 MAX_BODY_SECONDS = 30.0
@@ -503,18 +504,13 @@ async def _not_served(request: Request, error: Exception) -> Response:
     return _error(ApiError(sentence, status=error.status_code))
 
 
-_SUBJECT = re.compile(r"(\w+)(?: must be| holds| leaves|=\d+ is more)")
-"""The name in a sentence in which the engine refuses a value."""
-
-
 def _invalid(error: ValueError, body: msgspec.Struct, prompt_field: str) -> ApiError:
-    """Returns the engine's refusal of a request, with the field that it is about, if it names one.
+    """Returns the engine's refusal of a request, with the field that it is about, if it is one.
 
     Args:
         prompt_field: The field of `body` that the prompts are given in.
     """
-    subject = _SUBJECT.search(str(error))
-    name = subject[1] if subject else ""
+    name = error.parameter if isinstance(error, ParameterError) else ""
     name = {"prompt": prompt_field, "beam_width": "n"}.get(name, name)
     if name in body.__struct_fields__:
         return invalid_value(name, str(error))

@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from seqtop.sequence.errors import ParameterError
+
 BUNDLED_STOPS = ("\nUser:",)
 """Strings that begin the user's next turn; the bundled model has no token to end a turn."""
 
@@ -34,12 +36,13 @@ def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]
     """Returns the messages in the form of chat templates, with the parts of each one joined.
 
     Raises:
-        ValueError: A message calls a tool.
+        ParameterError: A message calls a tool.
     """
     messages = [*messages]
     if any(message.tool_calls or message.function_call for message in messages):
-        raise ValueError(
-            "messages must be without calls of tools, which this engine does not support"
+        raise ParameterError(
+            "messages",
+            "messages must be without calls of tools, which this engine does not support",
         )
     return [{"role": message.role, "content": _text(message.content)} for message in messages]
 
