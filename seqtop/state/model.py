@@ -62,11 +62,9 @@ class SequenceState(msgspec.Struct, omit_defaults=True, gc=False):
     text: Private[str] = ""
     last_delta_length: Private[int] = 0
     """Characters that the newest delta added to `text`."""
+    # No other object has this list, which grows in place: the collector would look at each new one.
     block_table: Public[list[int]] = []
-    """Physical blocks on the device, in logical order.
-
-    The list belongs to this sequence and grows in place: the collector would look at each new list.
-    """
+    """Physical blocks on the device, in logical order."""
     stop_reason: Private[int | str | None] = None
     parent_seq_id: Public[int | None] = None
     last_step: Public[int] = -1
