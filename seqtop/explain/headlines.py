@@ -136,8 +136,6 @@ def find_changes(series: StepSeries, start: float, end: float) -> list[Change]:
             continue
         usual = sum(amounts[index - _BEFORE : index]) / _BEFORE
         now = amounts[index]
-        if usual <= 0 and now <= 0:
-            continue
         if not (now < _DROP * usual or now > _SPIKE * usual):
             continue
         bend = _bend(series, times[index] - window, times[index] + window)
@@ -277,7 +275,7 @@ def _batch(change: Change, observed: Observed) -> str:
         own.sums["generated"] / own.sums["steps"] for own in (change.before, change.after)
     )
     text = f"{second:.1f} tokens a step, {first:.1f} before"
-    running = [own.gauges.get("running") for own in (change.before, change.after)]
+    ran, runs = (own.gauges.get("running") for own in (change.before, change.after))
     if change.direction == "fell":
         if observed.preemption is not None:
             own = observed.preemption
@@ -288,12 +286,12 @@ def _batch(change: Change, observed: Observed) -> str:
         prefills = _prefills(observed)
         if prefills and change.after.rate("prefill") > _LIKE * change.before.rate("prefill"):
             return f"{text}; {prefills}"
-        if None not in running and (running[1] or 0) < (running[0] or 0):
-            return f"{text}; {_fewer(observed, running[0] or 0, running[1] or 0)}"
+        if ran is not None and runs is not None and runs < ran:
+            return f"{text}; {_fewer(observed, ran, runs)}"
         if observed.waits:
             return f"{text}; {_waiting(observed)}"
-    elif None not in running and (running[1] or 0) > (running[0] or 0):
-        return f"{text}; {_ran(running[0] or 0, running[1] or 0)}"
+    elif ran is not None and runs is not None and runs > ran:
+        return f"{text}; {_ran(ran, runs)}"
     return f"{text}; cause not observed"
 
 

@@ -14,14 +14,17 @@ from seqtop.state.freeze import freeze
 from seqtop.state.wait_causes import PACED
 from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
+    CudaGraph,
     Event,
     Heartbeat,
     RequestArrived,
     StreamingUpdate,
     WaitReason,
 )
-from tests.support.events import arrival, delta, full, step, update, wait_reason
+from tests.support.events import arrival, delta, full, stats, step, update, wait_reason
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
+
+GRAPHS = "FULL", "NONE"
 
 
 def no_blocks(name: str) -> list[WaitReason]:
@@ -157,10 +160,12 @@ def test_a_running_request_that_is_left_out_of_a_batch(script: Script) -> None:
     script.step(prefill={"a": 20, "b": 20})
     script.step(prefill={"b": 256}, decode=[])  # all of the budget
     script.step(decode=["b"])
-    assert summary(parts_of(script, "a"))[-2:] == [
+    parts = parts_of(script, "a")[-2:]
+    assert summary(parts) == [
         ("unscheduled", "token_budget", 1, STEP_TIME),
         ("unscheduled", "unknown", 2, STEP_TIME),
     ]
+    assert [part.num_steps for part in parts] == [1, 1]
 
 
 def test_time_without_recorded_steps_is_divided_by_the_spans(script: Script) -> None:
@@ -220,6 +225,28 @@ def test_steps_that_are_dropped_while_it_is_read_are_not_recorded(script: Script
     assert sum(part.seconds for part in parts) == pytest.approx(
         script.time - request.metrics.arrival_time
     )
+
+
+def test_the_cause_before_the_first_step_is_that_of_the_state(script: Script) -> None:
+    """It names the request at the head of the queue, and the holder of the blocks is known.
+
+    The step in which that one was admitted is not.
+    """
+    for name in ("runs", "head", "behind"):
+        script.arrive(name)
+    script.step(prefill={"runs": 40}, waits=no_blocks("head"))
+    late = ScriptedSource()
+    late.replace(script.source.state)
+    script.source = late
+    script.time += 0.5
+    script.step(waits=no_blocks("head"))
+    head, behind = parts_of(script, "head")[-1], parts_of(script, "behind")[-1]
+    expected = ("queued", "no_blocks", 1, 0.5 + STEP_TIME)
+    assert summary([head, behind]) == [expected, expected]
+    assert (head.is_behind, head.num_missing, head.others) == (False, 3, {})
+    assert (behind.is_behind, behind.others) == (True, {"head": 1})
+    assert head.holder is not None
+    assert (head.holder.request_id, head.holder.admitted_step) == ("runs", None)
 
 
 def test_a_limited_number_of_holders_is_looked_up(script: Script) -> None:
@@ -367,7 +394,9 @@ def test_an_unfinished_request_has_an_open_part(script: Script) -> None:
     script.arrive("a")
     script.step(prefill={"a": 40})
     script.source.apply(Heartbeat(time=script.time + 2.0, step=0))
-    assert summary(parts_of(script, "a"))[-1] == ("unknown", "in_progress", None, 2.0)
+    parts = parts_of(script, "a")
+    assert summary(parts)[-1] == ("unknown", "in_progress", None, 2.0)
+    assert (parts[-1].start, parts[-1].longest) == (pytest.approx(0.052, abs=1e-6), 2.0)
 
 
 def test_no_cause_is_known_after_the_last_step(script: Script) -> None:
@@ -478,6 +507,36 @@ def test_the_number_of_parts_is_limited(script: Script) -> None:
     assert sum(part.seconds for part in parts) == pytest.approx(
         script.source.state.time - script.source.state.requests["a"].metrics.arrival_time
     )
+
+
+def test_decodes_with_and_without_a_graph_and_with_prefills_of_others() -> None:
+    """Of half a second each, with half a second between them."""
+    request = RequestState("req-1", RequestMetrics(100.0, 100.0, None, None, None), [1])
+    chain = Chain(request)
+    graph, eager = (CudaGraph(mode=mode, num_tokens=1, num_padded_tokens=1) for mode in GRAPHS)
+    decode = delta("req-1", 1)
+    chain.apply(0, step(0, full("req-1", 1, chunk=3)))
+    for number, (others, figures) in enumerate(
+        (
+            ((), {"cuda_graph": graph}),
+            ((), {"cuda_graph": eager, "scheduler_time": None}),
+            ((), {"cuda_graph": eager, "scheduler_time": 0.75}),
+            ((full("req-2", 2, chunk=7),), {"cuda_graph": eager, "num_prefill_tokens": 7}),
+        ),
+        1,
+    ):
+        chain.apply(number, step(number, decode, *others, stats=stats(**figures)))
+    assert [
+        (part.kind, part.cause, part.num_steps, part.num_tokens, part.scheduler)
+        for part in chain.parts
+    ] == [
+        ("prefill", "", 1, 3, 0.001),
+        ("host", "", 0, 0, 0.0),
+        ("decode", "", 1, 1, 0.001),
+        ("decode", "no_cuda_graph", 2, 2, 0.5),
+        ("decode", "mixed_batch", 1, 1, 0.001),
+    ]
+    assert [part.others for part in chain.parts][-2:] == [{}, {"req-2": 7}]
 
 
 def test_rejected_drafts_are_no_tokens_of_a_part() -> None:

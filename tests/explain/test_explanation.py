@@ -4,7 +4,14 @@ from collections import defaultdict
 
 import pytest
 
-from seqtop.explain.explanation import Explanation, explain, find_request
+from seqtop.explain.explanation import (
+    Explanation,
+    explain,
+    find_request,
+    find_request_of_client,
+    request_ids,
+    similar_ids,
+)
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus, latency
@@ -106,6 +113,49 @@ def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
     assert found_request is not None
     assert (found_request[0].finish_reason, found_request[1]) == (None, position)
     assert find_request(history, "unknown") is None
+
+
+def test_a_request_as_it_arrived_is_explained_as_it_has_become() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    script.step()
+    found = find_request(script.source.history, "a")
+    assert found is not None
+    assert found[0].metrics.first_token_time is None
+    explanation = explain(script.source.history, *found)
+    assert explanation.metrics == script.source.state.requests["a"].metrics
+    assert [part.before_first_token for part in explanation.parts()] == [True, True, False]
+
+
+def test_requests_are_found_by_the_ids_of_clients_and_by_similar_ones() -> None:
+    script = Script(ScriptedSource())
+    for name in ("cmpl-1-0", "other-0", "other"):
+        script.arrive(name)
+    state = script.source.state
+    script.source.replace(state, num_missed=3)
+    script.arrive("last")
+    history = script.source.history
+    assert request_ids(history) == ["last", "other", "other-0", "cmpl-1-0"]
+    for name, found in (
+        ("cmpl-1", "cmpl-1-0"), ("cmpl-1-0", "cmpl-1-0"), ("other", "other"), ("oth", None),
+        ("cmpl-1-0-0", None),
+    ):  # fmt: skip
+        request = find_request_of_client(history, name)
+        assert (request and request[0].request_id) == found, name
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("req-10", ["req-1", "req-11", "req-2"]),
+        ("CHAT", ["chat-of-a-long-name"]),
+        ("q-2", ["req-2"]),
+        ("nothing", []),
+    ],
+)
+def test_ids_that_are_like_another(word: str, expected: list[str]) -> None:
+    assert similar_ids(word, ["chat-of-a-long-name", "req-2", "req-1", "req-11"]) == expected
 
 
 @pytest.mark.parametrize("seed", [2, 5, 9])

@@ -2,8 +2,10 @@
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from seqtop.explain.outliers import FieldDifference, Outliers, SlowRequest, find_outliers
@@ -11,7 +13,7 @@ from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, slo
-from seqtop.wire.messages import Event, RequestArrived, RequestFinished
+from seqtop.wire.messages import CudaGraph, Event, RequestArrived, RequestFinished, StepStats
 from tests.support.events import wait_reason
 from tests.support.field_cases import (
     adapter_starves,
@@ -171,6 +173,95 @@ def test_the_most_frequent_words_of_a_field() -> None:
     status = fields["status"]
     assert status.slow == "stop 100%"
     assert status.others.count(",") == 2, "of four, three are shown"
+
+
+class _Compared(Script):
+    """Plays requests one after another, every second of which takes longer than a second."""
+
+    def __init__(self, **figures: Any) -> None:
+        super().__init__(ScriptedSource())
+        self.figures = figures
+        """Figures of the next steps."""
+
+    def _figures(self, num_prefill: int, num_decode: int) -> StepStats:
+        return msgspec.structs.replace(super()._figures(num_prefill, num_decode), **self.figures)
+
+    def differences(self, play: Callable[[str, bool], object]) -> dict[str, FieldDifference]:
+        for number in range(8):
+            play(f"r{number}", number % 2 == 1)
+        outliers = find_outliers(self.source.history, slo.parse("e2e=1"))
+        assert {own.request_id for own in outliers.slow} == {"r1", "r3", "r5", "r7"}
+        assert outliers.num_others == 4
+        return {difference.field: difference for difference in outliers.differences}
+
+
+def test_facts_are_those_of_the_steps_in_the_time_of_a_request() -> None:
+    """The slow ones have 9 of 12 decodes without a CUDA graph, and are preempted for 8 steps."""
+    script = _Compared()
+
+    def play(name: str, is_slow: bool) -> None:
+        script.arrive(name, num_prompt=20 if is_slow else 40)
+        script.figures = {"scheduler_time": 0.01 if is_slow else 0.002}
+        script.step(prefill={name: 20 if is_slow else 40})
+        for number in range(12):
+            mode = "NONE" if number < (9 if is_slow else 3) else "FULL"
+            graph = CudaGraph(mode=mode, num_tokens=1, num_padded_tokens=1)
+            script.figures["cuda_graph"] = graph
+            script.step()
+        del script.figures["cuda_graph"]
+        if is_slow:
+            waits = [wait_reason(name, "no_blocks", 1)]
+            script.step(preempt={name: "other"}, decode=[], waits=waits)
+            for _ in range(7):
+                script.step(decode=[], waits=waits)
+            script.step(prefill={name: 33})
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+
+    fields = script.differences(play)
+    shown = {key: (field.slow, field.others) for key, field in fields.items()}
+    assert shown["step: eager"] == ("median 75%", "median 25%")
+    assert shown["step: scheduler"] == ("median 10.0 ms", "median 2.00 ms")
+    assert shown["step: empty"] == ("median 35%", "median 0%")  # 0.4 s of 1.152 s
+    assert shown["step: recomputed"] == ("median 48%", "median 0%")  # 32 of 20 + 12 + 33 + 1
+    assert shown["time: prefill"] == ("median 100 ms", "median 50.0 ms")
+    assert shown["prompt"] == ("median 20", "median 40"), "also if the slow ones have less"
+    assert "time: decode" not in shown, "13 steps each"
+    assert {fields[key].distance for key in shown} == {1.0}
+
+
+def test_a_wait_is_compared_with_the_time_by_which_requests_are_slower() -> None:
+    """Seconds of which the others have more are no cause of it, nor is a share of 1 in 40."""
+    script = _Compared(cuda_graph=CudaGraph(mode="FULL", num_tokens=1, num_padded_tokens=1))
+
+    def play(name: str, is_slow: bool) -> None:
+        script.arrive(name)
+        for _ in range(1 if is_slow else 3):
+            script.step(decode=[], waits=[wait_reason(name, "seq_limit")])
+        for _ in range(3 if is_slow else 0):
+            script.step(decode=[], waits=[wait_reason(name, "no_blocks", 1)])
+        script.time += 0.013 if is_slow else 0.01
+        script.step(prefill={name: 40})
+        for _ in range(16 if is_slow else 14):
+            script.step()
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+
+    fields = script.differences(play)
+    shown = {key: (field.slow, field.others) for key, field in fields.items()}
+    assert shown["waited: no free blocks"] == ("median 163 ms", "median 0 s")
+    assert shown["time: decode"] == ("median 850 ms", "median 750 ms")
+    assert not {"waited: max_num_seqs", "step: eager", "step: empty"} & {*shown}
+
+
+def test_a_figure_of_zero_is_the_least() -> None:
+    """Also if others are between zero and one."""
+    script = Script(ScriptedSource())
+    for number in range(20):
+        script.arrive(f"r{number}")
+        script.step(prefill={f"r{number}": 40})
+        script.actors[f"r{number}"].metrics.time_in_queue = 0.5 if number in (3, 8) else 0.0
+        script.step(stop={f"r{number}": SequenceStatus.FINISHED_STOPPED})
+    outliers = find_outliers(script.source.history, slo.Slo(), "queue")
+    assert {(own.request_id, own.seconds) for own in outliers.slow} == {("r3", 0.5), ("r8", 0.5)}
 
 
 @pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])

@@ -80,6 +80,14 @@ def test_text() -> None:
             "30 steps, of which step 19: 5.00 s",
             part("decode", "", seconds=5.12, num_steps=30, longest=5.0, longest_step=19),
         ),
+        (
+            "2 steps, of which step 19: 1.00 s",
+            part("decode", "", seconds=1.09, num_steps=2, longest=1.0, longest_step=19),
+        ),
+        (
+            "3 steps",
+            part("decode", "", seconds=1.25, num_steps=3, longest=1.0, longest_step=19),
+        ),
         ("2 steps", part("decode", "", seconds=0.2, num_steps=2, longest=0.11, longest_step=19)),
         ("behind others in the queue: too few blocks are free", behind_nobody()),
         (
