@@ -18,11 +18,11 @@ from seqtop.explain.headlines import (
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.step_series import Interval, StepSeries
 from seqtop.state.step_costs import TIME_PARTS
-from seqtop.wire.messages import CudaGraph
+from seqtop.wire.messages import CudaGraph, WaitCause
 from seqtop.wire.snapshot import StepCosts
 from tests.support import events
 from tests.support.events import arrival, full, preemption, update, wait_reason
-from tests.support.scripted import ScriptedSource
+from tests.support.scripted import Script, ScriptedSource
 
 GRAPH = CudaGraph(mode="FULL", num_tokens=6, num_padded_tokens=8)
 EAGER = CudaGraph(mode="NONE", num_tokens=7, num_padded_tokens=7)
@@ -183,7 +183,8 @@ def test_more_tokens_a_step(
     ],
 )
 def test_a_part_of_the_time_of_a_step(part: str, title: str) -> None:
-    before, after = interval(**{part: 5.0}), slower(**{part: 7.5})
+    before, after = interval(), slower()
+    before.sums[part], after.sums[part] = 5.0, 7.5
     assert words("fell", before, after, **LONG) == f"{title} took 150 ms a step, 50.0 ms before"
 
 
@@ -201,6 +202,14 @@ def test_the_share_of_one_cause_of_two() -> None:
         | dict.fromkeys(("execute", "rest", "host", "paced", "idle"), 0.0)
     )
     assert list(both)[-1] == "scheduler"
+
+
+def test_a_share_above_all_is_all() -> None:
+    """Steps of 0.2 s instead of 0.1 s would be half of the output, but their batches grew."""
+    before, after = interval(forward=10.0), interval(steps=50.0, generated=250.0, forward=10.0)
+    assert change_shares(before, after)["forward"] == pytest.approx(1.47, rel=0.01)
+    text = headline(Change(1.0, "fell", before, after), Observed())
+    assert text.endswith("; this makes 100% of the change.")
 
 
 def test_no_shares_without_steps_or_without_a_change() -> None:
@@ -243,17 +252,21 @@ def test_prefills_with_an_execution_that_took_longer_or_less(
     assert text == head if expected is None else expected in text
 
 
-@pytest.mark.parametrize(("cost", "is_named"), [(0.015, True), (0.0149, False)])
+@pytest.mark.parametrize(("cost", "is_named"), [(0.3 / 16, True), (0.0187, False)])
 @pytest.mark.parametrize("direction", ["fell", "rose"])
 def test_prefills_are_named_if_they_cost_a_part_of_the_time(
     direction: Literal["fell", "rose"], cost: float, is_named: bool
 ) -> None:
-    """Two prefill tokens a step or none, and 0.1 s: three tenths of it are 0.03 s."""
-    intervals = [interval(forward=5.0), slower(forward=7.5, prefill=100.0)]
+    """Two prefill tokens a step or none, and an eighth of a second more or less."""
+    intervals = [
+        interval(20.0, forward=12.5),
+        interval(20.0, 50.0, 200.0, forward=12.5, prefill=100.0),
+    ]
     if direction == "rose":
         intervals.reverse()
     costs = StepCosts(per_step=0.05, per_prefill_token=cost)
-    text = words(direction, *intervals, costs=costs, **LONG)
+    observed: dict[str, Any] = {"costs": costs, **LONG}
+    text = words(direction, *intervals, **observed)
     assert ("prefill" in text) is is_named
     assert ("not observed" in text) is not is_named
 
@@ -359,6 +372,24 @@ def series_of(
     return series
 
 
+@pytest.mark.parametrize(
+    ("cause", "holder"),
+    [
+        ("no_blocks", "first held 3 blocks"),
+        ("seq_limit", "first held 1 sequence slot"),
+        ("paused", ""),
+    ],
+)
+def test_the_largest_holder_of_what_others_wait_for(cause: WaitCause, holder: str) -> None:
+    script = Script(ScriptedSource())
+    for name in ("late", "first", "second"):
+        script.arrive(name)
+    script.step(prefill={"first": 40, "second": 20})
+    script.step(waits=[wait_reason("late", cause)])
+    change = Change(script.time - 0.05, "fell", interval(), interval(seconds=0.05))
+    assert observe(script.source.history, change).holder == holder
+
+
 def found(series: StepSeries, start: float, end: float) -> list[tuple[str, float, float, float]]:
     """Returns the direction, time and length of each change, and the tokens of a step before it."""
     return [
@@ -414,24 +445,24 @@ def test_a_rate_below_one_token_a_second_has_shares() -> None:
             ((30, 8), (300, 4)),
             (9, 1),
             (
-                "The output is slower than 10 min ago: 2.0 tok/s in the last 1 min, 4.0 then (of the"
-                " change: tokens a step 100%); up to 1 waiting, 9 then."
+                "The output is slower than 10 min ago: 2.0 tok/s in the last 1 min, 4.0 then (of"
+                " the change: tokens a step 100%); up to 1 waiting, 9 then."
             ),
         ),
         (
             ((30, 4), (300, 8)),
             (),
             (
-                "The output is faster than 10 min ago: 4.0 tok/s in the last 1 min, 2.0 then (of the"
-                " change: tokens a step 100%)."
+                "The output is faster than 10 min ago: 4.0 tok/s in the last 1 min, 2.0 then (of"
+                " the change: tokens a step 100%)."
             ),
         ),
         (
             ((30, 20), (300, 21)),
             (3, 4),
             (
-                "The output is as it was 10 min ago: 10.5 tok/s in the last 1 min, 10.0 then; up to 4"
-                " waiting, 3 then."
+                "The output is as it was 10 min ago: 10.5 tok/s in the last 1 min, 10.0 then; up to"
+                " 4 waiting, 3 then."
             ),
         ),
         (((30, 0), (300, 8)), (), "4.0 tok/s in the last 1 min, 0.0 10 min before."),
@@ -439,16 +470,16 @@ def test_a_rate_below_one_token_a_second_has_shares() -> None:
             ((14, 4), (28, 8)),
             (),
             (
-                "The output is faster than 56 s ago: 4.0 tok/s in the last 28 s, 2.0 then (of the"
-                " change: tokens a step 100%)."
+                "The output is faster than 56 s ago: 4.0 tok/s in the last 28 s, 2.0 then (of"
+                " the change: tokens a step 100%)."
             ),
         ),
         (
             ((5, 10), (5, 2)),
             (),
             (
-                "The output is slower than 13 s ago: 1.0 tok/s in the last 7 s, 5.0 then (of the"
-                " change: tokens a step 100%)."
+                "The output is slower than 13 s ago: 1.0 tok/s in the last 7 s, 5.0 then (of"
+                " the change: tokens a step 100%)."
             ),
         ),
         (((9, 4),), (), ""),
