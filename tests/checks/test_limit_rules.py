@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from seqtop.checks.thresholds import Thresholds
+from seqtop.sequence import SequenceStatus
 from seqtop.state.wait_causes import cause_in_words
+from seqtop.wire.messages import Event
 from tests.support import field_cases
+from tests.support.events import arrival, engine_info, preemption, stats, step, update
 from tests.support.mutants import FIGURE_MUTANTS, LIMIT_MUTANTS, assert_found, check
 from tests.support.simulated_scheduler import REMOTE, SimulatedScheduler
 
@@ -86,11 +89,53 @@ def test_tables_end_with_the_request_at_the_latest() -> None:
         run.steps(4)
     run.run_out()
     for event in run.events:
-        for update in getattr(event, "sequences", ()):
-            if update.block_table == []:
-                update.block_table = None
+        for own in getattr(event, "sequences", ()):
+            if own.block_table == []:
+                own.block_table = None
     assert check(run.events) == []
 
 
 def test_healthy_window_of_a_second_group() -> None:
     assert check(field_cases.window_table(is_stale=False)) == []
+
+
+@pytest.mark.parametrize(("accepted", "is_found"), [(None, False), (2, False), (3, True)])
+def test_no_more_tokens_are_accepted_than_were_drafted(
+    accepted: int | None, is_found: bool
+) -> None:
+    decodes = update(1, SequenceStatus.RUNNING, 3, drafted=2, accepted=accepted)
+    found = check([engine_info(), arrival(1), step(0, sequences=[decodes])])
+    messages = [own.message for own in found if own.rule == "impossible-figure"]
+    assert messages == ["num_accepted_tokens is 3 of 2 num_draft_tokens"] * is_found
+
+
+@pytest.mark.parametrize("num_lost", [24, 25])
+def test_a_quarter_of_all_tokens_computed_again_is_much(num_lost: int) -> None:
+    """The first step ends a window, and the tenth after it the next one."""
+    run: list[Event] = [engine_info(), arrival(1)]
+    losses = [0, 3, 3, 3, 3, 3, 3, 3, num_lost - 21]
+    for number in range(11):
+        lost = [preemption("req-1", lost=own) for own in losses[number : number + 1] if number]
+        run.append(step(number, stats=stats(num_prefill_tokens=10), preemptions=lost))
+    found = [own.message for own in check(run) if own.rule == "recomputes"]
+    message = (
+        "25% of 100 tokens in 10.0 s replace 25 that 8 preemptions lost: more requests run than the"
+        " pool has blocks for"
+    )
+    assert found == [message] * (num_lost == 25)
+
+
+@pytest.mark.parametrize("num_empty", [31, 32])
+def test_half_of_the_steps_without_a_token_are_as_many_as_the_limit(num_empty: int) -> None:
+    limits = Thresholds(empty_share=0.5, window_seconds=16.0, no_progress_steps=64)
+    run: list[Event] = [engine_info(), arrival(1)]
+    for number in range(65):
+        is_empty = 0 < number <= num_empty
+        figures = stats(num_waiting=1, num_prefill_tokens=0 if is_empty else 10)
+        times = {"start_time": 100 + number / 4, "time": 100 + (number + 1) / 4}
+        run.append(step(number, stats=figures, **times))
+    found = [own.message for own in check(run, thresholds=limits) if own.rule == "empty-steps"]
+    message = (
+        "32 of 64 steps in 16.0 s computed nothing, 50% of the time, with 1 waiting at the end"
+    )
+    assert found == [message] * (num_empty == 32)

@@ -14,6 +14,7 @@ from tests.support.mutants import (
     Run,
     assert_found,
     check,
+    compute_again,
     events,
     mutated,
     steps_of,
@@ -60,6 +61,23 @@ def test_heartbeats_without_steps_are_no_progress_unless_others_are_waited_for(
     beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
     findings = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *reasons, *beats])
     assert [finding.rule for finding in findings] == rules
+
+
+def test_the_time_without_a_step_is_named() -> None:
+    beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(100)]
+    (finding,) = check([engine_info(), beats[0], arrival(1), *beats])
+    assert finding.message == "no step has ended for 60.0 s (since the start); 1 request unfinished"
+
+
+def test_a_decode_that_stalls_is_named_with_its_tokens() -> None:
+    run: Run = []
+    compute_again(run)
+    own = [each for event in steps_of(run) for each in event.sequences if each.seq_id == 1]
+    own[0].new_token_ids = [7]
+    for each in own:
+        each.num_computed_tokens = 3
+    (finding,) = check(run)
+    assert finding.message.endswith(" computed others; 3 of 4 tokens computed")
 
 
 def test_stalled_prefill_is_proven_by_figures_and_reported_once(payloads: list[bytes]) -> None:
@@ -109,6 +127,43 @@ def test_preempted_request_that_is_overtaken() -> None:
         "it was preempted and has waited 10.0 s since step 1, in which the engine admitted 10 later"
         " requests of no higher priority, the last of them req-11"
     )
+
+
+@pytest.mark.parametrize(
+    ("queue_order", "times", "is_overtaken"),
+    [
+        ("fcfs", (90.0, 5.0), True),
+        ("priority", (90.0, 5.0), False),
+        ("priority", (5.0, 5.0), False),
+        ("priority", (4.0, 5.0), True),
+    ],
+)
+def test_a_queue_without_priorities_has_the_order_of_its_arrivals(
+    queue_order: Any, times: tuple[float, float], is_overtaken: bool
+) -> None:
+    arrivals = [arrival(number) for number in range(1, 14)]
+    for number, event in enumerate(arrivals):
+        event.arrival_time = times[number > 0]
+    run: Run = [engine_info(queue_order=queue_order), *arrivals]
+    run += [_scheduled(number, number) for number in range(2, 14)]
+    assert ("overtaken" in {finding.rule for finding in check(run)}) is is_overtaken
+
+
+@pytest.mark.parametrize(("num_found", "is_found"), [(0, True), (9, True), (16, False)])
+def test_prefix_hits_are_not_computed_again_after_a_preemption(
+    num_found: int, is_found: bool
+) -> None:
+    """Three tokens gained, for which three times 30 were computed again, less those found."""
+    run: Run = [engine_info(), arrival(1)]
+    for number in range(0, 8, 2):
+        runs = update(1, RUNNING, 3, tokens=[5], blocks=[0], cached=num_found)
+        waits = update(1, WAITING, 0, table=[])
+        lost = [preemption("req-1", lost=30, by="req-2")]
+        run += [
+            step(number, sequences=[runs]),
+            step(number + 1, sequences=[waits], preemptions=lost),
+        ]
+    assert ("thrash" in {finding.rule for finding in check(run)}) is is_found
 
 
 def test_a_request_that_was_aborted_and_is_still_held_by_a_connector_is_not_overtaken() -> None:

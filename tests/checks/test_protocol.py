@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ import zmq
 from seqtop.checks import protocol
 from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.protocol import ProtocolChecker
+from seqtop.state import EngineState
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import EngineInfo, Event, Refused, Step
+from tests.support.events import stats
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.random_engine import RandomEngine
 from tests.support.stored_run import scripts
@@ -199,7 +202,12 @@ def _misspell(message: list[Any]) -> None:
         metrics["first_token"] = 1.0
 
 
-NEVER_COMES = {"no reply", "a snapshot without its parts", "no welcome message"}
+NEVER_COMES = {
+    "no reply",
+    "a snapshot without its parts",
+    "a number that never comes",
+    "no welcome message",
+}
 MISTAKES = {
     "another version": (
         _at(2, lambda parts: [[b"seqtop/2/one", *parts[1:]]]),
@@ -250,6 +258,10 @@ MISTAKES = {
     "a late number": (
         _number(1),
         ("snapshot", "the snapshot after message 1: request 'req-1' is missing"),
+    ),
+    "a number that never comes": (
+        _number(1000),
+        ("snapshot", "number of the reply is 1001, and the next message of the stream has 2"),
     ),
     "a refusal": (
         Mistake(reply=lambda parts: [[*parts[:2], codec.encode(Refused(error="not now"))]]),
@@ -303,6 +315,7 @@ def test_each_mistake_is_named(
     first = next(finding for finding in found if finding.rule in protocol_rules())
     assert first.rule == rule
     assert sentence in first.message
+    assert checker.num_unknown == (name == "an unknown event")
 
 
 def test_silence_is_named(checker: ProtocolChecker, endpoint: str) -> None:
@@ -313,3 +326,44 @@ def test_silence_is_named(checker: ProtocolChecker, endpoint: str) -> None:
     with publishing(endpoint, SCRIPT, Mistake(pause=pause)):
         run(checker)
     assert checker.counts()["silence"] >= 1
+
+
+def test_each_kind_of_viewer_asks_for_each_kind_of_snapshot(
+    checker: ProtocolChecker, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def join(ended: threading.Event, connection: object, *, with_parts: bool) -> None:
+        asked.append((connection is checker._connections[0], with_parts))
+        if len(asked) == 8:
+            ended.set()
+
+    monkeypatch.setattr(checker, "_join", join)
+    with publishing(endpoint, SCRIPT, Mistake()):
+        run(checker)
+    assert asked == [(True, True), (False, True), (True, False), (False, False)] * 2
+
+
+def test_a_mistake_is_reported_once(checker: ProtocolChecker, endpoint: str) -> None:
+    number = itertools.count()
+
+    def refuse(parts: Frames) -> list[Frames]:
+        return [[*parts[:2], codec.encode(Refused(error=f"reason {next(number) % 2}"))]]
+
+    with publishing(endpoint, SCRIPT, Mistake(reply=refuse)):
+        run(checker)
+    found = [located.finding for located in checker.findings()]
+    assert [own.message for own in found if own.rule == "snapshot"] == [
+        "SnapshotRequest was refused: reason 0",
+        "SnapshotRequest was refused: reason 1",
+    ]
+
+
+def test_sums_of_times_may_be_rounded() -> None:
+    one, other = EngineState(), EngineState()
+    one.stats, other.stats = stats(scheduler_time=0.3), stats(scheduler_time=0.1 + 0.2)
+    assert [*protocol.differences(one, other)] == []
+    other.stats.scheduler_time = 0.30001
+    assert [*protocol.differences(one, other)] == [
+        protocol.StateDifference("stats.scheduler_time", "", "0.3", "0.30001")
+    ]

@@ -58,6 +58,7 @@ def test_live_engine_until_it_stops(endpoint: str) -> None:
     (report,) = reports
     assert report.counts == {"unknown": 1}
     assert report.num_steps == 2
+    assert (report.complete, report.problem) == (True, None)
 
 
 def test_sentences_cannot_move_the_cursor(tmp_path: Path) -> None:

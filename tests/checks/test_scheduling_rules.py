@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineInfo, Event, Step
+from tests.support.events import arrival, delta, engine_info, stats, step, update
 from tests.support.mutants import SCHEDULING_MUTANTS, assert_found, check, wait_for_free_blocks
 
 
@@ -33,7 +35,51 @@ def test_cached_blocks_are_available_where_they_are_evicted_for_waiting_requests
     info.scheduler_settings = {} if evicts else {"evicts_for_waiting_requests": False}
     for event in run:
         if isinstance(event, Step) and event.stats is not None:
-            stats = event.stats
-            stats.num_cached_blocks = stats.num_free_blocks - num_free
-            stats.num_free_blocks = num_free
+            figures = event.stats
+            figures.num_cached_blocks = figures.num_free_blocks - num_free
+            figures.num_free_blocks = num_free
     assert ("wait-reason" in {finding.rule for finding in check(run)}) is is_false
+
+
+@pytest.mark.parametrize(("num_free", "is_false"), [(33, False), (34, True)])
+def test_blocks_of_the_reserve_are_not_available(num_free: int, is_false: bool) -> None:
+    """It needs two blocks, and 32 of 64 are to stay free."""
+    run: list[Event] = []
+    wait_for_free_blocks(run)
+    info, *_ = run
+    assert isinstance(info, EngineInfo)
+    info.scheduler_settings = {"watermark": 0.5}
+    for event in run:
+        if isinstance(event, Step):
+            event.stats.num_free_blocks = num_free
+    found = [finding.message for finding in check(run) if finding.rule == "wait-reason"]
+    assert bool(found) is is_false
+    assert all("34 blocks are available, and it needs at most 34" in own for own in found)
+
+
+@pytest.mark.parametrize(
+    ("num_computed", "messages"),
+    [
+        (2, ["2 tokens were computed, those of its 1 sequences are 3 to 4"]),
+        (3, []),
+        (4, []),
+        (5, ["5 tokens were computed, those of its 1 sequences are 3 to 4"]),
+    ],
+)
+def test_rejected_drafts_may_be_counted_as_computed(num_computed: int, messages: list[str]) -> None:
+    running = SequenceStatus.RUNNING
+    prefill = update(1, running, 3, blocks=[0])
+    decode = update(1, running, 6, tokens=[5, 6, 7], drafted=3, accepted=2)
+    run: list[Event] = [
+        engine_info(),
+        arrival(1),
+        step(0, sequences=[prefill], stats=stats(num_prefill_tokens=3)),
+        step(
+            1,
+            delta("req-1", 1, computed=3),
+            sequences=[decode],
+            stats=stats(num_decode_tokens=num_computed),
+        ),
+    ]
+    found = [finding.message for finding in check(run) if finding.rule == "token-sum"]
+    assert found == messages
