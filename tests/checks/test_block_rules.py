@@ -1,10 +1,12 @@
 """Rules about blocks: each finds a run that is broken in just its way."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from seqtop.sequence import SequenceStatus
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import CachedBlocks, EngineInfo, Event
 from tests.support import events as builders
 from tests.support.events import update
@@ -15,6 +17,8 @@ from tests.support.mutants import (
     events,
     in_blocks_of_four,
     leak,
+    preempt_in_vain,
+    share_a_block,
 )
 
 
@@ -52,6 +56,34 @@ def test_a_step_may_add_computed_blocks_and_then_admit_a_sequence_that_hits_them
     ]
     found = [finding.rule for finding in check(run) if "hit" in finding.rule]
     assert ("hit-not-cached" in found) is is_false, found
+
+
+@pytest.mark.parametrize(("different", "is_found"), [(None, False), (3, True), (0, True)])
+def test_one_different_token_is_enough_not_to_share_a_block(
+    different: int | None, is_found: bool
+) -> None:
+    run: list[Any] = []
+    share_a_block(run, 4)
+    prompt = [*range(4)]
+    if different is not None:
+        prompt[different] = 9
+    run[2].prompt_token_ids = Ints.of(prompt)
+    found = [finding.message for finding in check(run) if finding.rule == "block-shared"]
+    assert found == [
+        f"block 0 is also position 0 of sequence {other}, whose tokens differ; only equal prefixes"
+        " may share"
+        for other in ((2, 1) if is_found else ())
+    ]
+
+
+def test_a_preemption_of_an_unknown_request_gains_nothing_to_report() -> None:
+    run: list[Any] = []
+    preempt_in_vain(run)
+    run[-1].preemptions.insert(0, builders.preemption("req-9"))
+    gains_nothing = [own for own in check(run) if own.rule == "preempt-gains-nothing"]
+    assert [(own.request_id, own.message) for own in gains_nothing] == [
+        ("req-2", "it held 1 block, all of which others hold too: 1 request, such as req-1")
+    ]
 
 
 def test_a_leak_is_not_looked_for_where_the_engine_uses_blocks_for_itself(

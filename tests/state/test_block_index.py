@@ -294,3 +294,21 @@ def step(
         stats=stats,
         preemptions=preemptions if swapped_out else [],
     )
+
+
+@pytest.mark.parametrize(
+    ("of_engine", "sizes"),
+    [((0, None, 0), (0, 0, 0)), ((-5, -3, -1), (0, 0, 0)), ((6, 4, 2), (6, 4, 2))],
+)
+def test_pools_have_the_sizes_of_the_engine_as_far_as_they_can_be(
+    of_engine: tuple[int, int | None, int], sizes: tuple[int, int, int]
+) -> None:
+    state, index = EngineState(), BlockIndex()
+    num_gpu, num_cpu, num_reserved = of_engine
+    info = events.engine_info(
+        num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu, num_reserved_blocks=num_reserved
+    )
+    state.apply(info)
+    index.rebuild(state)
+    assert (index.num_device, index.num_host, index.num_reserved) == sizes
+    assert len(index) == sizes[0] + sizes[1]

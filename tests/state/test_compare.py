@@ -222,6 +222,7 @@ def test_the_verdict_has_the_largest_changes_and_their_signs() -> None:
         ("tok/s", Rate(10.0, fmt.rate, 1), Rate(5.0, fmt.rate, 1)),
         ("TTFT", Rate(1.0, fmt.seconds, -1), Rate(3.0, fmt.seconds, -1, is_least=True)),
         ("ITL", Rate(1.0, fmt.seconds, -1), Rate(0.9, fmt.seconds, -1)),
+        ("steps/s", Rate(1.0, fmt.rate, 1), Rate(0.0, fmt.rate, 1)),
     ]
     lines = comparing.describe(compare(before, source.state), rates)
     text = [line.text for line in lines]
@@ -231,12 +232,25 @@ def test_the_verdict_has_the_largest_changes_and_their_signs() -> None:
         " TTFT +200% (1.00 s → ≥3.00 s)."
     )
     better = {line.text.split()[0]: line.is_better for line in lines if line.is_better is not None}
-    assert better == {"tok/s": False, "TTFT": False, "ITL": True}
+    assert better == {"tok/s": False, "TTFT": False, "ITL": True, "steps/s": False}
     worse = ("TTFT", Rate(1.0, fmt.seconds, -1), Rate(0.5, fmt.seconds, -1, is_least=True))
     assert all(
         line.is_better is None
         for line in comparing.describe(compare(before, source.state), [worse])
     )
+
+
+@pytest.mark.parametrize(
+    ("after", "part"),
+    [(0.25, "TTFT -50% (500 ms → 250 ms)"), (0.75, "TTFT +50% (500 ms → 750 ms)"), (0.5, "")],
+)
+def test_the_verdict_has_a_change_of_parts_of_a_second(after: float, part: str) -> None:
+    state = two_moments()[0].state
+    rates = [("TTFT", Rate(0.5, fmt.seconds, -1), Rate(after, fmt.seconds, -1))]
+    lines = [line.text for line in comparing.describe(compare(state, state), rates)]
+    verdict = " ".join(lines[: lines.index("")])
+    text = "0 requests ended and 0 arrived in between; 1 waited at A, 1 at B"
+    assert verdict == "; ".join(filter(None, (text, part))) + "."
 
 
 def test_prefix_misses_are_compared_by_cause() -> None:

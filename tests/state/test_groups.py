@@ -164,3 +164,34 @@ def test_an_expression_searches_the_beginning_of_an_id(
     request.request_id = "aaa)x" + "b" * 200 + "y"
     sequence = script.source.state.sequences[request.seq_ids[0]]
     assert name_by(f"re:/{regex}/")(request, sequence, 0.0) == found
+
+
+def test_rows_of_groups_are_unfolded_one_by_one(script: Script) -> None:
+    state, view = script.source.state, SequenceView()
+    view.rebuild(state)
+    grouped = view.grouped
+    grouped.reveal(1)  # without groups there is nothing to unfold
+    grouped.group_by(state, "prefix")
+    folded = grouped.page(0, 9)
+    assert len(folded) == len(grouped) == 3
+    names = {row: group.name for row in folded if (group := grouped.group(row)) is not None}
+    chat, batch = ({name: row for row, name in names.items()}[own] for own in ("chat", "batch"))
+    members = [seq_id for name in ("chat-1", "chat-2") for seq_id in state.requests[name].seq_ids]
+    grouped.reveal(members[0])
+    unfolded = grouped.page(0, 9)
+    at = unfolded.index(chat)
+    assert sorted(unfolded[at + 1 : at + 3]) == sorted(members)
+    assert [row for row in unfolded if row not in members] == folded
+    assert [grouped.index(row) for row in unfolded] == [*range(5)]
+    grouped.reveal(members[1])
+    assert grouped.page(0, 9) == unfolded, "its group is unfolded already"
+    assert (grouped.is_unfolded(chat), grouped.is_unfolded(batch)) == (True, False)
+    assert grouped.toggle(members[0]) == chat, "of a sequence, its group is folded"
+    assert grouped.page(0, 9) == folded
+    assert grouped.toggle(batch) == batch
+    assert len(grouped) == 4
+    assert grouped.toggle(99) is None
+    grouped.toggle_all()
+    assert grouped.page(0, 9) == folded, "if one is unfolded, all are folded"
+    grouped.toggle_all()
+    assert len(grouped) == 3 + len(state.sequences)
