@@ -8,7 +8,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.state.fields import FIELDS, harm
 from seqtop.state.filter import parse
-from seqtop.wire.messages import Event, RequestArrived, WaitCause
+from seqtop.wire.messages import Event, RequestArrived, Step, WaitCause
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 from tests.support import events
 from tests.support.events import wait_reason
@@ -58,6 +58,36 @@ def test_waits_are_charged_to_those_that_hold_what_is_waited_for(
     leader = 0.0 if held is None else seconds * (1 - held)
     assert state.requests["next"].harm == pytest.approx(leader)
     assert state.requests["last"].harm == 0.0
+
+
+class _Unnamed(ScriptedSource):
+    """Uses two blocks that no table names."""
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, Step):
+            event.stats.num_used_blocks += 2
+            event.stats.num_free_blocks -= 2
+        super().apply(event)
+
+
+def test_nobody_is_charged_for_blocks_that_no_table_names() -> None:
+    script = Script(_Unnamed(), block_size=16, num_gpu_blocks=10)
+    for name, num_prompt in (("large", 60), ("small", 20), ("next", 20), ("last", 20)):
+        script.arrive(name, num_prompt=num_prompt)
+    state = script.source.state
+    before = max(script.time, state.blocked.until)
+    script.step(prefill={"large": 60, "small": 20}, waits=[wait_reason("next", "no_blocks")])
+    seconds = state.time - before
+    measured = {name: state.requests[name].harm for name in ("large", "small", "next", "last")}
+    # The first waits for eight blocks that are used, and the last one for two more that are free.
+    assert measured == pytest.approx(
+        {
+            "large": seconds * (4 / 8 + 4 / 10),
+            "small": seconds * (2 / 8 + 2 / 10),
+            "next": seconds * 2 / 10,
+            "last": 0.0,
+        }
+    )
 
 
 def _decoding(num_steps: int = 60) -> Script:

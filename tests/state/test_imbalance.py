@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from seqtop.state import EngineState
 from seqtop.state.imbalance import NamedEngine, imbalance
 from seqtop.state.latency import Latencies
@@ -46,3 +49,13 @@ def test_engines_that_are_all_full_or_serve_other_models_are_not() -> None:
 
 def test_requests_whose_loads_last_are_not_waiting_for_room() -> None:
     assert imbalance([engine(0, 40, status=REMOTE), engine(1, 0)]) == ""
+
+
+@pytest.mark.parametrize(("num_parked", "words"), [(3, "pod-0 (rank 0, 3 waiting, "), (4, "")])
+def test_those_that_wait_for_something_else_are_not_counted(num_parked: int, words: str) -> None:
+    full = engine(0, 40)
+    counts = {"num_waiting": 5, "num_swapped": 1, "num_parked": num_parked}
+    summary = msgspec.structs.replace(full.summary, **counts)
+    sentence = imbalance([NamedEngine("pod-0", summary), engine(1, 0)])
+    assert bool(sentence) is bool(words)
+    assert sentence.startswith(words)

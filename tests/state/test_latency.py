@@ -9,7 +9,7 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
-from seqtop.state.latency import MAX_RUNS, QUIET, Latencies, Measured
+from seqtop.state.latency import MAX_RUNS, QUIET, Latencies, Measured, minute_percentile
 from seqtop.state.listener import StateChange
 from seqtop.state.sliding_window import WINDOW
 from seqtop.state.slo import Slo
@@ -378,3 +378,35 @@ def test_a_request_of_another_run_is_told_again() -> None:
         script.step(prefill={"a": 8})
         assert [request_id for request_id, _ in latencies.take_alerts()] == ["a"]
         script = restarted(script)
+
+
+def test_a_percentile_of_the_first_tokens_counts_those_that_wait() -> None:
+    script, latencies = observed()
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    state, ttft = script.source.state, latencies.windows["ttft"].values[0]
+    assert minute_percentile(state, latencies.windows, "ttft", 100) == (ttft, False)
+    script.arrive("waits")
+    script.time += 2.0
+    script.step()
+    waited = state.time - state.requests["waits"].metrics.arrival_time
+    assert waited > 2.0
+    assert minute_percentile(state, latencies.windows, "ttft", 100) == (waited, True)
+    gap = latencies.windows["itl"].values[0]
+    assert minute_percentile(state, latencies.windows, "itl", 100) == (gap, False)
+    assert minute_percentile(EngineState(), Latencies().windows, "ttft", 50) is None
+
+
+def test_gaps_of_a_recording_replace_those_that_were_counted() -> None:
+    script, latencies = observed()
+    latencies.set_gaps([1.0], [0.5])
+    assert sizes(latencies.now)["itl"] == 0, "there is no run that they are of"
+    script.arrive("a", num_prompt=32)
+    for _ in range(3):
+        script.step(prefill={} if script.running else {"a": 32})
+    times = [script.time - 3.0, script.time - 2.0, script.time - 1.0, script.time]
+    latencies.set_gaps(times, [0.5, -1.0, math.nan, 0.25])
+    itl = latencies.windows["itl"]
+    assert ([*itl.times], [*itl.values]) == ([times[0], times[3]], [0.5, 0.25])
+    latencies.set_gaps([], [])
+    assert sizes(latencies.now)["itl"] == 0

@@ -13,6 +13,7 @@ from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
 from seqtop.state.waits import WAITED
 from seqtop.wire.messages import Event
 from tests.support import field_cases
+from tests.support.events import arrival, engine_info, stats, step
 from tests.support.simulated_scheduler import REMOTE, SimulatedRequest, SimulatedScheduler
 
 
@@ -186,3 +187,24 @@ def test_a_load_that_takes_longer_than_computing_is_named() -> None:
     run.run_out()
     verdict = of_whole(applied(run.events))
     assert any("KV loads took" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize(("num_running", "host"), [(1, {"host": 0.5}), (0, {})])
+def test_the_host_delays_only_what_runs(num_running: int, host: dict[str, float]) -> None:
+    """Two steps of half a second, with half a second in between in which the others wait."""
+    figures = stats(num_running=num_running, num_waiting=1, num_decode_tokens=1)
+    run: list[Event] = [engine_info(), *(step(number, stats=figures) for number in range(2))]
+    sums = applied(run).limits.sums
+    assert {key: sums[key] for key in ("busy", "steps", "step_time", "tokens")} == {
+        "busy": 1.5,
+        "steps": 2.0,
+        "step_time": 1.0,
+        "tokens": 2.0,
+    }
+    assert {key: sums[key] for key in sums if key == "host"} == host
+
+
+def test_waiting_since_no_time_is_not_counted() -> None:
+    state = applied([engine_info(), arrival(0)])
+    assert [*state.in_queue] == ["req-0"]
+    assert sums_at(state, 10.0) == state.limits.sums == {}
