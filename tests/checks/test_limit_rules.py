@@ -139,3 +139,11 @@ def test_half_of_the_steps_without_a_token_are_as_many_as_the_limit(num_empty: i
         "32 of 64 steps in 16.0 s computed nothing, 50% of the time, with 1 waiting at the end"
     )
     assert found == [message] * (num_empty == 32)
+
+
+def test_those_of_lower_priority_are_named() -> None:
+    (finding,) = check(field_cases.priority_waits())
+    assert finding.message.endswith(
+        "while 4 requests of priority 10 run (batch0, batch1, batch2, batch3); the lowest number is"
+        " first"
+    )

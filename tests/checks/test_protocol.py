@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from seqtop.checks import protocol
+from seqtop.checks.live_report import check_protocol
 from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.protocol import ProtocolChecker
 from seqtop.state import EngineState
@@ -367,3 +368,22 @@ def test_sums_of_times_may_be_rounded() -> None:
     assert [*protocol.differences(one, other)] == [
         protocol.StateDifference("stats.scheduler_time", "", "0.3", "0.30001")
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [(SCRIPT, None), ([*SCRIPT[: ARRIVAL + 1], SCRIPT[-1]], "has sent no step: there is nothing")],
+)
+def test_a_report_on_a_publisher_is_complete_if_it_sent_a_step(
+    endpoint: str, script: list[Event], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_ROUND_SECONDS", 0.0)
+    with publishing(endpoint, script, Mistake()):
+        report = check_protocol(
+            endpoint, ended=threading.Event(), duration=SECONDS, timeout=SECONDS
+        )
+    assert report.complete is (problem is None)
+    assert (problem or "") in (report.problem or "")
+    assert report.num_steps == sum(isinstance(event, Step) for event in script)
+    assert report.num_unknown == 0
+    assert report.num_snapshots

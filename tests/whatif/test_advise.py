@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from seqtop.whatif.advise import (
     Advice,
     Settings,
     Trial,
+    _Search,
     advise,
     rank,
     ranked,
@@ -20,13 +23,21 @@ from seqtop.whatif.advise import (
 )
 from seqtop.whatif.driver import TimeUpError
 from seqtop.whatif.figures import Distribution, RunFigures
-from seqtop.whatif.predict import Question
+from seqtop.whatif.predict import Basis, Question
 from seqtop.whatif.settings import SettingError
 from tests.support.events import engine_info
 from tests.support.greedy_runs import record_run
 
 TIMES = {"step": 0.01, "prefill": 1e-5, "decode": 1e-4}
 SLO = {"ttft": 1.0, "tpot": 0.1}
+BASIS = Basis(
+    source="run",
+    proof=None,
+    num_requests=1,
+    num_free_lengths=0,
+    unfinished=[],
+    recorded=RunFigures(),
+)
 
 
 def trial(goodput: float, ttft: float = 1.0, num_changes: int = 1, refused: int = 0) -> Trial:
@@ -74,6 +85,46 @@ def test_each_setting_of_the_engine_is_tried_alone() -> None:
     assert sizes
     for own in sizes:
         assert slots - 64 < int(own["block_size"]) * int(own["num_gpu_blocks"]) <= slots
+
+
+def test_blocks_of_another_size_are_tried_in_one_pool_only() -> None:
+    info = engine_info(kv_cache_groups=["full", "window"])
+    assert not [own for own in single_changes(info) if "block_size" in own]
+    info = engine_info(kv_cache_groups=["full"], block_size=32, num_gpu_blocks=10)
+    sizes = [own for own in single_changes(info) if "block_size" in own]
+    assert sizes == [
+        {"block_size": 8, "num_gpu_blocks": 40},
+        {"block_size": 16, "num_gpu_blocks": 20},
+        {"block_size": 64, "num_gpu_blocks": 5},
+    ]
+
+
+def test_the_binding_objective_is_the_one_that_fewest_requests_met() -> None:
+    question = Question(source="run")
+    advice = Advice(question=question, basis=BASIS, slo={"tpot": 0.1, "ttft": 1.0, "itl": 1.0})
+    assert advice.binding == ""
+    advice.trials = [trial(0.5)]
+    assert advice.binding == "itl", "none is known to have met it"
+    advice.slo = {"tpot": 0.1, "ttft": 1.0}
+    assert advice.binding == "ttft"
+    advice.slo = {}
+    assert advice.binding == ""
+
+
+@pytest.mark.parametrize(
+    ("total", "parts"),
+    [
+        (40, [40, 40, 40]),
+        (300, [100, 100, 300]),
+        (600, [100, 200, 600]),
+        (1_200, [150, 400, 1_200]),
+        (6_000, [300, 2_000, 6_000]),
+    ],
+)
+def test_settings_are_tried_on_growing_parts(total: int, parts: list[int]) -> None:
+    replays: Any = SimpleNamespace(workload=SimpleNamespace(requests=range(total)))
+    advice = Advice(question=Question(source="run"), basis=BASIS, slo={})
+    assert _Search(replays, advice)._parts == parts
 
 
 @pytest.fixture(scope="module")
