@@ -14,7 +14,7 @@ from seqtop.history.step_time import (
     parse,
 )
 from seqtop.history.timed_steps import TimedStep
-from seqtop.state.step_costs import MIN_STEPS
+from seqtop.state.step_costs import COSTS, MIN_STEPS
 
 
 def steps(count: int, *, noise: float = 0.0, seed: int = 1) -> list[TimedStep]:
@@ -55,6 +55,35 @@ def test_a_given_time_is_not_fitted_and_is_no_extrapolation() -> None:
     assert model.is_extrapolation(Size(0, 20))
     every = fit([], {"step": 1e-3, "prefill": 1e-5, "decode": 1e-4})
     assert every.step_seconds(Size(10, 10)) == pytest.approx(2.1e-3)
+
+
+def test_the_errors_of_given_costs_are_those_of_every_step() -> None:
+    """Each takes a second and begins two seconds after another; 3 s are predicted."""
+    made = [TimedStep(["one"], [], 2.0 * number, 2.0 * number + 1.0, 0, 1) for number in range(30)]
+    given = {"step": 1.0, "prefill": 0.0, "decode": 0.25, "gap": 0.5, "arrival": 1.25}
+    model = fit(made, given)
+    assert (model.held_out_error, model.total_error) == (0.5, 0.5)
+    assert (model.per_wakeup, model.num_steps, model.largest) == (0.0, 30, Size(0, 1))
+    assert model.gap_seconds(2) == 3.0
+    assert fit(made, dict.fromkeys(given, 0.0)).total_error == pytest.approx(-1.0)
+    free = fit(made, {name: given[name] for name in COSTS})
+    assert (free.per_gap, free.per_arrival) == (0.0, 1.0), "a request arrives before each"
+    quiet = [replace(own, arrived=[]) for own in made]
+    assert fit(quiet, {name: given[name] for name in COSTS}).gap_seconds(1) == 1.0
+
+
+def test_the_fewest_steps_of_a_model() -> None:
+    fewest = [replace(own, num_decode_tokens=1) for own in steps(MIN_STEPS)]
+    assert fit(fewest).num_steps == MIN_STEPS
+    with pytest.raises(StepTimeError, match=f"^{MIN_STEPS - 1} steps are too few"):
+        fit(fewest[1:])
+
+
+def test_tokens_beyond_the_largest_step_are_an_extrapolation() -> None:
+    model = fit(steps(200), {"decode": 1e-4})
+    prefill, decode = model.largest
+    assert not model.is_extrapolation(Size(prefill, decode + 1)), "its cost is given"
+    assert model.is_extrapolation(Size(prefill + 1, decode))
 
 
 def test_the_time_after_a_pause_is_that_from_the_arrival() -> None:
