@@ -22,7 +22,7 @@ def texts(svg: str) -> list[tuple[str, str, str, str]]:
 
 
 def test_layers_lie_on_each_other() -> None:
-    """Where nothing is recorded, a layer has no area, nor above the upper end."""
+    """A layer has no area above the upper end, and none for what is not recorded."""
     layers = [
         Layer("one", "a", [1.0, 3.0, None, 0.0, 2.0]),
         Layer("two", "b", [1.0, 2.0, 1.0, None, None]),
