@@ -6,6 +6,7 @@ import pytest
 from seqtop.sequence import (
     PoolingParams,
     SamplingParams,
+    SequenceData,
     SequenceDataDelta,
     SequenceGroupMetadataDelta,
     SequenceStage,
@@ -585,3 +586,12 @@ def test_no_event_is_changed_so_that_several_states_may_share_it(seed: int) -> N
         two.apply(event)
     assert [codec.encode(event) for event in run] == told
     assert_same(two, one)
+
+
+def test_metadata_without_a_size_of_its_chunk_is_of_one_token() -> None:
+    state = EngineState()
+    for event in (events.engine_info(), events.arrival(1)):
+        state.apply(event)
+    data = SequenceData.from_seqs([1, 2, 3])
+    state.apply(events.step(0, events.full("req-1", 1, chunk=0, data=data)))
+    assert state.sequences[1].num_computed_tokens == 1

@@ -143,3 +143,11 @@ def test_all_options_take_objectives_with_spaces_or_commas() -> None:
     times = {"prefill": 0.0001, "decode": 0.00002}
     for text in ("prefill=0.1ms,decode=20us", "prefill=0.1ms decode=20us"):
         assert step_time.parse(text) == pytest.approx(times)
+
+
+@pytest.mark.parametrize(("text", "percent"), [("0.5", 0.5), ("1%", 1.0), ("100", 100.0)])
+def test_a_percentile_is_above_zero_and_at_most_a_hundred(text: str, percent: float) -> None:
+    assert parse_objective(f"ttft=0.5, p={text}") == Objective(Slo(ttft=0.5), percent)
+    for wrong in ("0", "-1", "100.5", "nan"):
+        with pytest.raises(SloError, match="is no percentile; write p=99"):
+            parse_objective(f"ttft=0.5,p={wrong}")

@@ -37,6 +37,20 @@ def test_misses_are_divided_by_limit_and_by_cause() -> None:
     assert "no free blocks 1" in next(line for line in lines if "TTFT ≤ 2.00 s" in line)
 
 
+def test_the_wait_for_the_first_token_is_no_part_of_the_times_between_tokens() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("first")
+    script.arrive("waits")
+    script.step(prefill={"first": 40})
+    script.time += 5.0
+    script.step(decode=[], prefill={"waits": 40})
+    for _ in range(2):
+        script.time += 1.0
+        script.step(decode=["waits"])
+    assert split(script.source.state, Slo(itl=0.9)).causes["itl"]["preempted: unknown"] == 0
+    assert split(script.source.state, Slo(itl=0.9)).causes["itl"] == Counter({DECODE: 1})
+
+
 def test_a_long_prefill_is_its_own_cause() -> None:
     script = Script(ScriptedSource())
     script.arrive("long", num_prompt=40)

@@ -127,6 +127,21 @@ def test_settings_are_tried_on_growing_parts(total: int, parts: list[int]) -> No
     assert _Search(replays, advice)._parts == parts
 
 
+def test_numbers_between_the_best_ones_are_tried() -> None:
+    workload = SimpleNamespace(
+        requests=range(9), info=engine_info(max_num_seqs=8, max_num_batched_tokens=128)
+    )
+    replays: Any = SimpleNamespace(workload=workload)
+    search = _Search(replays, Advice(question=Question(source="run"), basis=BASIS, slo={}))
+    tokens = [{"max_num_batched_tokens": number} for number in (91, 181, 256)]
+    assert search._between({}) == [*({"max_num_seqs": number} for number in (6, 11, 16)), *tokens]
+    assert search._between({"max_num_seqs": 4}) == [
+        *({"max_num_seqs": number} for number in (3, 6)),
+        {},  # the recorded eight
+        *({"max_num_seqs": 4, **own} for own in tokens),
+    ]
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Requests that come faster than two at a time can serve."""
