@@ -8,7 +8,15 @@ import pytest
 from seqtop.history.step_time import fit as fit_times
 from seqtop.history.timed_steps import TimedStep
 from seqtop.state import EngineState
-from seqtop.state.step_costs import COSTS, errors, fit, has_graph, step_sums
+from seqtop.state.step_costs import (
+    COSTS,
+    errors,
+    fit,
+    gap_parts,
+    has_graph,
+    own_times,
+    step_sums,
+)
 from seqtop.wire.messages import CudaGraph, Step
 from tests.support import events
 from tests.support.random_engine import RandomEngine
@@ -127,3 +135,38 @@ def test_a_step_with_a_graph_is_told_from_one_without() -> None:
             None if mode is None else CudaGraph(mode=mode, num_tokens=1, num_padded_tokens=1)
         )
         assert has_graph(stats) is expected
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        (-1.0, (0.25, 0.5, 0.75)),
+        (0.0, (0.25, 0.5, 0.75)),
+        (math.inf, (0.25, 0.5, 0.75)),
+        (0.125, (0.125, 0.5, 0.75)),
+        (0.5, (0.0, 0.25, 0.5)),
+        (2.0, (0.0, 0.0, 0.0)),
+    ],
+)
+def test_an_overlap_is_first_of_scheduling_and_then_of_execution(
+    overlap: float, expected: tuple[float, float, float]
+) -> None:
+    assert own_times(0.25, 0.5, 0.75, overlap) == expected
+    assert own_times(None, None, None, overlap) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "was_idle", "parts"),
+    [
+        ({"num_decode_tokens": 1}, False, {"host": 1.75, "paced": 0.25}),
+        ({"num_decode_tokens": 1}, True, {"idle": 2.0}),
+        ({"num_running": 1}, False, {"idle": 2.0}),
+        ({"num_running": 1}, True, {"idle": 2.0}),
+        ({}, False, {"host": 1.75, "paced": 0.25}),
+    ],
+)
+def test_a_gap_is_idle_if_nothing_was_unfinished_or_nothing_advances(
+    changes: dict[str, int], was_idle: bool, parts: dict[str, float]
+) -> None:
+    figures = events.stats(paced_time=0.25, **changes)
+    assert gap_parts(2.0, figures, was_idle=was_idle) == parts

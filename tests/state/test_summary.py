@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latency import Latencies
-from seqtop.state.summary import MAX_LIMIT, Summarizer, forms, summarize
+from seqtop.state.summary import MAX_LIMIT, Summarizer, forms, oldest_wait, summarize
 from seqtop.state.verdict import EngineVerdict, of_last_minute
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, EngineStopped, Heartbeat
+from tests.support.events import arrival, engine_info, step, update
 from tests.support.simulated_scheduler import SimulatedScheduler
 
 
@@ -86,3 +88,13 @@ def test_a_sentence_has_shorter_forms() -> None:
     whole = "KV blocks: 80% of all waiting; r1 holds 90 of 100"
     assert forms(whole) == [whole, "KV blocks: 80% of all waiting", "KV blocks"]
     assert forms("nothing") == ["nothing"] * 3
+
+
+@pytest.mark.parametrize(("status", "seconds"), [("RUNNING", 2.5), ("WAITING", 0.0)])
+def test_all_wait_for_a_step_while_one_runs(status: str, seconds: float) -> None:
+    state = EngineState()
+    own = update(0, SequenceStatus[status], 3)
+    first = step(0, start_time=0.25, time=0.5, sequences=[own])
+    for event in (engine_info(), arrival(0), first, Heartbeat(time=3.0, step=0)):
+        state.apply(event)
+    assert oldest_wait(state, Latencies()) == seconds

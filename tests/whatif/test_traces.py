@@ -189,3 +189,20 @@ def test_every_request_has_an_id_of_its_own(tmp_path: Path) -> None:
     named = {**ROW, "request_id": "a"}
     rows = read(tmp_path, lines(named, named, ROW)).requests
     assert [*traces.names(rows)] == ["a", "a-2", "request-3"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "is_known"), [(0.5, True), (1.0, True), ("inf", True), (0, False)]
+)
+def test_a_benchmark_has_the_arrivals_of_its_rate(
+    tmp_path: Path, rate: float | str, is_known: bool
+) -> None:
+    content = json.dumps({"request_rate": rate, "input_lens": [7, 9], "output_lens": [3, 4]})
+    if not is_known:
+        with pytest.raises(TraceError, match="2 requests of it have no time of arrival"):
+            read(tmp_path, content)
+        return
+    first, second = (own.arrival for own in read(tmp_path, content).requests)
+    assert first == 0.0
+    assert second is not None
+    assert (second > 0) is (rate != "inf")
