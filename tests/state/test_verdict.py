@@ -7,13 +7,22 @@ from typing import Any
 
 import pytest
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.limits import last_minute, sums_at
 from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
 from seqtop.state.waits import WAITED
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, WaitCause
 from tests.support import field_cases
-from tests.support.events import arrival, engine_info, stats, step
+from tests.support.events import (
+    arrival,
+    engine_info,
+    full,
+    stats,
+    step,
+    update,
+    wait_reason,
+)
 from tests.support.simulated_scheduler import REMOTE, SimulatedRequest, SimulatedScheduler
 
 
@@ -208,3 +217,31 @@ def test_waiting_since_no_time_is_not_counted() -> None:
     state = applied([engine_info(), arrival(0)])
     assert [*state.in_queue] == ["req-0"]
     assert sums_at(state, 10.0) == state.limits.sums == {}
+
+
+@pytest.mark.parametrize(
+    ("cause", "culprit", "request_id"),
+    [
+        ("no_blocks", "req-1 holds 6 of 10", "req-1"),
+        ("token_budget", "req-1 took 60 of 100 in the last step", "req-1"),
+        ("reserved_blocks", "", None),  # no request says how many tokens it may generate
+    ],
+)
+def test_the_head_of_the_queue_holds_nothing_of_what_it_waits_for(
+    cause: WaitCause, culprit: str, request_id: str | None
+) -> None:
+    arrivals = [arrival(number) for number in (1, 2, 3)]
+    for arrived in arrivals:
+        arrived.arrival_time = 100.0
+    run: list[Event] = [engine_info(num_gpu_blocks=10, max_num_batched_tokens=100), *arrivals]
+    figures = stats(num_running=2, num_waiting=1, num_prefill_tokens=80, num_used_blocks=8)
+    for number in range(2):
+        groups = [
+            full("req-1", 1, chunk=60, block_tables={1: [*range(6)]}),
+            full("req-2", 2, chunk=20, block_tables={2: [6, 7]}),
+        ]
+        runs = [update(seq_id, SequenceStatus.RUNNING) for seq_id in (1, 2)]
+        reason = wait_reason("req-3", cause, 2)
+        run.append(step(number, *groups, sequences=runs, wait_reasons=[reason], stats=figures))
+    verdict = of_last_minute(applied(run))
+    assert (verdict.cause, verdict.culprit, verdict.request_id) == (cause, culprit, request_id)

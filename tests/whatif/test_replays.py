@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from seqtop.history import FileWriter
+from seqtop.history.step_time import Size
 from seqtop.state import EngineState
-from seqtop.whatif.predict import Question, Replays
+from seqtop.whatif import predict
+from seqtop.whatif.figures import Distribution, RunFigures
+from seqtop.whatif.predict import ModelDistance, Question, Replays
+from seqtop.whatif.replay import ReplayOptions
 from seqtop.whatif.settings import SettingError
 from seqtop.whatif.workload import WorkloadError
 from seqtop.wire import codec
-from tests.support.events import arrival, engine_info, step
+from tests.support.events import arrival, engine_info, stats, step
 
 INFO = engine_info(engine="engine_stub 1")
 
@@ -47,3 +54,65 @@ def test_a_recording_that_begins_after_a_step_starts_late(
         Replays(Question(source=source, without=["req-1", "req-2"]))
     with pytest.raises(SettingError, match="--scale-arrivals is for arrivals by time"):
         Replays(Question(source=source, arrivals="step", scale_arrivals=2.0))
+
+
+def timed(path: Path, scale: float) -> str:
+    """Records steps of sizes that differ, whose times follow from them."""
+    state, now = EngineState(), 100.0
+    state.apply(INFO)
+    with FileWriter(path) as writer:
+        writer.restore("one", 0, state)
+        for number in range(24):
+            prefill, decode = 16 * (number % 4), 1 + number % 3
+            seconds = scale * (0.25 + prefill / 128 + decode / 64)
+            figures = stats(num_prefill_tokens=prefill, num_decode_tokens=decode)
+            event = step(number, start_time=now, time=now + seconds, stats=figures)
+            state.apply(event)
+            writer.append(number + 1, codec.encode(event), event, state)
+            now += seconds
+    return str(path)
+
+
+def test_other_recordings_are_compared_with_the_times_of_the_own_one(tmp_path: Path) -> None:
+    own, slow = timed(tmp_path / "own.seqtop", 1.0), timed(tmp_path / "slow.seqtop", 2.0)
+    replays = Replays(Question(source=own, calibrations=[slow]))
+    replays.fit()
+    (calibration,) = replays.basis.calibrations
+    assert (calibration.path, calibration.num_steps) == (slow, 24)
+    assert calibration.ratio == pytest.approx(2.0, rel=1e-3)
+    alone = Replays(Question(source=own))
+    alone.fit()
+    both, first = replays.basis.step_time, alone.basis.step_time
+    assert both is not None
+    assert first is not None
+    size = Size(32, 2)
+    assert first.step_seconds(size) == pytest.approx(0.25 + 32 / 128 + 2 / 64, rel=1e-3)
+    assert both.step_seconds(size) > 1.2 * first.step_seconds(size)
+
+
+@pytest.mark.parametrize(
+    ("recorded_ttft", "predicted_ttft", "expected"),
+    [
+        ((1.0, 2.0, None), (0.5, 2.5, 9.0), ModelDistance(50, 1.0, 7.0, 0.5)),
+        ((1.0, 2.0, 4.0), (1.0, 2.0, 8.0), ModelDistance(99, 4.0, 9.0, 8.0)),
+        ((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), None),
+        ((None, None, None), (1.0, 2.0, 4.0), None),
+    ],
+)
+def test_the_largest_distance_of_the_model_is_that_of_one_percentile(
+    recorded_ttft: tuple[float | None, ...],
+    predicted_ttft: tuple[float | None, ...],
+    expected: ModelDistance | None,
+) -> None:
+    figures = [RunFigures(ttft=Distribution(*own)) for own in (recorded_ttft, predicted_ttft)]
+    replayed: Future[Any] = Future()
+    middle = RunFigures(ttft=Distribution(7.0, 8.0, 9.0))
+    replayed.set_result(SimpleNamespace(figures=middle, error=None))
+    basis = SimpleNamespace(arrivals="time", recorded=figures[0], step_time=None)
+    replays: Any = SimpleNamespace(
+        basis=basis, unchanged=ReplayOptions, submit=lambda options: replayed
+    )
+    unchanged: Any = SimpleNamespace(figures=figures[1])
+    assert predict._replay_distance(replays, unchanged)() == expected
+    basis.arrivals = "step"
+    assert predict._replay_distance(replays, unchanged)() is None
