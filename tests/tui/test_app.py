@@ -9,6 +9,7 @@ import pytest
 from textual import events
 
 from seqtop.transport.connection import ConnectionState
+from seqtop.tui import base_app
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
 from tests.support.piloting import notices, play, rows, screen, until, words
@@ -151,9 +152,13 @@ def test_the_function_keys_are_those_of_htop(app: SeqtopApp) -> None:
     assert app.return_code == 0
 
 
-def test_of_an_endless_terminal_a_part_is_drawn(app: SeqtopApp) -> None:
+@pytest.mark.parametrize("largest", [(300, 100), pytest.param((MAX_WIDTH, MAX_HEIGHT), marks=MORE)])
+def test_of_an_endless_terminal_a_part_is_drawn(
+    app: SeqtopApp, monkeypatch: pytest.MonkeyPatch, largest: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(base_app, "MAX_WIDTH", largest[0])
+    monkeypatch.setattr(base_app, "MAX_HEIGHT", largest[1])
     with play(app, (65_535, 65_535)) as pilot:
-        largest = (MAX_WIDTH, MAX_HEIGHT)
         assert app.size == app.screen.size == largest
         assert "req-1" in screen(app)
         pilot.resize_terminal(80, 24)

@@ -5,7 +5,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import pytest
 from textual.binding import ActiveBinding
 
 from seqtop.tui.app import SeqtopApp
@@ -13,7 +12,7 @@ from seqtop.tui.dialogs.help import HelpScreen
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.screens.base import TabbedScreen
 from tests.support.every_screen import NAMES, leading_to, several
-from tests.support.piloting import play, until
+from tests.support.piloting import Pilot, play, until
 
 TESTS = {
     "sequences": (
@@ -65,36 +64,47 @@ def pressed(path: Path) -> set[str]:
     return keys
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -> None:
+def assert_help_lists_all_keys(app: SeqtopApp, pilot: Pilot, name: str) -> dict[str, ActiveBinding]:
+    """Go to a screen, and look at its help; the keys that are active on it."""
+    pilot.press(leading_to(name))
+    until(pilot, lambda: is_at(app, name))
+    until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
+    active = dict(app.screen.active_bindings)
+    bound = {
+        key: active_binding.binding.tooltip or active_binding.binding.description
+        for key, active_binding in active.items()
+    }
+    pilot.press("question_mark")
+    until(pilot, lambda: isinstance(app.screen, HelpScreen))
+    help_screen: Any = app.screen
+    entries = [
+        (binding, description)
+        for group in help_screen.entries.values()
+        for bindings, description in group
+        for binding in bindings
+    ]
+    assert {binding.key: description for binding, description in entries} == bound
+    text = " ".join(str(help_screen.query_one("#help-content").render()).split())
+    for binding, description in entries:
+        assert description, binding
+        assert description in text
+        assert app.get_key_display(binding) in text
+    for word in ("Focus Next", "Focus Previous", "super+c"):
+        assert word not in text
+    pilot.press("escape")
+    assert is_at(app, name)
+    return active
+
+
+def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test() -> None:
     app = several()
-    active: dict[str, ActiveBinding] = {}
     with play(app, (80, 30)) as pilot:
-        pilot.press(leading_to(name))
-        until(pilot, lambda: is_at(app, name))
-        until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
-        active.update(app.screen.active_bindings)
-        bound = {
-            key: active_binding.binding.tooltip or active_binding.binding.description
-            for key, active_binding in active.items()
-        }
-        pilot.press("question_mark")
-        until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        help_screen: Any = app.screen
-        entries = [
-            (binding, description)
-            for group in help_screen.entries.values()
-            for bindings, description in group
-            for binding in bindings
-        ]
-        assert {binding.key: description for binding, description in entries} == bound
-        text = " ".join(str(help_screen.query_one("#help-content").render()).split())
-        for binding, description in entries:
-            assert description, binding
-            assert description in text
-            assert app.get_key_display(binding) in text
-        for word in ("Focus Next", "Focus Previous", "super+c"):
-            assert word not in text
+        active = {name: assert_help_lists_all_keys(app, pilot, name) for name in NAMES}
+    for name in NAMES:
+        assert_tests_press(active[name], name)
+
+
+def assert_tests_press(active: dict[str, ActiveBinding], name: str) -> None:
     assert len(active) > 20
     here = Path(__file__).parent
     parts = TESTS.get(name, (f"screens/{name}/test_*.py",))

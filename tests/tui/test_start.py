@@ -4,12 +4,16 @@ import asyncio
 import gc
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from textual.css.stylesheet import Stylesheet
+from textual.geometry import Size
+from textual.screen import Screen
 
 from seqtop.cli import COMMANDS
 from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, screen
 from tests.support.scripted import ScriptedSource, scene
 
 
@@ -21,6 +25,27 @@ def test_style_sheets_are_not_parsed_anew(monkeypatch: pytest.MonkeyPatch) -> No
             assert not parsed
 
     asyncio.run(run())
+
+
+def test_screens_are_laid_out_again_for_another_size_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[Screen[Any]] = []
+    lay_out = Screen._screen_resized
+
+    def spy(resized: Screen[Any], size: Size) -> None:
+        if resized.outer_size == size:
+            again.append(resized)
+        lay_out(resized, size)
+
+    monkeypatch.setattr(Screen, "_screen_resized", spy)
+    app = SeqtopApp(scene(ScriptedSource()).source, clock=lambda: 0.0)
+    with play(app, (100, 30)) as pilot:
+        pilot.press("2", "question_mark")
+        pilot.resize_terminal(80, 24)
+        assert again == []
+        assert app.screen.outer_size == (80, 24)
+        pilot.press("escape")
+        assert app.screen.outer_size == (80, 24)
+        assert all(len(line) <= 80 for line in screen(app).splitlines())
 
 
 def test_garbage_is_collected_from_the_first_frame_on() -> None:
@@ -38,6 +63,8 @@ def test_garbage_is_collected_from_the_first_frame_on() -> None:
         gc.enable()
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as after the collection of tests
 
 
 def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> None:

@@ -17,12 +17,13 @@ from seqtop.state.compare import ComparedLine
 from seqtop.state.fields import FIELDS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_json, safe_line, without_controls
+from seqtop.tui.laid_out_once import LaidOutOnce
 from seqtop.tui.rendering.wrapped_text import wrap
 
 Answer = TypeVar("Answer")
 
 
-class Dialog(ModalScreen[Answer]):
+class Dialog(LaidOutOnce, ModalScreen[Answer]):
     """A dialog that returns one result, even if Enter is pressed again before it closes."""
 
     def dismiss(self, result: Answer | None = None) -> AwaitComplete:

@@ -16,6 +16,7 @@ from textual.widget import Widget
 from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import ScreenTabs, Tab
 from seqtop.tui.keymap import Notes
+from seqtop.tui.laid_out_once import LaidOutOnce
 from seqtop.tui.rendering.style import STYLE_CLASSES
 
 SHORT = 16
@@ -26,7 +27,7 @@ FRAMED_WIDTH, FRAMED_HEIGHT = 80, 24
 AnyWidget = TypeVar("AnyWidget", bound=Widget)
 
 
-class TabbedScreen(Screen[None]):
+class TabbedScreen(LaidOutOnce, Screen[None]):
     """A screen with a header, a line of tabs for all screens of the app, a body and a footer.
 
     A subclass gives its `TAB` and yields its widgets from `body`.

@@ -4,7 +4,6 @@ import base64
 import json
 
 import msgspec
-import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -26,26 +25,29 @@ from tests.support.piloting import burst, notices, play, screen, until, words
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
 
-@pytest.mark.parametrize("keys", ["b17", "sq", ":12", "c"])
-def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> None:
+def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
-        burst(app, keys)
-        until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
-        pilot.pause()
-        burst(app, "\r")
-        burst(app, "\r")
-        until(pilot, lambda: not isinstance(app.screen, Dialog))
-        pilot.pause()
-        assert app.is_running
+        for keys in ("sq", "c", ":12", "b17"):
+            burst(app, keys)
+            until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+            pilot.pause()
+            burst(app, "\r")
+            burst(app, "\r")
+            until(pilot, lambda: not isinstance(app.screen, Dialog))
+            pilot.pause()
+            assert app.is_running, keys
 
 
-@pytest.mark.parametrize("key", ["s", "c", "G", "D", "I", "b", "colon", "semicolon", "n", "x", "R"])
-def test_a_dialog_is_in_the_middle(app: SeqtopApp, key: str) -> None:
+def test_a_dialog_is_in_the_middle(app: SeqtopApp) -> None:
     with play(app) as pilot:
-        pilot.press(key)
-        region = app.screen.query_one(".dialog").region
-        assert abs(region.x - (app.size.width - region.right)) <= 1
-        assert abs(region.y - (app.size.height - region.bottom)) <= 1
+        for key in ("s", "c", "G", "D", "I", "b", "colon", "semicolon", "n", "x", "R"):
+            pilot.press(key)
+            assert isinstance(app.screen, Dialog), key
+            region = app.screen.query_one(".dialog").region
+            assert abs(region.x - (app.size.width - region.right)) <= 1, key
+            assert abs(region.y - (app.size.height - region.bottom)) <= 1, key
+            pilot.press("escape")
+            assert not isinstance(app.screen, Dialog), key
 
 
 def test_all_lines_of_a_meaning_begin_in_its_column() -> None:
@@ -108,8 +110,7 @@ def test_a_past_moment_is_compared_with_the_present() -> None:
         assert "mine running, +20 output tokens" in lines
 
 
-@pytest.mark.parametrize("key", ["t", "r", "j"])
-def test_copying(key: str) -> None:
+def test_copying() -> None:
     source = ScriptedSource()
     script = Script(source)
     script.arrive("mine", pieces=[HOSTILE])
@@ -119,20 +120,23 @@ def test_copying(key: str) -> None:
         written: list[str] = []
         driver = app._driver
         driver.write = written.append  # type: ignore[assignment]
-        pilot.press("y", "escape", "y", key)
-        until(pilot, lambda: any("\x1b]52;c;" in text for text in written))
-        (sent,) = [text for text in written if "\x1b]52;c;" in text]
-        text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
-        if key == "t":
-            assert text == without_controls(HOSTILE, kept="\n\t")
-            assert "\x1b" not in text
-        elif key == "r":
-            assert text == "mine"
-        else:
-            row = json.loads(text)
-            assert row.keys() == FIELDS.keys()
-            assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
-        until(pilot, lambda: any("Copied the" in notice for notice in notices(app)))
+
+        def copied(key: str) -> str:
+            written.clear()
+            app.clear_notifications()
+            pilot.press("y", "escape", "y", key)
+            until(pilot, lambda: any("\x1b]52;c;" in text for text in written))
+            until(pilot, lambda: any("Copied the" in notice for notice in notices(app)))
+            (sent,) = [text for text in written if "\x1b]52;c;" in text]
+            return base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
+
+        text = copied("t")
+        assert text == without_controls(HOSTILE, kept="\n\t")
+        assert "\x1b" not in text
+        assert copied("r") == "mine"
+        row = json.loads(copied("j"))
+        assert row.keys() == FIELDS.keys()
+        assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
 
 
 def test_copying_nothing_says_so() -> None:

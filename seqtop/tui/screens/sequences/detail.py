@@ -168,8 +168,11 @@ class Detail(Vertical):
 
     def on_resize(self) -> None:
         now = arrangement(self.outer_size)
-        for name in ("stacked", "columns", "tabs"):
+        for name in ("stacked", "columns"):
             self.set_class(name == now, f"-{name}")
+        # Without new styles for all parts at each start of the app: they are those without a class.
+        self.set_class(now == "tabs", "-tabs", update=False)
+        self._tabs.set_class(now == "tabs", "-shown")
         self._arrange()
 
     def on_parts_resized(self) -> None:

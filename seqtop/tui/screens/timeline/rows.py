@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from textual.message import Message
+
 from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import sequence_name, waited
@@ -55,6 +57,9 @@ def columns(width: int) -> TimelineColumns:
 class TimelineRows(SequenceRows):
     """A row per sequence with its request's bar, in the order of the table or of arrival."""
 
+    class Resized(Message):
+        """The size has changed, and with it the lines of a row and the length of the bars."""
+
     def __init__(self, ui: UiState, viewport: Viewport) -> None:
         super().__init__(ui)
         self.by_arrival = False
@@ -66,6 +71,9 @@ class TimelineRows(SequenceRows):
         self._position_column: int | None = None
         self._shown_at = math.nan
         self._was_held = False
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
 
     @property
     def view(self) -> SequenceView:

@@ -89,6 +89,8 @@ class TimelineScreen(ViewportScreen):
         self._charts.display = height >= TALL_FOR_CHARTS
         self._charts.styles.height = min(max(height // 6, 3), 10)
         self._legend.set_lines([((" ", ""), *legend(self.line_width))])
+
+    def on_timeline_rows_resized(self) -> None:
         self.show_all()
 
     def update(self, changes: Changes) -> None:
