@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,15 +12,19 @@ import pytest
 
 from seqtop import demo
 from seqtop.history import FileStore
-from seqtop.live.session import Session
+from seqtop.state import EngineState
 from seqtop.state.verdict import of_last_minute, of_whole
-from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run_here
+from seqtop.transport.publisher import MessagePublisher
+from seqtop.wire.messages import EngineInfo, Event, RequestArrived
+from tests.support.commands import SEQTOP, assert_one_sentence, run_here
 from tests.support.forked import start
+from tests.support.greedy_runs import record_run
 from tests.support.waiting import SECONDS, pauses
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 
 RUN = str(demo.RECORDED_RUN)
+NUM_REQUESTS, BLOCKS = 12, 12
 MAX_BYTES = 2_000
 FEW_SECONDS = str(3 * SECONDS)
 
@@ -82,84 +85,102 @@ def assert_no_text(prompts: Iterable[str | None], answers: Iterable[dict[str, An
         assert not [prompt for prompt in known if prompt in str(answer)]
 
 
-def test_the_recorded_demo_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A recording of few requests, with prompts: each setting that advice tries is a replay."""
+
+    def add_a_prompt(event: Event) -> Event:
+        if isinstance(event, RequestArrived):
+            event.prompt = f"{event.request_id}, once upon a time"
+        return event
+
+    path = tmp_path_factory.mktemp("mcp") / "run.seqtop"
+    record_run(path, add_a_prompt, num_requests=NUM_REQUESTS, num_gpu_blocks=BLOCKS)
+    return str(path)
+
+
+def test_a_recording_is_asked(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     answers: list[dict[str, Any]] = []
 
     async def talking(client: Asking) -> None:
         answers.extend(
             [
                 await client.ask("what_limits"),
-                await client.ask("explain_request", request="typed-5"),
+                await client.ask("explain_request", request="req-5"),
                 await client.ask("what_if", settings=["num_gpu_blocks=+50%"]),
                 await client.ask("advise", objectives="ttft=60"),
             ]
         )
-        sentence = await client.error("explain_request", request="typed")
-        assert sentence.startswith("no request 'typed' is recorded; similar ids: typed-")
+        sentence = await client.error("explain_request", request="req")
+        assert sentence.startswith("no request 'req' is recorded; similar ids: req-")
 
-    talk(talking, RUN, "--time-limit", FEW_SECONDS)
+    talk(talking, recording, "--time-limit", FEW_SECONDS)
     limits, explained, predicted, advised = answers
-    with FileStore(RUN) as recording:
-        state = recording.at(recording.last)
+    with FileStore(recording) as whole:
+        state = whole.at(whole.last)
     assert limits["whole_run"]["sentence"] == of_whole(state).sentence
     assert limits["last_minute"]["sentence"] == of_last_minute(state).sentence
-    wanted = json.loads(run_here(capsys, "explain", RUN, "typed-5", "--json").stdout)
+    wanted = json.loads(run_here(capsys, "explain", recording, "req-5", "--json").stdout)
     assert explained["ttft_seconds"] == pytest.approx(wanted["ttft_seconds"], rel=1e-3)
-    arguments = ("whatif", RUN, "--set", "num_gpu_blocks=+50%", "--json")
+    arguments = ("whatif", recording, "--set", "num_gpu_blocks=+50%", "--json")
     wanted = json.loads(run_here(capsys, *arguments).stdout)
     assert predicted["is_proven"]
     assert predicted["decisions"]["num_preemptions"] == [
         wanted["basis"]["recorded"]["num_preemptions"],
         *(wanted[run]["figures"]["num_preemptions"] for run in ("unchanged", "predicted")),
     ]
+    recorded, unchanged, more = predicted["decisions"]["num_preemptions"]
+    assert recorded == unchanged > more
     assert advised["recorded_goodput_share"] == 1.0
     assert advised["settings"] == {}
     assert_no_text((request.prompt for request in state.requests.values()), answers)
 
 
-def has_ended_requests(result: Any) -> bool:
-    return not result.is_error and result.structured_content["figures"]["num_finished_requests"] > 1
+def has_ended_all(result: Any) -> bool:
+    if result.is_error:
+        return False
+    return bool(result.structured_content["figures"]["num_finished_requests"] == NUM_REQUESTS)
 
 
-def test_an_engine_that_starts_later_is_asked_until_it_is_gone(endpoint: str) -> None:
+def test_an_engine_that_starts_later_is_asked_until_it_is_gone(
+    endpoint: str, recording: str
+) -> None:
+    with FileStore(recording) as whole:
+        state = whole.at(whole.last)
+        events = [event for _, event in whole.events(whole.first, whole.last)]
+    ended = state.requests["req-5"]
+    assert ended.metrics.finished_time is not None
+    e2e = ended.metrics.finished_time - ended.metrics.arrival_time
+
     async def talking(client: Asking) -> None:
         assert "no engine answered at" in await client.error("what_limits")
-        command = [*ENGINE, "serve", "--demo", "--pace", "20", "--bind", endpoint]
-        with start([*command, "--device", "cpu"], stdout=subprocess.PIPE) as process:
-            try:
-                assert process.stdout is not None
-                assert b"published at" in process.stdout.readline()
-                limits = await client.limits_once(has_ended_requests)
-                with Session(endpoint) as session:
-                    session.await_engine(SECONDS)
-                    with session.lock:
-                        requests = [*session.state.requests.values()]
-                process.send_signal(signal.SIGSTOP)  # what is asked now, it has told
-                ended = next(request for request in requests if request.metrics.finished_time)
-                answers = [
-                    limits,
-                    explained := await client.ask("explain_request", request=ended.request_id),
-                    predicted := await client.ask(
-                        "what_if", settings=["num_gpu_blocks=+50%"], anyway=True
-                    ),
-                    advised := await client.ask("advise", objectives="ttft=60", anyway=True),
-                ]
-            finally:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
+        info, *others = events
+        assert isinstance(info, EngineInfo)
+        with MessagePublisher(endpoint, info, EngineState()) as engine:
+            await client.limits_once(lambda result: not result.is_error)
+            for event in others:
+                assert event is not None
+                engine.publish(event)
+            limits = await client.limits_once(has_ended_all)
+            answers = [
+                limits,
+                explained := await client.ask("explain_request", request="req-5"),
+                predicted := await client.ask(
+                    "what_if", settings=["num_gpu_blocks=+50%"], anyway=True
+                ),
+                advised := await client.ask("advise", objectives="ttft=60", anyway=True),
+            ]
         assert limits["is_live"]
         assert limits["source"] == endpoint
-        assert ended.metrics.finished_time is not None
-        e2e = ended.metrics.finished_time - ended.metrics.arrival_time
         assert explained["e2e_seconds"] == pytest.approx(e2e, rel=1e-3)
-        assert predicted["settings"] == {"num_gpu_blocks": [64, 96]}
+        assert predicted["settings"] == {"num_gpu_blocks": [BLOCKS, BLOCKS * 3 // 2]}
         assert predicted["columns"] == ["recorded", "model", "predicted"]
         assert advised["num_settings_tried"] > 10
-        assert_no_text((request.prompt for request in requests), answers)
+        assert_no_text((request.prompt for request in state.requests.values()), answers)
 
         gone = await client.limits_once(lambda result: result.is_error)
         assert "is gone" in gone["error"]
-        past = await client.ask("explain_request", request=ended.request_id)
+        past = await client.ask("explain_request", request="req-5")
         assert past["e2e_seconds"] == explained["e2e_seconds"]
 
     talk(talking, endpoint, "--time-limit", FEW_SECONDS, "--timeout", "1")

@@ -44,11 +44,11 @@ def _serve(control: socket.socket) -> str | None:
     statuses: dict[int, int] = {}
     """Descriptors for the status of each child, by its process id."""
     while True:
-        ready, _, _ = select.select([control, wakeup], [], [])
+        ready, _, _ = select.select([control.fileno(), wakeup], [], [])
         if wakeup in ready:
             os.read(wakeup, 4_096)
             _report_ended(statuses)
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 4)
         if not data:

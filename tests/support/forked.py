@@ -156,7 +156,7 @@ class _Forked(subprocess.Popen[Any]):
         self._child_created = True
 
     def __del__(self) -> None:
-        super().__del__()  # type: ignore[misc]
+        super().__del__()
         os.close(self._status)  # not before: another thread may be waiting for it
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
