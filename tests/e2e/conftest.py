@@ -25,15 +25,23 @@ def inspector(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environm
 
 @pytest.fixture(scope="session")
 def with_engine(
-    tmp_path_factory: pytest.TempPathFactory, wheel: Path, engine_wheel: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    wheel: Path,
+    engine_wheel: Path,
+    with_whatif: Environment,
 ) -> Environment:
     """An environment made by `pip install 'seqtop-llm[engine]'`."""
-    return Environment(tmp_path_factory.mktemp("engine"), wheel, engine_wheel, extra="engine")
+    folder, wheels = tmp_path_factory.mktemp("engine"), (wheel, engine_wheel)
+    return Environment(folder, *wheels, extra="engine", like=with_whatif)
 
 
 @pytest.fixture(scope="session")
 def with_whatif(
-    tmp_path_factory: pytest.TempPathFactory, wheel: Path, engine_wheel: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    wheel: Path,
+    engine_wheel: Path,
+    inspector: Environment,
 ) -> Environment:
     """An environment made by `pip install 'seqtop-llm[whatif]'`: the scheduler, and no torch."""
-    return Environment(tmp_path_factory.mktemp("whatif"), wheel, engine_wheel, extra="whatif")
+    folder, wheels = tmp_path_factory.mktemp("whatif"), (wheel, engine_wheel)
+    return Environment(folder, *wheels, extra="whatif", like=inspector)

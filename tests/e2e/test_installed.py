@@ -146,14 +146,18 @@ def test_predictions_need_no_torch(inspector: Environment, with_whatif: Environm
     assert_one_sentence(refused, 2, "engine_stub", "pip install 'seqtop-llm[whatif]'")
 
 
-def blocks() -> Iterator[list[str]]:
-    """The commands of each block of the pages for beginners, as written."""
+def blocks() -> Iterator[tuple[list[str], bool]]:
+    """The commands of each block of the pages for beginners, as written.
+
+    With each is `True` if it installs the inspector alone.
+    """
     for name in PAGES:
         text = (ROOT / name).read_text(encoding="utf-8")
         for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             assert block.startswith("$ ")
             commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-            yield [each.strip() for each in commands if not each.startswith("pip install")]
+            others = [each.strip() for each in commands if not each.startswith("pip install")]
+            yield others, any(re.match(r"pip install seqtop-llm\s", each) for each in commands)
 
 
 def in_a_network_of_its_own(play: Callable[[], str]) -> str:
@@ -201,14 +205,19 @@ def play_block(commands: list[str], folder: Path) -> str:
 
 
 def test_the_commands_of_the_pages_for_beginners(
-    with_engine: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inspector: Environment,
+    with_engine: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PATH", f"{with_engine.bin}:{os.environ['PATH']}")
+    path = os.environ["PATH"]
     for number, name in enumerate(("seqtop-old.seqtop", "seqtop-new.seqtop")):
         shutil.copy(RECORDED_RUN, tmp_path / name)
         os.utime(tmp_path / name, (number, number))
     num_run = 0
-    for commands in blocks():
+    for commands, is_inspector in blocks():
+        environment = inspector if is_inspector else with_engine
+        monkeypatch.setenv("PATH", f"{environment.bin}:{path}")
         if any(part in command for part in NOT_RUN for command in commands):
             continue
         written = in_a_network_of_its_own(partial(play_block, commands, tmp_path))

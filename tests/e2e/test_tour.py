@@ -11,11 +11,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seqtop.live.session import Session
 from tests.support.installing import Environment
 from tests.support.piloting import inside
 from tests.support.terminal import Terminal
@@ -36,8 +38,11 @@ def _installed(with_engine: Environment, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.fixture
 def engine(endpoint: str, _installed: None) -> Iterator[str]:
-    """The endpoint of the bundled engine at its demo's work, which is counted in steps."""
-    command = ["engine-stub", "serve", "--demo", "--control"]
+    """The endpoint of the bundled engine at its demo's work, which is counted in steps.
+
+    Not as fast as it can: it would take a processor for as long as the tour.
+    """
+    command = ["engine-stub", "serve", "--demo", "--control", "--pace", "50"]
     command += ["--device", "cpu", "--bind", endpoint, "--until-stdin-closes"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         yield endpoint
@@ -123,12 +128,20 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         before = last_preemption(show(engine))
 
         truth: dict[str, Any] = {}
+        with Session(engine) as session:
 
-        def has_an_answer_to_all() -> bool:
-            truth.update(show(engine))
-            return bool(owners(truth)) and before < last_preemption(truth) < truth["step"]
+            def has_an_answer_to_all() -> bool:
+                with session.lock:
+                    state = session.state
+                    tables = [sequence.block_table for sequence in state.sequences.values()]
+                    steps = [own.preemption_steps for own in state.requests.values()]
+                    last = max(chain(*steps), default=0)
+                    if not (any(BLOCK in own for own in tables) and before < last < state.step):
+                        return False
+                truth.update(show(engine))
+                return bool(owners(truth)) and before < last_preemption(truth) < truth["step"]
 
-        app.wait_until(has_an_answer_to_all)
+            app.wait_until(has_an_answer_to_all)
         moment, lost_at = truth["step"], last_preemption(truth)
         app.wait_until(lambda: _step(app) >= moment)
         app.press(f":{moment}\r")
