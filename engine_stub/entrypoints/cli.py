@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
+from engine_stub.model_executor.hub import check_model
 from seqtop import __version__
 from seqtop.flight_recorder import process as flight_recorder
 from seqtop.process.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
@@ -264,6 +265,11 @@ def _serve(options: argparse.Namespace) -> int:
             _check_http(options.http, insecure=options.insecure)
     except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
+    if options.model is not None:
+        try:
+            check_model(options.model)
+        except FileNotFoundError as error:
+            return _fail(str(error))
     trace = None
     if options.load is not None:
         try:

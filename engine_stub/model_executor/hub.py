@@ -10,6 +10,19 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _FILES = ["*.json", "*.jinja", "model*.safetensors"]
 
 
+def check_model(name: str | Path) -> None:
+    """Checks without a connection that a model can be there.
+
+    Args:
+        name: A directory, or ``organisation/name`` on the Hub.
+
+    Raises:
+        FileNotFoundError: It is neither.
+    """
+    if not Path(name).is_dir() and not _REPOSITORY.fullmatch(str(name)):
+        raise FileNotFoundError(f"there is no model directory {name}")
+
+
 def find_model(name: str | Path) -> Path:
     """Returns the directory of a model, after downloading it to the Hub's cache if necessary.
 
@@ -20,12 +33,11 @@ def find_model(name: str | Path) -> Path:
         FileNotFoundError: There is no such model, or it is not in the cache and the Hub cannot be
             reached.
     """
+    check_model(name)
     path = Path(name)
     if path.is_dir():
         return path
     repository = str(name)
-    if not _REPOSITORY.fullmatch(repository):
-        raise FileNotFoundError(f"there is no model directory {name}")
     import huggingface_hub  # slow to import, and most models are local
 
     try:

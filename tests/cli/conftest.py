@@ -9,7 +9,14 @@ import pytest
 from seqtop.live.session import Session
 from tests.support.commands import ENGINE
 from tests.support.forked import start
+from tests.support.same_questions import answer_once
 from tests.support.waiting import SECONDS, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _same_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test computes a prediction once, though it prints it as text and as JSON."""
+    answer_once(monkeypatch)
 
 
 @pytest.fixture(scope="package")  # an engine at work is to end with the tests that need it

@@ -49,11 +49,11 @@ EXAMPLES = sorted({tuple(own) for own in examples() if not NEEDS_MORE.search(" "
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that examples name."""
     folder = tmp_path_factory.mktemp("examples")
-    record_run(folder / "run.seqtop", num_requests=24)
-    record_run(folder / "before.seqtop", num_requests=24, max_num_seqs=4)
-    record_run(folder / "after.seqtop", num_requests=24)
+    record_run(folder / "run.seqtop", num_requests=12)
+    record_run(folder / "before.seqtop", num_requests=12, max_num_seqs=4)
+    record_run(folder / "after.seqtop", num_requests=12)
     (folder / "recordings").mkdir()
-    record_run(folder / "recordings" / "run.seqtop", num_requests=24)
+    record_run(folder / "recordings" / "run.seqtop", num_requests=12)
     row = {"input_length": 40, "output_length": 6}
     rows = [json.dumps({"timestamp": 50 * number, **row}) for number in range(12)]
     (folder / "mooncake_trace.jsonl").write_text("\n".join(rows))

@@ -48,7 +48,7 @@ COMMANDS = {
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("json")
     # Few requests, which wait for each reason: the validator takes long for each one.
-    few = {"num_requests": 16, "max_num_seqs": 4}
+    few: dict[str, Any] = {"num_requests": 16, "max_num_seqs": 4}
     record_run(folder / "a.seqtop", num_gpu_blocks=16, **few)
     record_run(folder / "b.seqtop", num_gpu_blocks=18, **few)
     record_run(folder / "many.seqtop")

@@ -148,10 +148,10 @@ def test_a_scheduler_that_never_returns(
     )
     path = str(recordings / "swapping.seqtop")
     with applied(package, mutant):
-        done = run_here(capsys, "test", path, "--python", python, "--timeout", "3", "--json")
+        done = run_here(capsys, "test", path, "--python", python, "--timeout", "1", "--json")
     assert done.returncode == 1
     (test,) = json.loads(done.stdout)["recordings"]
-    assert (test["outcome"], test["problem"]) == ("failed", "no result after 3 seconds")
+    assert (test["outcome"], test["problem"]) == ("failed", "no result after 1 seconds")
 
 
 def of_another_engine(event: Event) -> Event:
@@ -274,5 +274,5 @@ def test_no_torch_and_no_engine_is_loaded(recordings: Path) -> None:
         "import sys; from seqtop.cli.main import main; status = main(sys.argv[1:]);"
         " assert not {'torch', 'engine_stub', 'vllm'} & {*sys.modules}; sys.exit(status)"
     )
-    done = run(sys.executable, "-c", program, "test", str(recordings))
+    done = run(sys.executable, "-c", program, "test", str(recordings / "more"))
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ def run(
     given = options.pop("input", None)
     if given is not None:
         options["stdin"] = pipe
-    with start(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+    with start(command, is_short=True, stdout=pipe, stderr=pipe, text=True, **options) as process:
         try:
             output = process.communicate(given, timeout)
         except BaseException:

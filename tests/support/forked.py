@@ -46,19 +46,29 @@ _OPTIONS = {"stdin", "stdout", "stderr", "text", "encoding", "cwd", "env", "star
 """The options of `subprocess.Popen` that there are."""
 
 
-def start(command: list[str] | tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
-    """Starts a program as `subprocess.Popen` does, forked if that makes no difference to it."""
-    if (kind := _kind_of(command, options)) is None:
+def start(
+    command: list[str] | tuple[str, ...], *, is_short: bool = False, **options: Any
+) -> subprocess.Popen[Any]:
+    """Starts a program as `subprocess.Popen` does, forked if that makes no difference to it.
+
+    Args:
+        command: The program and its arguments.
+        is_short: Whether it ends by itself, as an engine does before it imports torch.
+        options: Options of `subprocess.Popen`.
+    """
+    if (kind := _kind_of(command, is_short, options)) is None:
         return subprocess.Popen(command, **options)
     return _Forked(kind, command, options)
 
 
-def _kind_of(command: list[str] | tuple[str, ...], options: dict[str, Any]) -> str | None:
+def _kind_of(
+    command: list[str] | tuple[str, ...], is_short: bool, options: dict[str, Any]
+) -> str | None:
     """Returns a key of `_PRELOADED`, or `None` if a program has to start from nothing."""
     is_possible = sys.platform == "linux" and options.keys() <= _OPTIONS
     if not is_possible or command[:2] != type(command)((sys.executable, "-m")):
         return None
-    kinds = (" ".join(command[2:4]), command[2])
+    kinds = [command[2]] if is_short else [" ".join(command[2:4]), command[2]]
     kind = next((kind for kind in kinds if kind in _PRELOADED), None)
     if kind is None or _read_at_start(options.get("env") or os.environ) != _server(kind).variables:
         return None

@@ -45,6 +45,8 @@ class Terminal:
         self.output = b""
         """All that the program has written."""
         self._stream = pyte.ByteStream(self.screen)
+        self._text: str | None = None
+        """The text of the screen, if it is known: it is read more often than it changes."""
         self._held = b""
         """Read, but not seen: the beginning of a frame."""
         environment = {
@@ -67,7 +69,9 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return "\n".join(self.screen.display)
+        if self._text is None:
+            self._text = "\n".join(self.screen.display)
+        return self._text
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -112,6 +116,7 @@ class Terminal:
         else:
             unfinished = _UNFINISHED.search(self._held)
             whole = unfinished.start() if unfinished else len(self._held)
+        self._text = None
         self._stream.feed(_without_private_csi(self._held[:whole]))
         self._held = self._held[whole:]
 

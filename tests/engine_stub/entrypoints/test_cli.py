@@ -53,8 +53,13 @@ def test_engine_that_cannot_start(
     assert all(word in sentence for word in words)
 
 
-def test_engine_without_a_model() -> None:
-    assert_one_sentence(run(*ENGINE, "serve", "--model", "/nonexistent"), 1, "/nonexistent")
+def test_engine_without_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before torch is imported, which takes seconds."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert engine_main(["serve", "--model", "/nonexistent"]) == 1
+    assert capsys.readouterr().err == "engine-stub: there is no model directory /nonexistent\n"
 
 
 @pytest.mark.parametrize(
