@@ -109,7 +109,7 @@ def histogram(
     counts = [0] * NUM_BINS
     for value in values:
         counts[min(int(_log_place(value, low, high) * NUM_BINS), NUM_BINS - 1)] += 1
-    top = max(counts, default=0) or 1
+    top = max(counts) or 1
     width = PLOT / NUM_BINS
     bars = "".join(
         f"M{_n(LEFT + number * width + 1)} {_TOP + height}v{_n(-height * count / top)}"

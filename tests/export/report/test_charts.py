@@ -54,6 +54,7 @@ def test_layers_lie_on_each_other() -> None:
         (0.5, [0, 0.1, 0.2, 0.3, 0.4, 0.5]),
         (8.0, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
         (45.0, [0, 10, 20, 30, 40]),
+        (60.0, [0, 10, 20, 30, 40, 50, 60]),
         (0.0, []),
         (math.inf, []),
     ],
@@ -84,6 +85,15 @@ def test_a_histogram_has_bins_of_equal_width_on_a_logarithmic_scale() -> None:
         ("middle", "331.9", "87", "10,000"),
         ("middle", "466.9", "87", "1.00M"),
         ("middle", "601.8", "87", "100M"),
+    ]
+
+
+def test_bins_begin_at_the_lowest_value() -> None:
+    values, marks = [0.25, 0.25 * 2**5.5], [("middle", 0.25 * 2.0**16)]
+    svg = charts.histogram(values, (0.25, 2.0**30), marks, "", fmt.count, height=64)
+    assert paths(svg) == [
+        ("bar", "M63 72v-64h18.3V72zM164.6 72v-64h18.3V72z"),
+        ("mark", "M387 8V72"),
     ]
 
 
