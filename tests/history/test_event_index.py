@@ -1,13 +1,15 @@
 """Searches in the index against a look at every event."""
 
+import math
 import random
 from collections.abc import Iterator
 
 import pytest
 
-from seqtop.history.event_index import EventIndex, EventKind
+from seqtop.history.event_index import ORDINARY, EventIndex, EventKind, kind_of
 from seqtop.history.memory_store import MemoryStore
-from seqtop.wire.messages import RequestFinished, Step
+from seqtop.wire.messages import Event, RequestFinished, Step
+from tests.support.events import arrival, preemption, step
 
 
 def scan(history: MemoryStore) -> Iterator[tuple[int, EventKind]]:
@@ -89,3 +91,36 @@ def test_runs_of_the_engine_are_searched_apart() -> None:
     assert (index.first, index.last, len(index)) == (5, 6, 2)
     assert index.at_step(2) == 6
     assert index.previous_step(5) is None
+
+
+def test_each_of_three_runs_is_searched_apart() -> None:
+    index, restart = EventIndex(), EventKind.RESYNC | EventKind.RESTART
+    for number in range(6):
+        kind = restart if number in (2, 4) else ORDINARY
+        index.append(number % 2, 10.0 + number, number % 2, kind)
+    assert [index.at_step(0, near=near) for near in range(6)] == [0, 0, 2, 2, 4, 4]
+    assert [index.at_step(9, near=near) for near in range(6)] == [1, 1, 3, 3, 5, 5]
+    assert [index.next_step(near) for near in range(6)] == [1, 2, 3, 4, 5, None]
+
+
+def test_times_that_no_clock_measures_are_those_before() -> None:
+    index = EventIndex()
+    for number, time in enumerate((math.nan, math.inf, 5.0, -math.inf, 4.0, 6.0)):
+        index.append(number, time, 0, ORDINARY)
+    assert [index[position].time for position in range(6)] == [0.0, 0.0, 5.0, 5.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (step(1), ORDINARY),
+        (arrival(1), ORDINARY),
+        (step(1, preemptions=[preemption("a")]), EventKind.PREEMPTION),
+        (
+            step(1, preemptions=[preemption("a"), preemption("b", mode="swap")]),
+            EventKind.PREEMPTION | EventKind.SWAP,
+        ),
+    ],
+)
+def test_the_kind_of_an_event(event: Event, kind: EventKind) -> None:
+    assert kind_of(event) == kind
