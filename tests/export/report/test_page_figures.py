@@ -1,0 +1,184 @@
+"""The figures and sentences of the page of a run of three requests that is written by hand."""
+
+import re
+
+import pytest
+
+from seqtop.export.report.contents import Contents
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state.slo import parse
+from seqtop.wire.messages import RequestFinished, StepStats
+from tests.export.report.test_page import read, shown, written
+from tests.support.broken_recordings import record
+from tests.support.events import (
+    arrival,
+    delta,
+    engine_info,
+    full,
+    preemption,
+    stats,
+    step,
+    update,
+    wait_reason,
+)
+
+RUNNING = SequenceStatus.RUNNING
+
+
+def ended(number: int, end: float, status: SequenceStatus, queue: float) -> RequestFinished:
+    metrics = RequestMetrics(float(number), end, number + queue, 11.0, queue, end)
+    return RequestFinished(request_id=f"req-{number}", time=end, status=status, metrics=metrics)
+
+
+def busy(used: int, queries: int, **figures: int) -> StepStats:
+    return stats(
+        num_running=2, num_used_blocks=used, num_free_blocks=10 - used,
+        prefix_cache_queries=queries, prefix_cache_hits=2, **figures,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """Steps from 10 to 20 s; the first request ends after 11 s, the second after 13 s."""
+    both = full("req-1", 1, chunk=3), full("req-2", 2, chunk=3)
+    slots = [wait_reason("req-3", "seq_limit")]
+    events = (
+        engine_info(num_gpu_blocks=10),
+        arrival(1),
+        arrival(2),
+        arrival(3),
+        step(
+            0,
+            *both,
+            start_time=10.0,
+            time=11.0,
+            sequences=[
+                update(1, RUNNING, 3, tokens=[5], blocks=[0]),
+                update(2, RUNNING, 3, tokens=[6], blocks=[1]),
+            ],
+            wait_reasons=slots,
+            stats=busy(2, 6, num_prefill_tokens=6, num_waiting=1),
+        ),
+        step(
+            1,
+            delta("req-1", 1, tokens=[5]),
+            delta("req-2", 2, tokens=[6]),
+            start_time=11.0,
+            time=12.0,
+            sequences=[
+                update(1, computed=4, tokens=[5, 6], blocks=[2, 3]),
+                update(2, computed=4, tokens=[6]),
+            ],
+            wait_reasons=slots,
+            stats=busy(4, 6, num_decode_tokens=2, num_waiting=1),
+        ),
+        ended(1, 12.0, SequenceStatus.FINISHED_STOPPED, 9.0),
+        step(
+            2,
+            start_time=12.0,
+            time=14.0,
+            sequences=[update(2, SequenceStatus.WAITING, 0, table=[])],
+            preemptions=[preemption("req-2", lost=4, by="req-3")],
+            wait_reasons=[wait_reason("req-2", "no_blocks", 2)],
+            stats=busy(0, 8, num_preemptions=1),
+        ),
+        ended(2, 15.0, SequenceStatus.FINISHED_LENGTH_CAPPED, 8.0),
+        step(3, start_time=16.0, time=20.0, stats=busy(0, 8, num_preemptions=1)),
+    )
+    path = tmp_path_factory.mktemp("page") / "run.seqtop"
+    record(path, events)
+    return read(path, parse("e2e=12"))
+
+
+def section(run: Contents, title: str) -> str:
+    """Returns the words of a part of the page."""
+    (part,) = re.findall(f"<h2>{title}</h2>(.*?)(?:<h2>|$)", written(run), flags=re.DOTALL)
+    return " ".join(shown(part).split())
+
+
+def test_the_samples_of_the_run(run: Contents) -> None:
+    assert run.samples() == {
+        "ttft": [9.0, 10.0], "itl": [0.5, 0.5, 1.0], "tpot": [0.5, 4.0], "queue": [8.0, 9.0],
+        "e2e": [11.0, 13.0],
+    }  # fmt: skip
+    assert run.lengths() == {"prompt": [3.0, 3.0, 3.0], "output": [2.0, 3.0]}
+    assert (run.num_met, run.duration) == (1, 10.0)
+    assert sum(it.seconds for it in run.intervals) == pytest.approx(10.0)
+    assert sum(it.sums["generated"] for it in run.intervals) == pytest.approx(5.0)
+
+
+def test_the_tiles_of_a_page(run: Contents) -> None:
+    tiles = re.findall(r'<div class="tile">(.*?)<b>(.*?)</b><small>(.*?)</small>', written(run))
+    more = "2 requests; 1 more had not come so far"
+    assert tiles == [
+        ("Requests", "3", "stop 1, length 1, unfinished 1"),
+        ("Output tokens per second", "0.5", "5 tokens"),
+        ("Prompt tokens per second", "0.6", "6 computed, of prompts"),
+        ("TTFT, p50", "9.50 s", f"p90 9.90 s, p99 9.99 s, {more}"),
+        ("ITL, p50", "500 ms", "p90 900 ms, p99 990 ms, 3 gaps"),
+        ("TPOT, p50", "2.25 s", f"p90 3.65 s, p99 3.96 s, {more}"),
+        ("Queue, p50", "8.50 s", f"p90 8.90 s, p99 8.99 s, {more}"),
+        ("E2E, p50", "12.0 s", f"p90 12.8 s, p99 13.0 s, {more}"),
+        ("Goodput, requests per second", "0.1", "1 of 2 met E2E ≤ 12.0 s"),
+        ("Prefix cache hits", "25%", "of prompt tokens, since the engine's start"),
+        ("Preemptions", "1", "4 computed tokens lost"),
+        ("KV blocks used at most", "40%", "4 of 10"),
+        ("Recorded time", "10.0 s", "4 steps"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        (
+            "What limited the batches",
+            ("max_num_seqs 50% 2 25% no free blocks 25% 1 25% nothing waits 25% 1 50%"),
+        ),
+        (
+            "Requests",
+            (
+                "All 3 requests, in order of arrival. 3 arrived before the first recorded step."
+                " queued prefill decode preempted swapped between steps req-1: 3 prompt tokens,"
+                " TTFT 10.0 s, E2E 11.0 s, stop req-1 req-2: 3 prompt tokens, TTFT 9.00 s, E2E"
+                " 13.0 s, length req-2 req-3"
+            ),
+        ),
+        (
+            "Groups of requests",
+            (
+                "are those after step 1, when most blocks were in use; the rest is of the whole"
+                " run. prefix Requests Running Waiting Blocks KV Prompt Out Pre Waited TTFT p50"
+            ),
+        ),
+        (
+            "Preemptions",
+            (
+                "1 preemption, those that lost most tokens first. after step 2.00 s 2 req-2 was"
+                " preempted to make room for req-3; 4 computed tokens will be recomputed."
+            ),
+        ),
+        (
+            "Slowest requests",
+            "req-2 -8.00 s 3 2 TTFT 9.00 s, end to end 13.0 s (length) 8.00 s (62%) queued",
+        ),
+        (
+            "Distributions",
+            "TTFT p50 9.50 s, p90 9.90 s, p99 9.99 s, largest 10.0 s",
+        ),
+        ("Over time", "Tokens per second prefill decode 7 0"),
+    ],
+)
+def test_the_words_of_a_page(run: Contents, title: str, words: str) -> None:
+    assert words in section(run, title)
+
+
+def test_the_phases_of_a_request_on_the_axis(run: Contents) -> None:
+    """They are 65 units a second from the first step on, and end with the request."""
+    part = written(run).split("<h2>Requests</h2>")[1].split("<h2>")[0]
+    rows = re.findall(r"<g><title>(\S+): .*?</g>", part)
+    assert rows == ["req-1", "req-2", "req-3"]
+    first, second, third = re.findall(r"<g>.*?</g>", part)
+    assert 'class="between" d="M62 8h130v12h-130z"' in first
+    assert 'class="decode" d="M127 8h65v12h-65z"' in first
+    assert 'class="between" d="M62 22h325v12h-325z"' in second
+    assert 'class="between" d="M62 36h650v12h-650z"' in third
