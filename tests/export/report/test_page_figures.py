@@ -1,11 +1,15 @@
 """The figures and sentences of the page of a run of three requests that is written by hand."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from seqtop.export.report import page
 from seqtop.export.report.contents import Contents
+from seqtop.history.copying import save
 from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.slo import parse
 from seqtop.wire.messages import RequestFinished, StepStats
 from tests.export.report.test_page import read, shown, written
@@ -21,6 +25,7 @@ from tests.support.events import (
     update,
     wait_reason,
 )
+from tests.support.scripted import ScriptedSource
 
 RUNNING = SequenceStatus.RUNNING
 
@@ -182,3 +187,48 @@ def test_the_phases_of_a_request_on_the_axis(run: Contents) -> None:
     assert 'class="decode" d="M127 8h65v12h-65z"' in first
     assert 'class="between" d="M62 22h325v12h-325z"' in second
     assert 'class="between" d="M62 36h650v12h-650z"' in third
+
+
+def test_a_long_chart_has_the_requests_around_the_slowest(
+    run: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MAX_ROWS", 2)
+    monkeypatch.setattr(page, "ROWS_AROUND", 2)
+    words = section(run, "Requests")
+    assert words.startswith(
+        "2 of 3 requests: those that arrived around req-2, the slowest. The axis begins"
+        " 0 s after the first recorded step. 3 arrived before the first recorded step."
+    )
+    assert ("req-1:" in words, "req-2:" in words, "req-3:" in words) == (True, True, False)
+    monkeypatch.setattr(run, "slowest", [])
+    assert "The first 2 of 3 requests." in section(run, "Requests")
+
+
+def test_prompts_are_shown_with_the_text(run: Contents) -> None:
+    text = written(run, with_text=True)
+    assert text.count("<details><summary>prompt</summary><pre>a b c</pre></details>") == 3
+    assert text.count("<details><summary>output</summary><pre>unknown</pre></details>") == 3
+
+
+def test_gaps_and_starts_of_the_engine_are_named_first(tmp_path: Path) -> None:
+    source = ScriptedSource(engine_info(max_num_seqs=8), arrival(1), step(0), step(1))
+    source.replace(source.state, num_missed=3)
+    source.apply(step(5))
+    state = EngineState()
+    state.apply(engine_info(incarnation="two", max_num_seqs=9))
+    state.time = 110.0
+    source.replace(state)
+    source.apply(step(12))
+    save(source.history, tmp_path / "run.seqtop")
+    contents = read(tmp_path / "run.seqtop")
+    assert [len(own.steps) for own in contents.runs] == [3, 1]
+    assert contents.info == state.info
+    words = re.findall('<p class="warning">(.*?)</p>', written(contents))
+    assert words[:2] == [
+        "The recording has 2 runs of the engine; the settings are those of the last one.",
+        (
+            "2 gaps in the recorded time: 3 messages missing at 1.50 s, the engine was restarted at"
+            " 10.0 s."
+        ),
+    ]
+    assert "max_num_seqs 9" in section(contents, "Engine and settings")
