@@ -86,6 +86,29 @@ def test_a_preemption_of_an_unknown_request_gains_nothing_to_report() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("swapped_in", "messages"),
+    [(5, []), (6, ["swap in of host block 6, which no sequence holds there"])],
+)
+@pytest.mark.parametrize("is_same_step", [False, True])
+def test_a_block_comes_back_from_where_it_was_swapped_to(
+    is_same_step: bool, swapped_in: int, messages: list[str]
+) -> None:
+    run: list[Any] = []
+    in_blocks_of_four(run, 4)
+    run[0].num_cpu_blocks = 8
+    running = builders.update(1, SequenceStatus.RUNNING, 4, blocks=[0])
+    swapped = builders.update(1, SequenceStatus.SWAPPED, table=[])
+    back = builders.update(1, SequenceStatus.RUNNING, table=[0])
+    preempted = [builders.preemption("req-1", mode="swap")]
+    out = builders.step(1, sequences=[swapped], preemptions=preempted)
+    out.execute.blocks_to_swap_out.append((0, 5))
+    again = out if is_same_step else builders.step(2, sequences=[back])
+    again.execute.blocks_to_swap_in.append((swapped_in, 0))
+    run += [builders.step(0, sequences=[running]), out, again][: 2 if is_same_step else 3]
+    assert [own.message for own in check(run) if own.rule == "swap-map"] == messages
+
+
 def test_a_leak_is_not_looked_for_where_the_engine_uses_blocks_for_itself(
     payloads: list[bytes],
 ) -> None:

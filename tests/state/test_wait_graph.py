@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.remaining_wait import RemainingWait, describe, remaining_wait
-from seqtop.state.wait_graph import WaitGraph, tree, wait_graph
+from seqtop.state.wait_graph import SKIPPED_STEPS, WaitGraph, tree, wait_graph
 from seqtop.state.wait_graph import describe as in_words
 from seqtop.wire.messages import WaitReason
-from tests.support.events import wait_reason
+from tests.support.events import arrival, engine_info, stats, step, update, wait_reason
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -51,6 +52,24 @@ def test_source_of_progress(
     assert (graph.source, graph.root.source) == (source, root)
     assert sentence in in_words(graph)
     assert graph.is_stuck == (root == "none")
+
+
+@pytest.mark.parametrize(
+    ("num_running", "num_computed", "source"),
+    [(1, 128, "step"), (1, 127, "none"), (2, 127, "step"), (2, 126, "none"), (0, 127, "none")],
+)
+def test_one_that_is_skipped_while_tokens_are_left_has_no_source(
+    num_running: int, num_computed: int, source: str
+) -> None:
+    state = EngineState()
+    runs = update(1, SequenceStatus.RUNNING, 2, blocks=[0])
+    figures = stats(num_running=num_running, num_prefill_tokens=num_computed)
+    for event in (engine_info(max_num_batched_tokens=128), arrival(1)):
+        state.apply(event)
+    for number in range(SKIPPED_STEPS + 1):
+        assert wait_graph(state, state.requests["req-1"]).source != "none"
+        state.apply(step(number, sequences=[runs] * (number == 0), stats=figures))
+    assert wait_graph(state, state.requests["req-1"]).source == source
 
 
 def test_the_blocks_of_an_ended_request_wait_for_their_receiver() -> None:

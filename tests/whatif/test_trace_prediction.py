@@ -13,6 +13,7 @@ from seqtop.history.step_time import StepTimeError
 from seqtop.state.slo import Slo
 from seqtop.whatif import report
 from seqtop.whatif.predict import WHATIF_ERRORS, Prediction, Question, predict
+from seqtop.whatif.settings import SettingError
 from seqtop.whatif.sweep import find_capacity, sweep
 from seqtop.whatif.trace_engine import engine_of
 from seqtop.whatif.traces import Trace, TraceError, TraceRequest
@@ -156,3 +157,19 @@ def test_the_engine_has_the_defaults_of_the_bundled_one() -> None:
         }:
             assert getattr(info, field.name) == getattr(defaults, field.name), field.name
     assert info.max_model_len == 10
+
+
+def test_a_pool_of_one_block_limits_the_length_of_requests(tmp_path: Path) -> None:
+    def length(input_length: int, num_blocks: int) -> int:
+        requests = [
+            TraceRequest(input_length=number, output_length=2) for number in (input_length, 1)
+        ]
+        info = engine_of(
+            Trace(format="made up", requests=requests), [f"num_gpu_blocks={num_blocks}"], []
+        )
+        assert (info.start_time, info.predicted_from) == (0.0, "")
+        return info.max_model_len
+
+    assert [length(3, 1), length(14, 1), length(15, 1), length(15, 2)] == [5, 16, 16, 17]
+    with pytest.raises(SettingError, match="the size of the engine's pool is not known"):
+        length(3, 0)
