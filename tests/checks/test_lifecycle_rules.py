@@ -75,3 +75,19 @@ def test_a_step_may_swap_out_what_it_admits_only_with_a_preemption() -> None:
 def test_only_the_first_token_beyond_a_limit_is_reported() -> None:
     limited = [step(number, sequences=[update(1, tokens=[5])]) for number in range(1, 4)]
     assert computed(*limited, max_model_len=4) == [("max-tokens", "5 tokens, max_model_len is 4")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "messages"),
+    [
+        ([5], []),
+        ([6], ["the metadata appends 1 (6), the updates have 1 (5)"]),
+        ([5, 5], ["the metadata appends 2 (5, 5), the updates have 1 (5)"]),
+    ],
+)
+def test_the_metadata_appends_the_tokens_of_the_updates(
+    sent: list[int], messages: list[str]
+) -> None:
+    decodes = step(1, sequences=[update(1, computed=4, tokens=[5])])
+    found = computed(decodes, step(2, delta("req-1", 1, computed=4, tokens=sent)))
+    assert [message for rule, message in found if rule == "output-differs"] == messages

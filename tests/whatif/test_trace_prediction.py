@@ -85,14 +85,21 @@ def test_twice_the_load_and_the_first_rows_only(trace: str) -> None:
     assert fast.figures.makespan < 3.0
 
 
-def test_a_sweep_and_a_capacity_of_a_trace(trace: str) -> None:
+def test_a_sweep_and_a_capacity_of_a_trace(trace: str, tmp_path: Path) -> None:
     question = Question(source=trace, step_time=TIMES, changes=POOL)
     slo = Slo(ttft=1.0)
     points = sweep(question, ["max_num_seqs=1,2"], slo).points
     assert [point.figures.num_within_slo for point in points] == [4, 4]
-    capacity = find_capacity(question, slo)
-    assert capacity.highest is not None
-    assert capacity.highest >= 1.0
+    path = tmp_path / "even.jsonl"
+    row = {"input_length": 500, "output_length": 10}
+    path.write_text("".join(json.dumps({"timestamp": 1000 * n, **row}) + "\n" for n in range(12)))
+    question = Question(source=str(path), step_time=TIMES, changes=[*POOL, "max_num_seqs=1"])
+    capacity = find_capacity(question, Slo(ttft=0.3))
+    # Three times, the loads between which it is are divided into thirds, as ratios.
+    refined = [8 * 2**-share for share in (2 / 3, 1 / 3, 2 / 9, 5 / 27, 4 / 27, 1 / 9)]
+    loads = [point.load for point in capacity.points]
+    assert loads == pytest.approx([0.25, 0.5, 1, 2, 4, *refined, 8])
+    assert (capacity.highest, capacity.lowest_missed) == (loads[9], loads[10])
 
 
 def test_the_answer_says_that_nothing_was_recorded(trace: str) -> None:

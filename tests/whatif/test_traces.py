@@ -76,6 +76,11 @@ def test_the_turns_of_a_session_follow_each_other(tmp_path: Path) -> None:
     assert traces.followers(trace.requests) == {2: 0}
     tokens = TraceTokens(1000, 16)
     history = tokens.prompt(first, 0) + tokens.output(first, 0)
+    assert [len(tokens.output(own, place)) for place, own in enumerate(trace.requests)] == [
+        10,
+        5,
+        10,
+    ]
     assert tokens.prompt(second, 2)[: len(history)] == history
     assert len(tokens.prompt(second, 2)) == second.input_length
     assert tokens.prompt(other, 1)[:5] != history[:5]
