@@ -32,7 +32,7 @@ from seqtop.wire.messages import Event, RequestFinished, Step
 from tests.support import events as builders
 from tests.support.broken_recordings import Unreadable
 from tests.support.events import update
-from tests.support.piloting import notices, play, screen, selected, until, words
+from tests.support.piloting import Pilot, notices, play, screen, selected, until, words
 from tests.support.random_engine import RandomEngine
 from tests.support.recordings import append, encoded, frames_of
 from tests.support.scripted import Script, ScriptedSource, scene
@@ -186,40 +186,37 @@ STEP_KEYS = (
 )
 
 
-def test_step_keys(either: SeqtopApp) -> None:
+def test_jumps(either: SeqtopApp) -> None:
     with play(either) as pilot:
-        for keys, step in STEP_KEYS:
-            pilot.press(*keys)
-            assert_shows(either, until_step_ends(len(STEPS) + step))
+        for back, on, preemption in (("p", "P", True), ("e", "E", False)):
+            jump_to_all(either, pilot, back, on, preemption=preemption)
             pilot.press("L")
 
 
-@pytest.mark.parametrize(("back", "on", "preemption"), [("p", "P", True), ("e", "E", False)])
-def test_jumps(either: SeqtopApp, back: str, on: str, preemption: bool) -> None:
-    with play(either) as pilot:
-        before = event_positions(-1, len(PAYLOADS), preemption=preemption)
-        assert len(before) > 3
-        # The newest moment may itself be of the kind: one jumps away from it, not to it.
-        for position in before[:3]:
-            pilot.press(back)
-            assert_shows(either, position)
-            event = parsing.event(PAYLOADS[position - 1])
-            whom = event.preemptions[0] if preemption else event
-            expected = f"Ended here: {whom.request_id}."
-            if preemption:
-                lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
-                cost = "swapped out" if whom.mode == "swap" else lost
-                by = f", for {whom.for_request_id}" if whom.for_request_id else ""
-                expected = f"Preempted here: {whom.request_id} ({cost}{by})."
-            assert expected in words(either)
-            assert either.ui.selection[0].request_id == whom.request_id
-        pilot.press(on)
-        assert_shows(either, before[1])
-        pilot.press("0", on)
-        assert_shows(either, before[-1])
+def jump_to_all(app: SeqtopApp, pilot: Pilot, back: str, on: str, *, preemption: bool) -> None:
+    before = event_positions(-1, len(PAYLOADS), preemption=preemption)
+    assert len(before) > 3
+    # The newest moment may itself be of the kind: one jumps away from it, not to it.
+    for position in before[:3]:
         pilot.press(back)
-        assert_shows(either, before[-1])
-        assert "before this moment in the history." in words(either)
+        assert_shows(app, position)
+        event = parsing.event(PAYLOADS[position - 1])
+        whom = event.preemptions[0] if preemption else event
+        expected = f"Ended here: {whom.request_id}."
+        if preemption:
+            lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
+            cost = "swapped out" if whom.mode == "swap" else lost
+            by = f", for {whom.for_request_id}" if whom.for_request_id else ""
+            expected = f"Preempted here: {whom.request_id} ({cost}{by})."
+        assert expected in words(app)
+        assert app.ui.selection[0].request_id == whom.request_id
+    pilot.press(on)
+    assert_shows(app, before[1])
+    pilot.press("0", on)
+    assert_shows(app, before[-1])
+    pilot.press(back)
+    assert_shows(app, before[-1])
+    assert "before this moment in the history." in words(app)
 
 
 def test_the_ends_of_the_record_are_said(either: SeqtopApp) -> None:
@@ -286,8 +283,12 @@ def test_the_engine_goes_on_behind(key: str) -> None:
         assert f"step {len(STEPS) - 1} " in screen(app)
 
 
-def test_to_a_step_of_ones_choice(either: SeqtopApp) -> None:
+def test_steps_by_keys_and_to_a_step_of_ones_choice(either: SeqtopApp) -> None:
     with play(either, (120, 30)) as pilot:
+        for step_keys, step in STEP_KEYS:
+            pilot.press(*step_keys)
+            assert_shows(either, until_step_ends(len(STEPS) + step))
+            pilot.press("L")
 
         def choose(*keys: str) -> None:
             pilot.press("colon", *keys, "enter")

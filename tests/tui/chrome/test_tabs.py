@@ -11,18 +11,15 @@ def titles(app: SeqtopApp) -> list[str]:
     return [f"{key} {tabbed.TAB.title}" for key, tabbed in enumerate(SCREENS, start=1)]
 
 
-def test_each_screen_has_a_number(app: SeqtopApp) -> None:
+def test_each_screen_has_a_number_and_a_tab_to_click_that_stands_out(app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
-        for key, wanted in enumerate(SCREENS, start=1):
+        for key, (wanted, title) in enumerate(zip(SCREENS, titles(app), strict=True), start=1):
             pilot.press(str(key))
             assert type(app.screen) is wanted
             assert all(title in screen(app).splitlines()[3] for title in titles(app))
-        pilot.press("1")
-        assert isinstance(app.screen, SequencesScreen)
-
-
-def test_a_click_on_a_tab_goes_there(app: SeqtopApp) -> None:
-    with play(app, (80, 24)) as pilot:
+            strip = app.screen.query_one(ScreenTabs).render_line(0)
+            bold = [part.text.strip() for part in strip if part.style and part.style.bold]
+            assert bold == [title]
         for wanted, title in [*zip(SCREENS, titles(app), strict=True)][::-1]:
             x = screen(app).splitlines()[3].index(title)
             pilot.click(ScreenTabs, offset=(x, 0))
@@ -30,16 +27,8 @@ def test_a_click_on_a_tab_goes_there(app: SeqtopApp) -> None:
         before = app.screen
         pilot.click(ScreenTabs, offset=(78, 0))
         assert app.screen is before
-
-
-def test_the_tab_of_the_screen_on_show_stands_out(app: SeqtopApp) -> None:
-    with play(app, (80, 24)) as pilot:
-        for key, title in enumerate(titles(app), start=1):
-            pilot.press(str(key))
-            tabs = app.screen.query_one(ScreenTabs)
-            strip = tabs.render_line(0)
-            bold = [part.text.strip() for part in strip if part.style and part.style.bold]
-            assert bold == [title]
+        pilot.press("2", "1")
+        assert isinstance(app.screen, SequencesScreen)
 
 
 def test_a_low_terminal_has_no_room_for_tabs_but_the_keys_work(app: SeqtopApp) -> None:

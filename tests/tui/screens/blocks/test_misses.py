@@ -109,9 +109,12 @@ def test_sizes_that_save_nothing_more_are_one_line() -> None:
     assert len(lines(45, 45, 45, 40)) == 2
 
 
-def test_enter_goes_to_the_step_of_the_admission(app: SeqtopApp) -> None:
+def test_enter_goes_to_the_step_of_an_admission_and_only_those_before_are_shown(
+    app: SeqtopApp,
+) -> None:
     with play(app, (120, 40)) as pilot:
         opened(app, pilot)
+        assert "24 admissions" in words(app)
         pilot.press("down", "down")
         lookup = misses_of(PAYLOADS).until()[2]
         assert f"at step {lookup.step:,}" in words(app)
@@ -122,25 +125,15 @@ def test_enter_goes_to_the_step_of_the_admission(app: SeqtopApp) -> None:
         pilot.press("2")
         assert "▌" in screen(app)
         assert f"at step {lookup.step:,}" in words(app)
-
-
-def test_they_are_those_up_to_the_moment_on_display(app: SeqtopApp) -> None:
-    with play(app, (120, 40)) as pilot:
-        opened(app, pilot)
-        assert "24 admissions" in words(app)
         pilot.press(":", *"30", "enter")
         early = app.ui.misses.reader
         assert early is not None
         wanted = early.totals(app.ui.time_travel.position).num_lookups
         assert 0 < wanted < 24
         assert f"{wanted} admission" in words(app)
-
-
-def test_finding_a_block_shows_the_map_again(app: SeqtopApp) -> None:
-    with play(app, (120, 40)) as pilot:
-        opened(app, pilot)
-        pilot.press("b", "5", "enter")
+        pilot.press("b", "5", "enter")  # shows the map again
         until(pilot, lambda: "Block 5" in screen(app))
+        assert "admission" not in words(app)
 
 
 def test_a_fault_of_the_reader_is_shown(app: SeqtopApp, monkeypatch: pytest.MonkeyPatch) -> None:
