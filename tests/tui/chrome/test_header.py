@@ -8,11 +8,13 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.live.playback import Playback
 from seqtop.text import format as fmt
 from seqtop.transport.connection import ConnectionState
+from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import _waiting, cache, identity, throughput
 from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import NotPublished
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen, words
@@ -59,18 +61,17 @@ def test_an_engine_that_is_called_by_its_model_is_named_once() -> None:
     assert line.count("org/model") == 1
 
 
-@pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
-def test_the_state_of_the_connection_is_a_word(
-    source: ScriptedSource, app: SeqtopApp, size: tuple[int, int]
-) -> None:
-    with play(app, size) as pilot:
-        for state in ConnectionState:
-            source.connect(state)
-            pilot.draw()
-            text = screen(app)
-            assert state.name in text.splitlines()[0]
-            assert SENTENCES[state][:20] in text
-            assert "req-1" in text
+def test_the_state_of_the_connection_is_a_word(source: ScriptedSource, app: SeqtopApp) -> None:
+    with play(app, (40, 10)) as pilot:
+        for size in ((40, 10), (80, 24), (200, 60)):
+            pilot.resize_terminal(*size)
+            for state in ConnectionState:
+                source.connect(state)
+                pilot.draw()
+                text = screen(app)
+                assert state.name in text.splitlines()[0]
+                assert SENTENCES[state][:20] in text
+                assert "req-1" in text
 
 
 def test_the_connections_own_sentence_is_shown_whole(
@@ -119,12 +120,6 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
             narrow = plain(cache(app.ui, 78))
         assert " free + " in narrow
         assert "missed 1,234  errors 5" in narrow
-
-
-def test_messages_that_could_not_be_made_are_counted(
-    source: ScriptedSource, app: SeqtopApp
-) -> None:
-    with play(app, (110, 24)) as pilot:
         assert "not published" not in screen(app)
         time, reason = source.state.time, "request 'a' has 7 prompt tokens, and had 8"
         source.apply(NotPublished(time=time, num_messages=3, reason=reason))
@@ -150,35 +145,35 @@ def test_a_full_pool_and_a_long_queue_look_hot() -> None:
     script = Script(source, num_gpu_blocks=4)
     script.arrive("one", num_prompt=64)
     script.step(prefill={"one": 64})
-    app = SeqtopApp(source, clock=lambda: 0.0)
-    with play(app, (120, 30)):
-        bar = [style for text, style in cache(app.ui, 118) if "━" in text]
-        assert bar == ["prefill-low", "prefill-mid", "computed", "waiting", "preempted"]
-        assert ("100%", "preempted") in [
-            (text.strip(), style) for text, style in cache(app.ui, 118)
-        ]
-        assert _waiting(3, 4)[1] == (" 3", "waiting")
-        assert _waiting(5, 4)[1] == (" 5", "preempted")
-        assert _waiting(0, 4)[1] == (" 0", "dim")
+    ui = UiState(source, clock=lambda: 0.0)
+    ui.update()
+    bar = [style for text, style in cache(ui, 118) if "━" in text]
+    assert bar == ["prefill-low", "prefill-mid", "computed", "waiting", "preempted"]
+    assert ("100%", "preempted") in [(text.strip(), style) for text, style in cache(ui, 118)]
+    assert _waiting(3, 4)[1] == (" 3", "waiting")
+    assert _waiting(5, 4)[1] == (" 5", "preempted")
+    assert _waiting(0, 4)[1] == (" 0", "dim")
 
 
 def test_rates_are_those_of_the_moment() -> None:
     source = ScriptedSource()
-    app = SeqtopApp(source, clock=lambda: 0.0)
+    ui = UiState(source, clock=lambda: 0.0)
     shown: dict[float, str] = {}
 
     def note() -> None:
-        app.ui.update()
-        shown[app.ui.state.time] = plain(throughput(app.ui, 200))
+        ui.update()
+        shown[ui.state.time] = plain(throughput(ui, 200))
 
     source.after_event = note
     scene(source)
-    with play(app) as pilot:
-        for _ in range(3):
-            pilot.press("left_curly_bracket")
-            assert plain(throughput(app.ui, 200)) == shown[app.ui.state.time]
-        pilot.press("space")
-        assert plain(throughput(app.ui, 200)) == shown[app.ui.newest.time]
+    for _ in range(3):
+        ui.time_travel.go(seek.by_steps(-10), "")
+        ui.update()
+        assert ui.paused
+        assert plain(throughput(ui, 200)) == shown[ui.state.time]
+    ui.time_travel.resume()
+    ui.update()
+    assert plain(throughput(ui, 200)) == shown[ui.newest.time]
 
 
 def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
