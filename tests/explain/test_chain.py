@@ -1,6 +1,7 @@
 """The parts of a request's time in a run whose causes are known."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from seqtop.explain.chain import Chain, Part
 from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError
-from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus
 from seqtop.state import RequestState, Span
 from seqtop.state.freeze import freeze
 from seqtop.state.wait_causes import PACED
@@ -516,16 +517,16 @@ def test_decodes_with_and_without_a_graph_and_with_prefills_of_others() -> None:
     graph, eager = (CudaGraph(mode=mode, num_tokens=1, num_padded_tokens=1) for mode in GRAPHS)
     decode = delta("req-1", 1)
     chain.apply(0, step(0, full("req-1", 1, chunk=3)))
-    for number, (others, figures) in enumerate(
-        (
-            ((), {"cuda_graph": graph}),
-            ((), {"cuda_graph": eager, "scheduler_time": None}),
-            ((), {"cuda_graph": eager, "scheduler_time": 0.75}),
-            ((full("req-2", 2, chunk=7),), {"cuda_graph": eager, "num_prefill_tokens": 7}),
-        ),
-        1,
-    ):
-        chain.apply(number, step(number, decode, *others, stats=stats(**figures)))
+    others: list[SequenceGroupMetadata] = [full("req-2", 2, chunk=7)]
+    figures: list[dict[str, Any]] = [
+        {"cuda_graph": graph},
+        {"cuda_graph": eager, "scheduler_time": None},
+        {"cuda_graph": eager, "scheduler_time": 0.75},
+        {"cuda_graph": eager, "num_prefill_tokens": 7},
+    ]
+    for number, own in enumerate(figures, 1):
+        groups = [decode, *others] if "num_prefill_tokens" in own else [decode]
+        chain.apply(number, step(number, *groups, stats=stats(**own)))
     assert [
         (part.kind, part.cause, part.num_steps, part.num_tokens, part.scheduler)
         for part in chain.parts

@@ -42,7 +42,7 @@ def interval(
 
 def slower(**sums: float) -> Interval:
     """Returns an interval of half as many steps of the same size."""
-    return interval(steps=50.0, generated=200.0, **sums)
+    return interval(steps=50.0, generated=200.0, gauges=None, **sums)
 
 
 def words(

@@ -1,12 +1,15 @@
 """Lines of changes and tables of groups, of states that are written by hand."""
 
+import io
 import json
-from typing import Any
+import threading
+from typing import Any, cast
 
 import pytest
 
 from seqtop.export import groups
-from seqtop.export.follow import JsonLinesWriter
+from seqtop.export.follow import JsonLinesWriter, follow
+from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state import filter as filters
@@ -14,6 +17,7 @@ from seqtop.state.groups import Group
 from seqtop.text import format as fmt
 from seqtop.transport.connection import Connection, ConnectionState
 from tests.support.events import arrival, engine_info, step, update
+from tests.support.scripted import ScriptedSource
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
@@ -68,6 +72,14 @@ def test_time_alone_changes_what_is_shown(state: EngineState) -> None:
     state.time = 203.0
     assert lines(writer.line(state, connection, set())) == [("change", [], [2])]
     assert writer.line(state, connection, set()) is None
+
+
+def test_the_last_line_says_that_it_was_interrupted() -> None:
+    source, file, ended = ScriptedSource(engine_info(), arrival(1)), io.BytesIO(), threading.Event()
+    ended.set()
+    follow(cast(Session, source), JsonLinesWriter(), file, every=0.0, ended=ended)
+    assert lines(file.getvalue()) == [("state", [], [1]), ("end", [], [])]
+    assert json.loads(file.getvalue().splitlines()[-1])["reason"] == "interrupted"
 
 
 def test_groups_as_text() -> None:
