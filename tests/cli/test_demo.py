@@ -60,8 +60,11 @@ def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(
     wait_until(lambda: not engine[0].is_running())
 
 
-def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_start() -> None:
-    demo = Terminal(sys.executable, "-m", "seqtop", "demo", "--model", "/nonexistent")
+def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_start(
+    tmp_path: Path,
+) -> None:
+    """The engine finds out once torch is imported, seconds after the first frame."""
+    demo = Terminal(sys.executable, "-m", "seqtop", "demo", "--model", str(tmp_path))
     try:
         demo.wait_until(lambda: "The bundled engine is starting" in demo.text)
         demo.wait_until(lambda: demo.process.poll() is not None and b"engine ended" in demo.output)
@@ -69,7 +72,8 @@ def test_demo_is_drawn_at_once_and_ends_with_the_reason_if_its_engine_does_not_s
         demo.close()
     assert demo.process.returncode == 1
     last = demo.output.decode().splitlines()[-1].rpartition("\x1b[?1006l")[2]
-    assert last == ("seqtop: the bundled engine ended: there is no model directory /nonexistent")
+    reason = f"{tmp_path} is not a model directory: it has no config.json"
+    assert last == f"seqtop: the bundled engine ended: {reason}"
     assert b"Traceback" not in demo.output
 
 
