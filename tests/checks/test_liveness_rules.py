@@ -1,12 +1,15 @@
 """Rules about progress: what each finds, what it proves it with, and what it lets pass."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from seqtop.checks.checker import Checker
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.wire.messages import Event, Heartbeat, WaitCause
 from tests.support.events import arrival, engine_info, preemption, stats, step, update, wait_reason
 from tests.support.mutants import (
@@ -120,8 +123,14 @@ def test_preempted_request_that_is_overtaken() -> None:
     lost = preemption("req-1", lost=3)
     waits = update(1, WAITING, 0, table=[])
     run.append(step(1, sequences=[waits], preemptions=[lost], stats=stats(num_running=1)))
+    state = EngineState()
+    for event in copy.deepcopy(run):
+        state.apply(event)
     run += [_scheduled(number, number) for number in range(2, 14)]
+    late = Checker(state)  # one that begins after the preemption finds the same
+    found = [own for event in copy.deepcopy(run[-12:]) for own in late.apply(event)]
     (finding,) = [finding for finding in check(run) if finding.rule == "overtaken"]
+    assert [own for own in found if own.rule == "overtaken"] == [finding]
     assert (finding.request_id, finding.step) == ("req-1", 11)
     assert finding.message == (
         "it was preempted and has waited 10.0 s since step 1, in which the engine admitted 10 later"

@@ -1,6 +1,7 @@
 """The results of recordings as tests, word for word."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,15 @@ import pytest
 from seqtop.diff.comparison import Difference, DifferenceKind
 from seqtop.whatif import recorded_tests_report as report
 from seqtop.whatif.proof import Proof
-from seqtop.whatif.recorded_tests import Coverage, RecordedTest, RecordedTests
+from seqtop.whatif.recorded_tests import (
+    Coverage,
+    RecordedTest,
+    RecordedTests,
+    SchedulerOptions,
+    run_tests,
+)
+from seqtop.whatif.settings import SettingError
+from tests.support.broken_recordings import NO_STEP, record
 
 EQUAL = Proof(1_000, 1_000, None, "", starts_late=False)
 
@@ -144,3 +153,17 @@ def test_the_results_as_test_cases() -> None:
         *("", "\n".join(line.strip() for line in DIFFERS)),
         *("it broke", "", ""),
     ]
+
+
+def test_recordings_that_no_scheduler_is_given_are_named_with_the_reasons(tmp_path: Path) -> None:
+    other, late = tmp_path / "other.seqtop", tmp_path / "late.seqtop"
+    record(other, NO_STEP)
+    record(late, NO_STEP[1:])
+    missing = tmp_path / "missing.seqtop"
+    paths = [str(path) for path in (other, late, missing)]
+    tests = run_tests(paths, SchedulerOptions()).recordings
+    assert [own.outcome for own in tests] == ["not replayed", "not replayed", "unreadable"]
+    assert tests[0].problem == "the scheduler of test 1 cannot be run again yet"
+    assert tests[1].problem == "the recording does not describe its engine"
+    with pytest.raises(SettingError, match="no recording ran with the policy mine"):
+        run_tests(paths, SchedulerOptions(policy="mine.py"))
