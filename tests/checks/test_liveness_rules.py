@@ -8,7 +8,7 @@ import pytest
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.thresholds import Thresholds
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event, Heartbeat, WaitCause
 from tests.support.events import arrival, engine_info, preemption, stats, step, update, wait_reason
@@ -123,14 +123,17 @@ def test_preempted_request_that_is_overtaken() -> None:
     lost = preemption("req-1", lost=3)
     waits = update(1, WAITING, 0, table=[])
     run.append(step(1, sequences=[waits], preemptions=[lost], stats=stats(num_running=1)))
+    run[14].metrics = {"req-1": RequestMetrics(1.0, 1.0, 100.0, None, 99.0)}
     state = EngineState()
     for event in copy.deepcopy(run):
         state.apply(event)
     run += [_scheduled(number, number) for number in range(2, 14)]
-    late = Checker(state)  # one that begins after the preemption finds the same
+    late = Checker(state)  # it begins after the preemption, of which it knows the step's start
     found = [own for event in copy.deepcopy(run[-12:]) for own in late.apply(event)]
     (finding,) = [finding for finding in check(run) if finding.rule == "overtaken"]
-    assert [own for own in found if own.rule == "overtaken"] == [finding]
+    (of_late,) = [own for own in found if own.rule == "overtaken"]
+    assert (of_late.request_id, of_late.step) == ("req-1", 11)
+    assert of_late.message == finding.message.replace("10.0 s", "10.5 s")
     assert (finding.request_id, finding.step) == ("req-1", 11)
     assert finding.message == (
         "it was preempted and has waited 10.0 s since step 1, in which the engine admitted 10 later"
