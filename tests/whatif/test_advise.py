@@ -9,6 +9,7 @@ import pytest
 
 from seqtop.history import FileStore
 from seqtop.state.slo import Slo
+from seqtop.text import format as fmt
 from seqtop.whatif import advice_report
 from seqtop.whatif.advise import (
     Advice,
@@ -85,6 +86,19 @@ def test_each_setting_of_the_engine_is_tried_alone() -> None:
     assert sizes
     for own in sizes:
         assert slots - 64 < int(own["block_size"]) * int(own["num_gpu_blocks"]) <= slots
+
+
+def test_the_load_that_settings_hold_is_a_column() -> None:
+    trials = [trial(goodput) for goodput in (0.9, 0.8, 0.7)]
+    for own, load in zip(trials, (2.0, 0.0, None), strict=True):
+        own.highest_load = load
+    question = Question(source="run")
+    advice = Advice(question=question, basis=BASIS, slo=SLO, trials=trials, requests_per_second=2.5)
+    held = ("2.00x (5/s)", "none tried", fmt.NOT_AVAILABLE)
+    lines = advice_report.trial_lines(advice)[-3:]
+    assert [words in line for words, line in zip(held, lines, strict=True)] == [True] * 3
+    advice.requests_per_second = None
+    assert not [line for line in advice_report.trial_lines(advice) if "5/s" in line]
 
 
 def test_blocks_of_another_size_are_tried_in_one_pool_only() -> None:
