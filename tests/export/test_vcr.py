@@ -41,6 +41,10 @@ def test_records_add_up_to_the_latencies_of_the_requests(recorded: Path) -> None
     header, *lines = vcr.encode([run], times)
     assert msgspec.json.decode(header, type=Header).meta.block_size == 16
     records = [msgspec.json.decode(line, type=Record) for line in lines]
+    redacted = [msgspec.json.decode(line) for line in vcr.encode([run], times, redact=True)][1:]
+    assert len(redacted) == len(records)
+    assert not any("output_token_ids" in record for record in redacted)
+    start = min(it.request.metrics.arrival_time for it in run.requests.values())
     whole = [
         it
         for it in run.requests.values()
@@ -58,3 +62,5 @@ def test_records_add_up_to_the_latencies_of_the_requests(recorded: Path) -> None
         assert record.output_tokens == 1 + sum(record.itl_tokens or [1] * len(record.itl_ms))
         seconds = (record.ttft_ms + sum(record.itl_ms)) / 1e3
         assert math.isclose(seconds, metrics.last_token_time - metrics.arrival_time, abs_tol=1e-6)
+        arrival = metrics.arrival_time - start
+        assert math.isclose(record.arrival_ms / 1e3, arrival, abs_tol=1e-6)

@@ -140,3 +140,12 @@ def test_damaged_headers_are_refused() -> None:
         damaged = packed[:index] + bytes([packed[index] ^ 1]) + packed[index + 1 :]
         with pytest.raises(ValueError, match="a header is damaged"):
             file_format.unpack_header(damaged)
+
+
+def test_a_frame_is_padded_to_the_size_that_its_content_needs() -> None:
+    """It may have 1 MiB, and 1,024 bytes more for each of its own."""
+    size = file_format.FREE_BYTES + 1_024 * 5_000
+    content = b"\xc6" + (size - 5).to_bytes(4) + bytes(size - 5)  # one array of bytes
+    frame = file_format.compress(content, zstandard.ZstdCompressor())
+    assert len(frame) == 5_000
+    assert file_format.decompress(frame, max_length=size) == content

@@ -359,3 +359,13 @@ def test_only_the_finished_requests_of_one_state_stay_decoded(recorded: Path) ->
             state = recording.at(position)
             assert len(recording._decoded) <= len(state.finished)
         assert recording._decoded
+
+
+def test_a_recording_that_was_closed_at_once_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    FileWriter(path).close()
+    with FileStore(path) as recording:
+        assert recording.is_empty
+        assert recording.damage == (
+            f"{path} has nothing in it: it was closed before anything was recorded"
+        )
