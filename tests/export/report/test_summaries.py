@@ -91,7 +91,7 @@ def test_the_rows_are_in_order() -> None:
 def test_a_summary_of_a_table(tmp_path: Path) -> None:
     """Of four requests, one was aborted, one goes on, and one has not all that it should."""
     second = 10**9
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"engine_id": None, "finish_reason": None, "arrival_time_ns": 7 * second},
         {
             "engine_id": "one",
