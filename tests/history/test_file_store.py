@@ -32,6 +32,7 @@ from tests.support.recordings import (
     fed,
     final_state,
     frames_of,
+    record_script,
 )
 
 pytestmark = pytest.mark.usefixtures("short_segments")
@@ -369,3 +370,16 @@ def test_a_recording_that_was_closed_at_once_says_so(tmp_path: Path) -> None:
         assert recording.damage == (
             f"{path} has nothing in it: it was closed before anything was recorded"
         )
+
+
+def test_an_index_of_frames_beyond_the_file_is_rebuilt(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    record_script(path)
+    data, frames, wanted = path.read_bytes(), frames_of(path), final_state(path)
+    offset = int.from_bytes(data[-20:-12], "little")
+    frames[-1].header.size += 1_000_000
+    path.write_bytes(data[:offset] + file_format.pack_index(frames, offset))
+    with FileStore(path) as recording:
+        assert recording.damage is not None
+        assert recording.num_lost_bytes == 0
+    assert_same(final_state(path), wanted)
