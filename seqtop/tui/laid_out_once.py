@@ -12,7 +12,7 @@ class LaidOutOnce(MessagePump):
     """A base class of screens that are not laid out again for a size that they have.
 
     Textual sends a screen the size that its own layout has given it, and lays it out and draws it
-    again for that, and with a dialog the screens below it: at the start of an app four times.
+    again for that, and with a dialog the screens below it: six times at a start rather than three.
     """
 
     if TYPE_CHECKING:
