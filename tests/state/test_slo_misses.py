@@ -42,12 +42,14 @@ def test_the_wait_for_the_first_token_is_no_part_of_the_times_between_tokens() -
     script.arrive("first")
     script.arrive("waits")
     script.step(prefill={"first": 40})
+    script.step(decode=[], prefill={"waits": 20})
+    script.step(decode=[], preempt={"waits": "first"})
     script.time += 5.0
     script.step(decode=[], prefill={"waits": 40})
     for _ in range(2):
         script.time += 1.0
         script.step(decode=["waits"])
-    assert split(script.source.state, Slo(itl=0.9)).causes["itl"]["preempted: unknown"] == 0
+    assert script.source.state.requests["waits"].num_preemptions == 1
     assert split(script.source.state, Slo(itl=0.9)).causes["itl"] == Counter({DECODE: 1})
 
 

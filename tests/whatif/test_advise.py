@@ -1,6 +1,7 @@
 """Advice: the settings that meet the objectives best, found by the bundled scheduler."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,10 @@ from seqtop.whatif.advise import (
     sentence,
     single_changes,
 )
-from seqtop.whatif.driver import TimeUpError
+from seqtop.whatif.driver import DriverError, TimeUpError
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import Basis, Question
+from seqtop.whatif.replay import ReplayResult
 from seqtop.whatif.settings import SettingError
 from tests.support.events import engine_info
 from tests.support.greedy_runs import record_run
@@ -99,6 +101,21 @@ def test_the_load_that_settings_hold_is_a_column() -> None:
     assert [words in line for words, line in zip(held, lines, strict=True)] == [True] * 3
     advice.requests_per_second = None
     assert not [line for line in advice_report.trial_lines(advice) if "5/s" in line]
+
+
+def test_settings_that_the_engine_refuses_are_named_unless_they_are_the_recorded_ones() -> None:
+    replays: Any = SimpleNamespace(workload=SimpleNamespace(requests=range(9)))
+    advice = Advice(question=Question(source="run"), basis=BASIS, slo=SLO)
+    search = _Search(replays, advice)
+    refused: Future[ReplayResult] = Future()
+    refused.set_result(ReplayResult(error="it has too few blocks"))
+    served: Future[ReplayResult] = Future()
+    served.set_result(ReplayResult())
+    trials = search._results([({"max_num_seqs": 1}, refused), ({}, served)])
+    assert [own.settings for own in trials] == [{}]
+    assert [*advice.refused.values()] == ["it has too few blocks"]
+    with pytest.raises(DriverError, match="it has too few blocks"):
+        search._results([({}, refused), ({"max_num_seqs": 1}, served)])
 
 
 def test_blocks_of_another_size_are_tried_in_one_pool_only() -> None:

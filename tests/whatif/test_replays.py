@@ -15,7 +15,7 @@ from seqtop.state import EngineState
 from seqtop.whatif import predict
 from seqtop.whatif.figures import Distribution, RunFigures
 from seqtop.whatif.predict import ModelDistance, Question, Replays
-from seqtop.whatif.replay import ReplayOptions
+from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError
 from seqtop.whatif.workload import WorkloadError
 from seqtop.wire import codec
@@ -116,3 +116,30 @@ def test_the_largest_distance_of_the_model_is_that_of_one_percentile(
     assert predict._replay_distance(replays, unchanged)() == expected
     basis.arrivals = "step"
     assert predict._replay_distance(replays, unchanged)() is None
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_a_prediction_is_compared_with_a_replay_of_the_recorded_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_proven: bool
+) -> None:
+    def submit(_: Replays, options: ReplayOptions, path: str) -> Future[ReplayResult]:
+        Path(path).write_text(str(options.settings))
+        replay: Future[ReplayResult] = Future()
+        replay.set_result(ReplayResult())
+        return replay
+
+    monkeypatch.setattr(Replays, "submit", submit)
+    monkeypatch.setattr(Replays, "repeat", lambda *_: None)
+    monkeypatch.setattr(Replays, "prove", lambda *_: is_proven)
+    monkeypatch.setattr(predict, "_decisions", lambda path: Path(path).read_text())
+    monkeypatch.setattr(predict, "changed_requests", lambda *runs: [*runs])
+    output = tmp_path / "predicted.seqtop"
+    source = timed(tmp_path / "own.seqtop", 1.0)
+    question = Question(source=source, changes=["max_num_seqs=4"], output=str(output))
+    answer: Any = predict.predict(question)
+    assert answer.recorded_settings == {"max_num_seqs": INFO.max_num_seqs}
+    assert output.exists() is is_proven
+    if is_proven:
+        assert answer.changed == ["{}", "{'max_num_seqs': 4}"]
+        assert output.read_text() == answer.changed[1]
+    assert (answer.unchanged is not None, answer.predicted is not None) == (is_proven, is_proven)
