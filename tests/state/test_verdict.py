@@ -9,6 +9,7 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state import verdict as verdicts
 from seqtop.state.limits import last_minute, sums_at
 from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
 from seqtop.state.waits import WAITED
@@ -211,6 +212,22 @@ def test_the_host_delays_only_what_runs(num_running: int, host: dict[str, float]
         "tokens": 2.0,
     }
     assert {key: sums[key] for key in sums if key == "host"} == host
+
+
+@pytest.mark.parametrize(("seconds", "is_waste"), [(25.9, False), (26.0, True)])
+def test_steps_without_a_graph_are_a_waste_if_they_take_much_longer(
+    seconds: float, is_waste: bool
+) -> None:
+    sums = {"eager_steps": 20.0, "eager_time": seconds, "eager_tokens": 40.0}
+    sums |= {"graph_steps": 20.0, "graph_time": 20.0, "graph_tokens": 60.0}
+    waste = verdicts._eager(sums, 52.0)
+    assert (waste is not None) is is_waste
+    if waste is not None:
+        assert waste.share == 0.5
+        assert waste.text == (
+            "50% of the time in decode steps without a CUDA graph: 1.30 s a step of 2 tokens,"
+            " 1.00 s with one (3 tokens)"
+        )
 
 
 def test_waiting_since_no_time_is_not_counted() -> None:
