@@ -26,7 +26,8 @@ _MAX_MESSAGE = 200_000
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # what is not installed, the program misses itself
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a child would copy all of its pages
     if (program := _serve(control)) is not None:
