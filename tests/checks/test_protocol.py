@@ -19,8 +19,10 @@ from seqtop.checks.message_rules import PROTOCOL_RULES
 from seqtop.checks.protocol import ProtocolChecker
 from seqtop.state import EngineState
 from seqtop.wire import codec, frames
+from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo, Event, Refused, Step
-from tests.support.events import stats
+from seqtop.wire.snapshot import SnapshotPart
+from tests.support.events import engine_snapshot, stats
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.random_engine import RandomEngine
 from tests.support.stored_run import scripts
@@ -387,3 +389,28 @@ def test_a_report_on_a_publisher_is_complete_if_it_sent_a_step(
     assert report.num_steps == sum(isinstance(event, Step) for event in script)
     assert report.num_unknown == 0
     assert report.num_snapshots
+
+
+def test_a_gap_without_a_snapshot_after_it_is_one_at_the_end(
+    checker: ProtocolChecker, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_REPLY_SECONDS", 0.01)
+    mistake = Mistake(live=lambda number, parts: [] if number == 5 else [parts], reply=lambda _: [])
+    with publishing(endpoint, SCRIPT, mistake):
+        run(checker)
+    assert (checker.num_gaps, checker.ends_in_gap) == (1, True)
+    assert checker.num_events == 5
+
+
+def test_the_parts_of_a_snapshot_come_in_their_order() -> None:
+    whole = engine_snapshot(EngineState())
+    whole.has_parts = True
+    joining = protocol._Joining("one", 7, whole)
+    with pytest.raises(WireError, match="part 1 comes in place of part 0"):
+        joining.add_part(SnapshotPart(index=1, is_last=False))
+    joining.add_part(SnapshotPart(index=0, is_last=False))
+    assert not joining.is_complete
+    joining.add_part(SnapshotPart(index=1, is_last=True))
+    assert joining.is_complete
+    with pytest.raises(WireError, match="part 2 comes in place of part 2"):
+        joining.add_part(SnapshotPart(index=2, is_last=False))
