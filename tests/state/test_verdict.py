@@ -12,7 +12,7 @@ from seqtop.state import EngineState
 from seqtop.state import verdict as verdicts
 from seqtop.state.limits import last_minute, sums_at
 from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
-from seqtop.state.waits import WAITED
+from seqtop.state.waits import MAX_CAUSES_OF_ALL, WAITED, add_waited
 from seqtop.wire.messages import Event, WaitCause
 from tests.support import field_cases
 from tests.support.events import (
@@ -234,6 +234,22 @@ def test_waiting_since_no_time_is_not_counted() -> None:
     state = applied([engine_info(), arrival(0)])
     assert [*state.in_queue] == ["req-0"]
     assert sums_at(state, 10.0) == state.limits.sums == {}
+    other = arrival(1)
+    other.arrival_time = 0.0
+    state.apply(other)
+    assert len(state.in_queue) == 2
+    assert state.limits.sums == {}
+
+
+def test_the_causes_of_all_waiting_are_limited() -> None:
+    known = {f"{WAITED}{number}": 1.0 for number in range(MAX_CAUSES_OF_ALL - 1)}
+    sums = add_waited(known, {"0": 1, "new": 1, "one too many": 2}, 0.5)
+    more = {key: sums[key] - known.get(key, 0.0) for key in sums}
+    assert {key: seconds for key, seconds in more.items() if seconds} == {
+        f"{WAITED}0": 0.5,
+        f"{WAITED}new": 0.5,
+        f"{WAITED}other": 1.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError
 from seqtop.whatif.workload import WorkloadError
 from seqtop.wire import codec
+from seqtop.wire.messages import Event
 from tests.support.events import arrival, engine_info, stats, step
 
 INFO = engine_info(engine="engine_stub 1")
@@ -32,7 +33,7 @@ def recorded(path: Path, num_before: int) -> str:
         state.apply(step(number))
     with FileWriter(path) as writer:
         writer.restore("one", 9, state)
-        events = (arrival(1), step(num_before), step(num_before + 1))
+        events: tuple[Event, ...] = (arrival(1), step(num_before), step(num_before + 1))
         for number, event in enumerate(events, 10):
             state.apply(event)
             writer.append(number, codec.encode(event), event, state)
