@@ -118,3 +118,11 @@ def test_compressed_bytes_are_counted() -> None:
     history.restore("two", 119, fed(SHORT))
     assert history.num_bytes < 2.2 * first
     assert_same(history.at(0), fed(SHORT))
+
+
+def test_an_event_adds_its_payload_and_its_entry_in_the_index_to_the_bytes() -> None:
+    history, state = MemoryStore(), EngineState()
+    append(history, SHORT[:3], state)
+    before = history.num_bytes
+    append(history, SHORT[:5], state, 3)
+    assert history.num_bytes - before == sum(len(own) + 50 for own in SHORT[3:5])

@@ -177,6 +177,12 @@ def test_the_words_of_a_page(run: Contents, title: str, words: str) -> None:
     assert words in section(run, title)
 
 
+def test_the_tokens_of_each_kind_are_drawn_over_time(run: Contents) -> None:
+    chart = written(run).split("<h3>Tokens per second</h3>")[1].split("<h3>")[0]
+    for style in ("prefill", "decode"):
+        assert re.search(rf'<path class="{style}" d="M\d', chart) is not None
+
+
 def test_the_phases_of_a_request_on_the_axis(run: Contents) -> None:
     """They are 65 units a second from the first step on, and end with the request."""
     part = written(run).split("<h2>Requests</h2>")[1].split("<h2>")[0]
