@@ -6,7 +6,15 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineInfo, Event, Step
-from tests.support.events import arrival, delta, engine_info, stats, step, update
+from tests.support.events import (
+    arrival,
+    delta,
+    engine_info,
+    preemption,
+    stats,
+    step,
+    update,
+)
 from tests.support.mutants import SCHEDULING_MUTANTS, assert_found, check, wait_for_free_blocks
 
 
@@ -83,3 +91,19 @@ def test_rejected_drafts_may_be_counted_as_computed(num_computed: int, messages:
     ]
     found = [finding.message for finding in check(run) if finding.rule == "token-sum"]
     assert found == messages
+
+
+@pytest.mark.parametrize(
+    ("served", "is_found"), [("req-1", False), ("req-2", True), ("req-9", False), (None, False)]
+)
+def test_a_request_is_preempted_only_for_one_of_its_priority_or_a_higher_one(
+    served: str | None, is_found: bool
+) -> None:
+    first, second = arrival(1), arrival(2)
+    second.priority = 1
+    lost = [preemption("req-1", by=served), preemption("req-9", by="req-1")]
+    run: list[Event] = [engine_info(queue_order="priority"), first, second]
+    found = check([*run, step(0, preemptions=lost)])
+    assert [own.message for own in found if own.rule == "priority-inversion"] == [
+        "its priority is 0, that of req-2, which got its blocks, is 1; the lowest number is first"
+    ] * is_found
