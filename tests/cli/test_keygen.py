@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run, run_here
+from tests.support.forked import start
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -19,7 +20,7 @@ def test_keys_open_an_engine_to_their_holders_alone(
     again = run_here(capsys, "keygen", "-o", str(tmp_path / "engine"))
     assert_one_sentence(again, 1, "exists already")
     endpoint = f"ipc://{tmp_path}/e"
-    process = subprocess.Popen(
+    process = start(
         [
             *ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu",
             "--server-secret-key", str(tmp_path / "engine.key_secret"),
