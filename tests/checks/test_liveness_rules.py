@@ -21,6 +21,7 @@ from tests.support.mutants import (
     events,
     mutated,
     steps_of,
+    wait_for_each_other,
 )
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
@@ -231,12 +232,21 @@ def test_never_fits_is_proven_by_figures(payloads: list[bytes]) -> None:
     ],
 )
 def test_a_deadlock_has_a_holder_that_waits_for_its_turn(
-    payloads: list[bytes], changes: dict[str, Any], message: str | None
+    changes: dict[str, Any], message: str | None
 ) -> None:
-    run = mutated(payloads, "deadlock")
+    run: Run = []
+    wait_for_each_other(run)
     for own in (own for event in steps_of(run) for own in event.sequences):
         for name, value in changes.items():
             setattr(own, name, value)
     found = [finding for finding in check(run) if finding.rule == "deadlock"]
     assert [finding.message for finding in found] == ([] if message is None else [message])
     assert [finding.step for finding in found] == [2] * len(found)
+
+
+def test_a_request_that_misses_no_block_is_in_no_deadlock() -> None:
+    run: Run = []
+    wait_for_each_other(run)
+    for event in steps_of(run):
+        event.wait_reasons = [wait_reason("req-1", "no_blocks", 0)]
+    assert "deadlock" not in {finding.rule for finding in check(run)}
