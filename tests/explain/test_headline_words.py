@@ -467,10 +467,10 @@ def test_a_rate_below_one_token_a_second_has_shares() -> None:
         ),
         (((30, 0), (300, 8)), (), "4.0 tok/s in the last 1 min, 0.0 10 min before."),
         (
-            ((14, 4), (28, 8)),
+            ((14, 4), (28, 6)),
             (),
             (
-                "The output is faster than 56 s ago: 4.0 tok/s in the last 28 s, 2.0 then (of"
+                "The output is faster than 56 s ago: 3.0 tok/s in the last 28 s, 2.0 then (of"
                 " the change: tokens a step 100%)."
             ),
         ),
