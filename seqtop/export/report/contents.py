@@ -426,7 +426,8 @@ class _FullestStep(Reader):
             copied.requests[name] = request
             for seq_id in request.seq_ids:
                 sequence = state.sequences[seq_id]
-                copied.sequences[seq_id] = replace(sequence)
+                table = sequence.block_table.copy()  # the list itself goes on changing
+                copied.sequences[seq_id] = replace(sequence, block_table=table)
         return copied
 
 
