@@ -7,12 +7,11 @@ window of its layers, which the engine has freed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from seqtop.checks.block_tables import num_equal_tokens
 from seqtop.state import EngineState
-from seqtop.state.block_index import has_positions
+from seqtop.state.block_index import has_positions, spec_of_group
 from seqtop.state.model import SequenceState
 from seqtop.wire.messages import EngineInfo, Setting
 
@@ -34,18 +33,6 @@ class StaleTable(NamedTuple):
     blocks: list[int]
     holder: tuple[int, SequenceState] | None
     """One of these blocks that another sequence has, too, and that sequence; `None` if none is."""
-
-
-def spec_of_group(info: EngineInfo, group: int) -> Mapping[str, Setting]:
-    """Returns the description of a KV-cache group, by its number among the tables.
-
-    The first group is that of `block_table`, and the descriptions are in the engine's order.
-    """
-    kinds = [spec.get("kind") for spec in info.kv_cache_specs]
-    groups = info.kv_cache_groups
-    main = kinds.index(groups[0]) if groups and groups[0] in kinds else 0
-    order = [main, *(index for index in range(len(kinds)) if index != main)]
-    return info.kv_cache_specs[order[group]] if group < len(order) else {}
 
 
 def stale_tables(state: EngineState) -> list[StaleTable]:

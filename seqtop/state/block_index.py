@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from seqtop.state.model import CachedBlock, EngineData, SequenceState
-from seqtop.wire.messages import EngineInfo
+from seqtop.wire.messages import EngineInfo, Setting
 
 MAX_BLOCKS = 2**31
 """The largest pool size accepted from an engine."""
@@ -286,15 +286,26 @@ def _mapping(owners: _Owner | dict[int, int]) -> dict[int, int]:
     return {owners.seq_id: owners.position} if isinstance(owners, _Owner) else owners
 
 
+def spec_of_group(info: EngineInfo, group: int) -> Mapping[str, Setting]:
+    """Returns the description of a KV-cache group, by its number among the tables.
+
+    The first group is that of `block_table`, and the descriptions are in the engine's order.
+    """
+    kinds = [spec.get("kind") for spec in info.kv_cache_specs]
+    groups = info.kv_cache_groups
+    main = kinds.index(groups[0]) if groups and groups[0] in kinds else 0
+    order = [main, *(index for index in range(len(kinds)) if index != main)]
+    return info.kv_cache_specs[order[group]] if group < len(order) else {}
+
+
 def has_positions(info: EngineInfo | None, group: int = 0) -> bool:
     """Returns whether the place of a block in its table says which tokens it holds.
 
     Args:
         info: The description of the engine.
-        group: The KV-cache group of the table.
+        group: The KV-cache group of the table, by its number among the tables.
     """
-    specs = info.kv_cache_specs if info is not None else []
-    return group >= len(specs) or specs[group].get("has_positions", True) is not False
+    return info is None or spec_of_group(info, group).get("has_positions", True) is not False
 
 
 def _sizes(state: EngineData) -> tuple[int, int, int]:

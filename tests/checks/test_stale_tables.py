@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.checks.stale_tables import spec_of_group, stale_tables
+from seqtop.checks.stale_tables import stale_tables
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire.arrays import Ints
@@ -89,14 +89,3 @@ def test_only_equal_prefixes_share_a_block_of_a_group() -> None:
 def test_tables_of_one_group_are_not_compared() -> None:
     stale = (MAIN, [5, 6, 7, 8])
     assert found(tables_of(stale, kv_cache_groups=["full"])) == []
-
-
-def test_specifications_are_found_by_the_group_of_the_first_table() -> None:
-    info = engine_info(
-        kv_cache_groups=["full", "other"], kv_cache_specs=[{"kind": "ring"}, {"kind": "full"}]
-    )
-    assert [spec_of_group(info, group) for group in range(3)] == [
-        {"kind": "full"},
-        {"kind": "ring"},
-        {},
-    ]

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.block_index import MAX_BLOCKS, BlockIndex, BlockOwners
+from seqtop.state.block_index import (
+    MAX_BLOCKS,
+    BlockIndex,
+    BlockOwners,
+    has_positions,
+    spec_of_group,
+)
 from seqtop.state.model import CachedBlock
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import (
@@ -312,3 +318,17 @@ def test_pools_have_the_sizes_of_the_engine_as_far_as_they_can_be(
     index.rebuild(state)
     assert (index.num_device, index.num_host, index.num_reserved) == sizes
     assert len(index) == sizes[0] + sizes[1]
+
+
+def test_specifications_are_found_by_the_group_of_the_first_table() -> None:
+    info = events.engine_info(
+        kv_cache_groups=["full", "other"],
+        kv_cache_specs=[{"kind": "ring", "has_positions": False}, {"kind": "full"}],
+    )
+    assert [spec_of_group(info, group) for group in range(3)] == [
+        {"kind": "full"},
+        {"kind": "ring", "has_positions": False},
+        {},
+    ]
+    assert [has_positions(info, group) for group in range(3)] == [True, False, True]
+    assert has_positions(None)
