@@ -291,11 +291,13 @@ def spec_of_group(info: EngineInfo, group: int) -> Mapping[str, Setting]:
 
     The first group is that of `block_table`, and the descriptions are in the engine's order.
     """
+    if group >= len(info.kv_cache_specs):
+        return {}
     kinds = [spec.get("kind") for spec in info.kv_cache_specs]
     groups = info.kv_cache_groups
     main = kinds.index(groups[0]) if groups and groups[0] in kinds else 0
     order = [main, *(index for index in range(len(kinds)) if index != main)]
-    return info.kv_cache_specs[order[group]] if group < len(order) else {}
+    return info.kv_cache_specs[order[group]]
 
 
 def has_positions(info: EngineInfo | None, group: int = 0) -> bool:

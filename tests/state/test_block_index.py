@@ -332,3 +332,4 @@ def test_specifications_are_found_by_the_group_of_the_first_table() -> None:
     ]
     assert [has_positions(info, group) for group in range(3)] == [True, False, True]
     assert has_positions(None)
+    assert has_positions(events.engine_info())  # an engine that does not describe them
