@@ -19,7 +19,7 @@ _ANSWERS = (
 
 
 def answer_once(patch: pytest.MonkeyPatch) -> None:
-    """Lets commands that differ in the form of their output alone have the same answer."""
+    """Shares one answer among commands that differ in the form of their output alone."""
     for name, function in _ANSWERS:
         patch.setattr(f"{name}.{function}", _once(getattr(importlib.import_module(name), function)))
 
