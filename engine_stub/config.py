@@ -61,7 +61,7 @@ class EngineConfig:
             "ngram" for the text so far, "draft-head" for a small network that comes with the
             model, None for no speculation. Excludes `num_scheduler_steps`.
         num_speculative_tokens: The most tokens of a draft.
-        enforce_eager: Whether decodes on CUDA run kernel by kernel instead of as graphs.
+        enforce_eager: Whether steps on CUDA run kernel by kernel instead of as graphs.
 
     Raises:
         ValueError: A setting is out of range or contradicts another one.

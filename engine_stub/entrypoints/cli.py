@@ -207,7 +207,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
-        help="compute decodes on CUDA without CUDA graphs",
+        help="compute steps on CUDA without CUDA graphs",
     )
 
 

@@ -119,8 +119,8 @@ class CudaPlatform(Platform):
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
-        # What is not to be used is for graphs of decodes, whose intermediate results are smaller
-        # than those of the largest steps, and for what allocators leave unused.
+        # What is not to be used is for graphs, whose intermediate results are no larger than those
+        # of the largest steps, and for what allocators leave unused.
         return int(total * utilization) - (total - free) - taken
 
 

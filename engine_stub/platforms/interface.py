@@ -26,7 +26,8 @@ class QueryTiles:
         num_queries: For each tile, the number of its queries.
         table_starts: For each tile, the index in `block_tables` where its sequence's table begins.
         positions: ``[T]``, each query's index in its sequence. It sees the keys up to its own.
-        block_tables: The tables of all sequences, one after another.
+        block_tables: Tables of the step's sequences and of others. What follows a table in its row
+            are numbers of blocks of the pool, too.
     """
 
     size: int

@@ -119,20 +119,21 @@ class TorchAttention:
 
     def _make_segments(self, pool: Tensor, tiles: QueryTiles) -> list[_Segment]:
         block_size, bytes_per_block = pool.shape[1], pool[0].nbytes
-        positions, table = tiles.positions.tolist(), tiles.block_tables.tolist()
-        tables = []
+        positions = tiles.positions.tolist()
         firsts, counts = tiles.first_tokens.tolist(), tiles.num_queries.tolist()
-        for first, count, start in zip(firsts, counts, tiles.table_starts.tolist(), strict=True):
-            num_blocks = positions[first + count - 1] // block_size + 1
-            tables.append(table[start : start + num_blocks])
+        lengths = [
+            positions[first + count - 1] // block_size + 1
+            for first, count in zip(firsts, counts, strict=True)
+        ]
         segments = []
-        for start, end in _runs(counts, tables, _GATHERED_BYTES // bytes_per_block):
-            own = tables[start:end]
-            width = max(map(len, own))
-            padded = [block for blocks in own for block in blocks + [0] * (width - len(blocks))]
-            if len(self._workspace) < len(padded):
-                self._workspace = pool.new_empty(len(padded), *pool.shape[1:])
-            gathered = self._workspace[: len(padded)]
+        for start, end in _runs(counts, lengths, _GATHERED_BYTES // bytes_per_block):
+            columns = torch.arange(max(lengths[start:end]), device=pool.device)
+            # Shorter tables are padded with what follows them.
+            at = tiles.table_starts[start:end, None] + columns
+            blocks = tiles.block_tables.take(at).flatten()
+            if len(self._workspace) < len(blocks):
+                self._workspace = pool.new_empty(len(blocks), *pool.shape[1:])
+            gathered = self._workspace[: len(blocks)]
             heads = gathered.view(end - start, -1, *pool.shape[2:]).transpose(1, 2)
             keys, values = heads.chunk(2, dim=-1)
             first, last = firsts[start], firsts[end - 1] + counts[end - 1]
@@ -140,7 +141,7 @@ class TorchAttention:
                 _Segment(
                     start=first,
                     end=last,
-                    blocks=torch.tensor(padded, device=pool.device),
+                    blocks=blocks,
                     positions=tiles.positions[first:last].view(end - start, 1, -1, 1),
                     gathered=gathered,
                     keys=keys,
@@ -150,13 +151,16 @@ class TorchAttention:
         return segments
 
 
-def _runs(
-    counts: list[int], tables: list[list[int]], most_blocks: int
-) -> Iterator[tuple[int, int]]:
-    """Yields the first tile of each segment, and the one after its last."""
+def _runs(counts: list[int], lengths: list[int], most_blocks: int) -> Iterator[tuple[int, int]]:
+    """Yields the first tile of each segment, and the one after its last.
+
+    Args:
+        counts: For each tile, the number of its queries.
+        lengths: For each tile, the number of blocks to read.
+        most_blocks: The most blocks of a segment.
+    """
     start = shortest = longest = 0
-    for index, (count, table) in enumerate(zip(counts, tables, strict=True)):
-        length = len(table)
+    for index, (count, length) in enumerate(zip(counts, lengths, strict=True)):
         least, most = min(shortest, length), max(longest, length)
         if index > start and (
             count != counts[start]
@@ -169,8 +173,8 @@ def _runs(
             shortest = longest = length
         else:
             shortest, longest = least, most
-    if tables:
-        yield start, len(tables)
+    if lengths:
+        yield start, len(lengths)
 
 
 def _mask(positions: Tensor, num_keys: int, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -19,7 +19,8 @@ from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import AttentionFn
 from engine_stub.platforms import to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
-from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs
+from engine_stub.worker.block_tables import DeviceBlockTables
+from engine_stub.worker.step_graphs import StepGraph, StepGraphs
 from engine_stub.worker.step_inputs import BatchRow, StepInputs
 from seqtop.sequence import SequenceGroupMetadata
 
@@ -47,22 +48,24 @@ class InputBatch:
     sample_indices: Tensor
     prompt_logprobs_rows: list[tuple[int, BatchRow]]
     pooling_rows: list[tuple[int, BatchRow]]
-    graph: DecodeGraph | None = None
+    graph: StepGraph | None = None
 
 
 def prepare_batch(
     groups: list[SequenceGroupMetadata],
     cache: PagedKVCache,
+    block_tables: DeviceBlockTables,
     drafts: dict[int, Draft],
-    graphs: DecodeGraphs | None = None,
+    graphs: StepGraphs | None = None,
 ) -> InputBatch:
     """Lays out a step's tokens, and makes every index tensor that the layers need.
 
     Args:
         groups: The groups of the step.
         cache: The pool that holds their keys and values.
+        block_tables: Their tables on the device, to which what is new is written.
         drafts: By sequence id, the drafts of sequences that decode and have slots for them.
-        graphs: The graphs to run a step with that consists of decodes of equally many tokens.
+        graphs: The graphs to run steps with that are not too large.
     """
     fresh: defaultdict[int, list[BatchRow]] = defaultdict(list)
     chunks: list[BatchRow] = []
@@ -75,7 +78,7 @@ def prepare_batch(
         else:
             decodes[row.end - row.start].append(row)
     for rows in decodes.values():
-        rows.sort(key=lambda row: len(row.block_table))
+        rows.sort(key=lambda row: -(-row.end // cache.block_size))
 
     inputs = StepInputs()
     sampling_rows: list[BatchRow] = []
@@ -96,18 +99,20 @@ def prepare_batch(
 
     device = cache.pool.device
     graph = None
-    prompts = [*chain(*fresh.values())]
-    if graphs is not None and not prompts and not chunks and len(decodes) == 1:
-        ((num_queries, rows),) = decodes.items()
-        graph = graphs.fitting(len(rows), num_queries)
-    tiled = [*chunks, *chain(*decodes.values())]
-    if cache.kernels.prompts is None:
+    prompts, tiled = [*chain(*fresh.values())], [*chunks, *chain(*decodes.values())]
+    if graphs is not None:
+        is_decodes = not prompts and not chunks and len(decodes) == 1
+        graph = graphs.fitting(len(inputs.input_ids), next(iter(decodes)) if is_decodes else None)
+    if graph is not None or cache.kernels.prompts is None:
         prompts, tiled = [], prompts + tiled
     # CUDA's kernel is compiled for two sizes: that of decodes, and that of anything else.
     has_chunks = bool(chunks) or (bool(fresh) and not prompts)
     most_queries = cache.tile_size if has_chunks else max(decodes, default=1)
-    inputs.add_tiles(prompts, tiled, min(cache.tile_size, most_queries))
-    input_ids, positions, attend = graph.load(inputs) if graph else inputs.to_device(cache)
+    tile_size = graph.tile_size if graph else min(cache.tile_size, most_queries)
+    inputs.add_tiles(prompts, tiled, tile_size, block_tables)
+    block_tables.write()
+    step = graph.load(inputs) if graph else inputs.to_device(cache, block_tables)
+    input_ids, positions, attend = step
     num_tokens = len(inputs.input_ids)
     input_ids, positions = input_ids[:num_tokens], positions[:num_tokens]
     return InputBatch(
@@ -147,7 +152,7 @@ def _rows(
                 group=group,
                 seq_id=seq_id,
                 data=data,
-                block_table=group.block_tables[seq_id][: -(-end // block_size)],
+                block_table=group.block_tables[seq_id],
                 # The size of a first chunk includes the tokens from the prefix cache.
                 start=max(computed, num_cached),
                 end=end,

@@ -12,6 +12,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.sampler import RowSampling, Sampler
+from engine_stub.worker.block_tables import DeviceBlockTables
 from engine_stub.worker.input_batch import prepare_batch
 from seqtop.sequence import (
     IntermediateTensors,
@@ -34,7 +35,8 @@ def run_largest_steps(
     # Prompts from their beginning, and the ends of prompts.
     for end in (min(config.max_num_batched_tokens, max_model_len), max_model_len):
         groups = _prompts(config.max_num_batched_tokens, end, cache.block_size)
-        batch = prepare_batch(groups, cache, {})
+        tables = DeviceBlockTables(len(groups), -(-end // cache.block_size), cache.pool.device)
+        batch = prepare_batch(groups, cache, tables, {})
         received = None
         if not model.stage.is_first:
             size = len(batch.input_ids), model.config.hidden_size

@@ -26,9 +26,10 @@ from engine_stub.model_executor.stages import PipelineComm
 from engine_stub.platforms import platform_of, to_device
 from engine_stub.spec_decode.rejection_sampler import RejectionSampler
 from engine_stub.spec_decode.speculation import NO_DRAFT, SpeculationOutcome, Speculator
-from engine_stub.worker.decode_graphs import DecodeGraphs
+from engine_stub.worker.block_tables import DeviceBlockTables
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from engine_stub.worker.model_output import ModelOutput
+from engine_stub.worker.step_graphs import StepGraphs
 from engine_stub.worker.step_inputs import BatchRow
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
@@ -52,25 +53,28 @@ class ModelRunner:
     Args:
         model: The decoder, on the device and in the dtype to run with.
         cache: The pool.
+        block_tables: The tables of the sequences of a step, on the device.
         seed: The seed of random numbers for requests without a seed of their own.
         pooler: The pooler for requests with pooling parameters.
         pipeline_comm: Communication with the other stages; None if there is one stage.
         speculator: The source of drafts; None without speculation.
-        graphs: The graphs to run decode steps with; None to run all steps without graphs.
+        graphs: The graphs to run steps with; None to run all steps without graphs.
     """
 
     def __init__(
         self,
         model: Decoder,
         cache: PagedKVCache,
+        block_tables: DeviceBlockTables,
         seed: int,
         pooler: Pooler,
         pipeline_comm: PipelineComm | None = None,
         speculator: Speculator | None = None,
-        graphs: DecodeGraphs | None = None,
+        graphs: StepGraphs | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
+        self.block_tables = block_tables
         self.pipeline_comm = pipeline_comm
         self.pooler = pooler
         self.device = cache.pool.device
@@ -100,7 +104,7 @@ class ModelRunner:
         if not groups:
             return ModelOutput(outputs, 0.0)
         drafts = self.speculator.propose(groups, self._generator_of) if self.speculator else {}
-        batch = prepare_batch(groups, self.cache, drafts, self.graphs)
+        batch = prepare_batch(groups, self.cache, self.block_tables, drafts, self.graphs)
         stage, received = self.model.stage, None
         if self.pipeline_comm is not None and not stage.is_first:
             received = self.pipeline_comm.receive(len(batch.input_ids))

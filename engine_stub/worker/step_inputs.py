@@ -14,6 +14,7 @@ from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms import to_device
 from engine_stub.platforms.interface import KVSlots, QueryTiles
 from engine_stub.spec_decode.speculation import Draft
+from engine_stub.worker.block_tables import DeviceBlockTables
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 
@@ -23,7 +24,7 @@ class BatchRow:
 
     Attributes:
         group_index: The position of its group in the request.
-        block_table: Its blocks up to the last token of this step.
+        block_table: All its blocks.
         start: Its first token to compute; the KV entries of those before are in the pool.
         end: The token after the last one to compute, the draft included.
         draft: The tokens to verify after the sequence's own; may be empty.
@@ -53,7 +54,7 @@ class StepInputs:
         positions: Each token's index in its sequence.
         slots: Each token's slot of the pool.
         prompt_lengths: The lengths of the prompts at the beginning that are in no tile.
-        tile_size, first_tokens, num_queries, table_starts, block_tables: See `QueryTiles`.
+        tile_size, first_tokens, num_queries, table_starts: See `QueryTiles`.
     """
 
     input_ids: list[int] = field(default_factory=list)
@@ -64,7 +65,6 @@ class StepInputs:
     first_tokens: list[int] = field(default_factory=list)
     num_queries: list[int] = field(default_factory=list)
     table_starts: list[int] = field(default_factory=list)
-    block_tables: list[int] = field(default_factory=list)
 
     def add_tokens(self, row: BatchRow, block_size: int) -> None:
         """Appends the tokens of a row."""
@@ -78,15 +78,18 @@ class StepInputs:
         ]
 
     def add_tiles(
-        self, prompts: Iterable[BatchRow], tiled: Iterable[BatchRow], tile_size: int
+        self,
+        prompts: Iterable[BatchRow],
+        tiled: Iterable[BatchRow],
+        tile_size: int,
+        block_tables: DeviceBlockTables,
     ) -> None:
         """Divides the tokens of `tiled` into tiles; those of `prompts` come before them."""
         self.tile_size = tile_size
         self.prompt_lengths = [row.end for row in prompts]
         first = 0
         for row in tiled:
-            table_start = len(self.block_tables)
-            self.block_tables += row.block_table
+            table_start = block_tables.place(row.seq_id, row.block_table)
             end = first + row.end - row.start
             for token in range(first, end, tile_size):
                 self.first_tokens.append(token)
@@ -104,14 +107,15 @@ class StepInputs:
         packed += self.slots + [padding_slot] * num_padding
         for column in (self.first_tokens, self.num_queries, self.table_starts):
             packed += column + [0] * (num_tiles - len(column))
-        return packed + self.block_tables
+        return packed
 
-    def to_device(self, cache: PagedKVCache) -> DeviceInputs:
+    def to_device(self, cache: PagedKVCache, block_tables: DeviceBlockTables) -> DeviceInputs:
         """Copies everything to the device of the pool."""
-        num_tokens, num_tiles = len(self.input_ids), len(self.first_tokens)
-        packed = to_device(self.packed(num_tokens, num_tiles, 0), cache.pool.device)
-        sizes = num_tokens, num_tiles, self.tile_size
-        return device_inputs(cache, packed, *sizes, self.prompt_lengths)
+        sizes = len(self.input_ids), len(self.first_tokens)
+        packed = to_device(self.packed(*sizes, 0), cache.pool.device)
+        return device_inputs(
+            cache, block_tables, packed, *sizes, self.tile_size, self.prompt_lengths
+        )
 
 
 class PagedAttention:
@@ -170,6 +174,7 @@ DeviceInputs: TypeAlias = tuple[Tensor, Tensor, PagedAttention]
 
 def device_inputs(
     cache: PagedKVCache,
+    block_tables: DeviceBlockTables,
     packed: Tensor,
     num_tokens: int,
     num_tiles: int,
@@ -177,9 +182,9 @@ def device_inputs(
     prompt_lengths: list[int],
 ) -> DeviceInputs:
     """Returns the inputs as views of `packed`, which is in the order of `StepInputs.packed`."""
-    sizes = [num_tokens] * 3 + [num_tiles] * 3
-    parts = torch.split(packed, [*sizes, len(packed) - sum(sizes)])
-    input_ids, positions, slots, first_tokens, num_queries, table_starts, block_tables = parts
+    parts = torch.split(packed, [num_tokens] * 3 + [num_tiles] * 3)
+    input_ids, positions, slots, first_tokens, num_queries, table_starts = parts
     tiled = positions[sum(prompt_lengths) :]
-    tiles = QueryTiles(tile_size, first_tokens, num_queries, table_starts, tiled, block_tables)
+    tables = table_starts, tiled, block_tables.blocks
+    tiles = QueryTiles(tile_size, first_tokens, num_queries, *tables)
     return input_ids, positions, PagedAttention(cache, slots, tiles, prompt_lengths)

@@ -15,13 +15,14 @@ from engine_stub.platforms import platform_of
 from engine_stub.spec_decode.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.spec_decode.ngram import NgramProposer
 from engine_stub.spec_decode.speculation import Proposer, Speculator
-from engine_stub.worker.decode_graphs import DecodeGraphs
+from engine_stub.worker.block_tables import DeviceBlockTables
 from engine_stub.worker.memory_profile import run_largest_steps
 from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.model_runner import ModelRunner
 from engine_stub.worker.multi_step import run_steps
 from engine_stub.worker.pool_sizes import bytes_per_block
 from engine_stub.worker.sent_groups import update_group
+from engine_stub.worker.step_graphs import StepGraphs
 from seqtop.sequence import (
     ExecuteModelRequest,
     SequenceGroupMetadata,
@@ -94,13 +95,16 @@ class Worker:
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocates the KV pool, and the pool in host memory to swap to."""
         self.cache = self._cache(num_gpu_blocks, num_cpu_blocks)
+        longest = min(-(-self._max_model_len // self.config.block_size), num_gpu_blocks)
+        block_tables = DeviceBlockTables(self.config.max_num_seqs, longest, self.device)
         graphs = None
         if not self.cache.kernels.has_whole_tiles and not self.config.enforce_eager:
-            graphs = DecodeGraphs(
+            graphs = StepGraphs(
                 self.model,
                 self.cache,
+                block_tables,
                 self.config.max_num_seqs,
-                self._max_model_len,
+                self.config.max_num_batched_tokens,
                 self.config.num_draft_tokens,
             )
         speculator = None
@@ -109,6 +113,7 @@ class Worker:
         self.model_runner = ModelRunner(
             self.model,
             self.cache,
+            block_tables,
             self.config.seed,
             Pooler(self.config.pooling_type, normalize=self.config.pooling_normalize),
             self.pipeline_comm,

@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms import copy_to_device, platform_of, to_device, to_host
 from engine_stub.platforms.cuda import CudaPlatform
+from engine_stub.worker import step_graphs
 from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
@@ -22,10 +24,11 @@ from seqtop.sequence import (
     IntermediateTensors,
     PoolingParams,
     SamplingParams,
+    SequenceGroup,
 )
 from tests.support.attention_kernels import KERNELS, PAGED_ONLY
 from tests.support.checkpoints import add_draft_head, make_checkpoint
-from tests.support.running import greedy, run, tokens
+from tests.support.running import drain, greedy, run, tokens
 from tests.support.simulated_cuda import DEVICE, DeviceError, Graph, simulated_cuda
 
 # On the bundled engine's own account, at the end of a step.
@@ -112,7 +115,39 @@ def test_speculation_on_the_device(
     assert tokens(groups) == tokens(expected)
     if method == "draft-head":
         graphs = engine.worker.model_runner.graphs
-        assert {num_queries for _, num_queries in graphs.by_shape} == {1, 5}
+        assert {num_queries for _, num_queries in graphs.decodes} == {1, 5}
+
+
+@pytest.mark.parametrize("speculative", [None, "ngram"])
+def test_steps_with_prompts_are_replayed_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, speculative: str | None
+) -> None:
+    """Each up to the largest size with one replay, and larger ones kernel by kernel."""
+    monkeypatch.setattr(step_graphs, "_MOST_TOKENS", 16)
+    settings = {"max_num_batched_tokens": 40, "speculative": speculative}
+    seen: set[tuple[bool, bool, int]] = set()
+
+    def serve(engine: LLMEngine, count_replays: Callable[[], int]) -> list[tuple[int, ...]]:
+        groups: list[SequenceGroup] = []
+        for index, prompt in enumerate(PROMPTS[:8]):
+            groups += engine.add_request(f"r{index}", prompt, PARAMS[index])
+            for _ in range(2):
+                before = count_replays()
+                record = engine.step()
+                num_tokens = record.num_prefill_tokens, record.num_decode_tokens
+                is_large = sum(num_tokens) > 16
+                seen.add((num_tokens[0] > 0, is_large, count_replays() - before))
+        drain(engine)
+        return tokens(groups)
+
+    expected = serve(make_engine(checkpoint, "cpu", **settings), lambda: 0)
+    seen.clear()
+    with simulated_cuda(monkeypatch) as device:
+        engine = make_engine(checkpoint, "cuda", **settings)
+        replayed = serve(engine, lambda: sum(graph.num_replays for graph in device.graphs))
+    assert replayed == expected
+    assert {own for own in seen if not own[1]} == {(False, False, 1), (True, False, 1)}
+    assert (True, True, 0) in seen
 
 
 class TwoStages:
@@ -183,7 +218,9 @@ def test_graphs_are_captured_at_start_and_only_there(
     with simulated_cuda(monkeypatch) as device:
         engine = make_engine(checkpoint, "cuda")
         captured = [*device.graphs]
-        assert len(captured) == len(engine.worker.model_runner.graphs.by_shape) == 4
+        graphs = engine.worker.model_runner.graphs
+        assert (len(graphs.decodes), len(graphs.others)) == (4, 6)
+        assert len(captured) == 10
         run(engine, PROMPTS, greedy(20), greedy(9), greedy(30))
         assert device.graphs == captured
     assert sum(graph.num_replays > 0 for graph in captured) >= 2

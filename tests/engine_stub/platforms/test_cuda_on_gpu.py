@@ -11,9 +11,9 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor import sampler
 from engine_stub.platforms import platform_of, to_device, to_host
-from engine_stub.worker.decode_graphs import DecodeGraphs
 from engine_stub.worker.model_output import ModelOutput
 from engine_stub.worker.model_runner import ModelRunner
+from engine_stub.worker.step_graphs import StepGraphs
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceGroupMetadata
 from tests.engine_stub.platforms.test_cuda import PARAMS, SETTINGS
@@ -46,7 +46,7 @@ def outputs(engine: LLMEngine) -> list[tuple[int, ...]]:
     return [group.first_seq.get_output_token_ids() for group in groups]
 
 
-def graphs_of(engine: LLMEngine) -> DecodeGraphs:
+def graphs_of(engine: LLMEngine) -> StepGraphs:
     assert isinstance(engine.worker, Worker)
     graphs = engine.worker.model_runner.graphs
     assert graphs is not None
@@ -62,7 +62,8 @@ def test_greedy_tokens_are_those_of_the_cpu() -> None:
 
 def test_graphs_replay_to_the_same_tokens_again() -> None:
     engine = make_engine("cuda")
-    assert [*graphs_of(engine).by_shape] == [(size, 1) for size in (4, 2, 1)]
+    assert [*graphs_of(engine).decodes] == [(size, 1) for size in (4, 2, 1)]
+    assert [*graphs_of(engine).others] == [32, 16]
     assert outputs(engine) == outputs(engine)
 
 

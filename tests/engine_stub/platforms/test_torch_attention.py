@@ -8,6 +8,7 @@ import torch
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms.torch_attention import TorchAttention, _runs
 from engine_stub.spec_decode.speculation import Draft
+from engine_stub.worker.block_tables import DeviceBlockTables
 from engine_stub.worker.input_batch import prepare_batch
 from engine_stub.worker.step_inputs import PagedAttention
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
@@ -61,11 +62,12 @@ def test_random_steps(seed: int) -> None:
     )
     pool = torch.randn(cache.pool.shape)
     groups, drafts = random_groups(rng, block_size, num_blocks)
+    block_tables = DeviceBlockTables(9, num_blocks // 9, cache.pool.device)
     outputs = []
     for kernels in (TorchAttention().kernels, KERNELS):
         cache.pool.copy_(pool)
         cache.kernels = kernels
-        batch = prepare_batch(groups, cache, drafts)
+        batch = prepare_batch(groups, cache, block_tables, drafts)
         assert isinstance(batch.attend, PagedAttention)
         generator = torch.Generator().manual_seed(seed)
         num_tokens = len(batch.input_ids)
@@ -81,8 +83,7 @@ def test_random_steps(seed: int) -> None:
 
 def segments(counts: list[int], lengths: list[int], most_blocks: int = 1_000) -> list[int]:
     """The numbers of tiles of the segments, by the queries and the blocks of each tile."""
-    tables = [[0] * length for length in lengths]
-    return [end - start for start, end in _runs(counts, tables, most_blocks)]
+    return [end - start for start, end in _runs(counts, lengths, most_blocks)]
 
 
 def test_a_segment_has_tiles_with_equally_many_queries() -> None:

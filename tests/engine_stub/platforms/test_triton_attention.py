@@ -22,6 +22,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms.interface import AttentionKernels
 from engine_stub.platforms.torch_attention import TorchAttention
+from engine_stub.worker.block_tables import DeviceBlockTables
 from engine_stub.worker.input_batch import prepare_batch
 from engine_stub.worker.step_inputs import PagedAttention
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
@@ -83,6 +84,7 @@ class Case:
                     token_chunk_size=chunk,
                 )
             )
+        self.block_tables = DeviceBlockTables(num_seqs, num_blocks // num_seqs, DEVICE)
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
@@ -102,7 +104,7 @@ class Case:
     def attend(self, kernels: AttentionKernels) -> Tensor:
         """The attention that the engine would compute with these kernels."""
         self.cache.kernels = kernels
-        batch = prepare_batch(self.groups, self.cache, {})
+        batch = prepare_batch(self.groups, self.cache, self.block_tables, {})
         assert isinstance(batch.attend, PagedAttention)
         self.cache.slot_rows[0].index_copy_(0, batch.attend.slots, self.kv)
         return batch.attend(0, self.q, self.kv)
@@ -110,7 +112,7 @@ class Case:
     def attend_plainly(self) -> Tensor:
         """The same in 64 bits, by the formula."""
         self.cache.kernels = PAGED_ONLY
-        batch = prepare_batch(self.groups, self.cache, {})
+        batch = prepare_batch(self.groups, self.cache, self.block_tables, {})
         assert isinstance(batch.attend, PagedAttention)
         tiles = batch.attend.tiles
         self.cache.slot_rows[0].index_copy_(0, batch.attend.slots, self.kv)
