@@ -6,37 +6,39 @@ python -m tests.release mutants diff --only 12 40         # those with these num
 
 A room is a folder of `seqtop/`; its tests are the folder of the same name in `tests/`. A fault is a
 comparison, an arithmetic or a boolean operator, a small constant or a function such as `min` that
-is another one. Each is made in a copy of the repository, where the tests that call the changed
-function run first, then all of the room if fixtures call it. A run that hangs has found it, too.
+is another one. The tests are collected once. For each fault, a fork of that process has the code of
+the function replaced, and runs the tests that call it, the fastest first, until one fails; then all
+others of the room if fixtures call it. A test that hangs has found the fault, too. Programs that
+tests start, and what is computed when a module is imported, are without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
-import json
+import gc
 import os
+import pickle
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import pytest
 
 from tests.support.source_changes import changed, places
 
 _REPOSITORY = Path(__file__).parents[2]
-_TESTS_FAILED, _INTERRUPTED = 1, 2
-"""Statuses of pytest: a test failed; a module cannot be imported."""
-_SECONDS = 60.0
+_SECONDS = 60
 """The limit of a test, as pytest-timeout applies it."""
-_FASTEST = 40
-"""Tests that run before the others of a function: the shortest of those that call it."""
 
 
 class Mutant(NamedTuple):
@@ -45,7 +47,7 @@ class Mutant(NamedTuple):
     number: int
     """Among all that the room can have, in the order of its modules."""
     path: Path
-    """Of the module, relative to the repository."""
+    """Of the module."""
     place: int
     """Among the places of the module."""
     line: int
@@ -53,26 +55,22 @@ class Mutant(NamedTuple):
     """The first line of the function that contains it."""
 
 
-class Outcome(NamedTuple):
-    """The result of the tests of the room with a fault."""
+class Called(NamedTuple):
+    """The functions of a room that its tests enter, each as path and first line."""
 
-    mutant: Mutant
-    is_found: bool
-    """False for a fault with which all tests pass."""
-    num_tests: int
-    """Tests that were chosen, those of the last run."""
-    difference: str
-    """The changed line: before, after."""
+    by_test: dict[str, set[tuple[str, int]]]
+    in_fixtures: set[tuple[str, int]]
+    """These may be shared by tests."""
+    seconds: dict[str, float]
+    """The time of each test."""
 
 
 def all_mutants(room: str) -> Iterator[Mutant]:
     """Yields every fault that a room can have."""
     number = 0
     for path in sorted((_REPOSITORY / "seqtop" / room).rglob("*.py")):
-        relative = path.relative_to(_REPOSITORY)
-        source = path.read_text(encoding="utf-8")
-        for index, place in enumerate(places(source)):
-            yield Mutant(number, relative, index, place.line, place.function)
+        for index, place in enumerate(places(path.read_text(encoding="utf-8"))):
+            yield Mutant(number, path, index, place.line, place.function)
             number += 1
 
 
@@ -82,86 +80,134 @@ def sample(room: str, count: int, seed: int) -> list[Mutant]:
     return sorted(random.Random(seed).sample(mutants, min(count, len(mutants))))
 
 
-class Room:
-    """A copy of the repository in which the tests of a room run."""
+class Trials:
+    """A plugin of pytest that runs the collected tests once for each fault, in forks."""
 
-    def __init__(self, room: str, folder: Path) -> None:
-        self._tests = f"tests/{room}"
-        self._folder = folder
-        for name in _files():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(_REPOSITORY / name, path)
-        file = folder / "called.json"
-        options = ["-p", "tests.support.called_functions"]
-        options += ["--called-in", str(folder / "seqtop" / room), "--called-file", str(file)]
-        status = self._run([self._tests, *options])
-        if status:
-            raise RuntimeError(f"{self._tests} fails without a fault: status {status}")
-        calls = json.loads(file.read_text(encoding="utf-8"))
-        self._in_fixtures = set(calls.pop("", {"functions": []})["functions"])
-        self._by_function: dict[str, list[str]] = {}
-        for test in sorted(calls, key=lambda test: float(calls[test]["seconds"])):
-            for function in calls[test]["functions"]:
-                self._by_function.setdefault(function, []).append(test)
+    def __init__(self, mutants: Sequence[Mutant]) -> None:
+        self._mutants = mutants
+        self.num_found = 0
 
-    def _run(self, arguments: Sequence[str]) -> int:
-        environment = dict(
-            os.environ,
-            PYTHONPATH=str(self._folder),
-            OMP_NUM_THREADS="1",
-            PYTHONDONTWRITEBYTECODE="",
-        )
-        options = [
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not release",
-            "--timeout",
-            str(_SECONDS),
-        ]
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *arguments],
-            cwd=self._folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        ).returncode
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = session.items
+        called: Called = pickle.loads(_in_fork(lambda: pickle.dumps(_calls(session, items))))
+        for mutant in self._mutants:
+            function = str(mutant.path), mutant.function
+            tests = [item for item in items if function in called.by_test[item.nodeid]]
+            tests.sort(key=lambda item: called.seconds[item.nodeid])
+            others = [item for item in items if item not in tests]
+            chosen = tests + (others if function in called.in_fixtures else [])
+            if _in_fork(partial(_passes, session, chosen, mutant)) == b"passed":
+                source = mutant.path.read_text(encoding="utf-8")
+                path = mutant.path.relative_to(_REPOSITORY)
+                print(f"{mutant.number:5} {path}:{mutant.line}, {len(tests)} tests call it")
+                print(_difference(source, changed(source, mutant.place)), flush=True)
+            else:
+                self.num_found += 1
+        return True
 
-    def try_out(self, mutant: Mutant) -> Outcome:
-        """Runs the tests with a fault, and takes it back."""
-        path = self._folder / mutant.path
-        source = path.read_text(encoding="utf-8")
-        faulty = changed(source, mutant.place)
-        path.write_text(faulty, encoding="utf-8")
+
+def _in_fork(run: Callable[[], bytes]) -> bytes:
+    """Returns what `run` returns in a fork of this process; nothing if the fork died."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b""
         try:
-            is_found, num_tests = self._is_found(f"{path.resolve()}:{mutant.function}")
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nothing, stream)
+            answer = run()
         finally:
-            path.write_text(source, encoding="utf-8")
-        return Outcome(mutant, is_found, num_tests, _difference(source, faulty))
-
-    def _is_found(self, function: str) -> tuple[bool, int]:
-        tests = self._by_function.get(function, [])
-        rounds = [tests[:_FASTEST], tests[_FASTEST:]]
-        if function in self._in_fixtures:
-            rounds.append([self._tests])
-        for chosen in filter(None, rounds):
-            status = self._run(chosen)
-            if status in {_TESTS_FAILED, _INTERRUPTED}:
-                return True, len(tests)
-            if status:
-                raise RuntimeError(f"pytest ended with status {status} for {function}")
-        return False, len(tests)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(answer)
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return answer
 
 
-def _files() -> Iterator[str]:
-    """Yields the files of the repository, new ones too, but none that git ignores."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.check_output(command, cwd=_REPOSITORY, text=True).split("\0")
-    yield from (name for name in names if (_REPOSITORY / name).is_file())
+def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Runs tests until one fails; yields each before it runs."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        yield item
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return
+
+
+def _passes(session: pytest.Session, items: Sequence[pytest.Item], mutant: Mutant) -> bytes:
+    """Returns `passed` if no test fails with a fault."""
+    _make(mutant)
+    for _ in _run(session, items):
+        pass
+    return b"" if session.testsfailed else b"passed"
+
+
+def _make(mutant: Mutant) -> None:
+    """Replaces the code of functions of this process by that with a fault."""
+    source = mutant.path.read_text(encoding="utf-8")
+    before = compile(source, mutant.path, "exec", dont_inherit=True)
+    after = compile(changed(source, mutant.place), mutant.path, "exec", dont_inherit=True)
+    replaced = dict(zip(_codes(before), _codes(after), strict=True))
+    gc.unfreeze()  # tests/conftest.py has frozen what there was
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__ in replaced:
+            function.__code__ = replaced[function.__code__]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yields a code object and those inside it, in the order of the source."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _calls(session: pytest.Session, items: Sequence[pytest.Item]) -> Called:
+    """Runs tests, and returns the functions that each calls.
+
+    Raises:
+        RuntimeError: One of them fails.
+    """
+    by_test: dict[str, set[CodeType]] = defaultdict(set)
+    seconds: dict[str, float] = defaultdict(float)
+    entered = in_fixtures = set[CodeType]()
+
+    def note(frame: FrameType, *_: Any) -> None:  # of lines, nothing is noted
+        entered.add(frame.f_code)
+
+    class Calls:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+            nonlocal entered
+            entered, begun = by_test[item.nodeid], time.perf_counter()
+            try:
+                return (yield)
+            finally:
+                seconds[item.nodeid] = time.perf_counter() - begun
+                entered = in_fixtures
+
+    session.config.pluginmanager.register(Calls())
+    sys.settrace(note)
+    threading.settrace(note)
+    last = ""
+    for item in _run(session, items):
+        last = item.nodeid
+    sys.settrace(None)
+    if session.testsfailed:
+        raise RuntimeError(f"fails without a fault: {last}")
+    return Called(
+        {item.nodeid: _positions(by_test[item.nodeid]) for item in items},
+        _positions(in_fixtures),
+        {item.nodeid: seconds[item.nodeid] for item in items},
+    )
+
+
+def _positions(codes: Iterable[CodeType]) -> set[tuple[str, int]]:
+    return {(code.co_filename, code.co_firstlineno) for code in codes}
 
 
 def _difference(source: str, faulty: str) -> str:
@@ -171,14 +217,6 @@ def _difference(source: str, faulty: str) -> str:
     return "\n".join(
         f"      {line}" for line in lines if line[0] in "+-" and line[:3] not in {"+++", "---"}
     )
-
-
-def measure(room: str, mutants: Sequence[Mutant]) -> Iterator[Outcome]:
-    """Yields what becomes of each fault."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        tests = Room(room, Path(name).resolve())
-        for mutant in mutants:
-            yield tests.try_out(mutant)
 
 
 def main(arguments: list[str]) -> None:
@@ -192,17 +230,21 @@ def main(arguments: list[str]) -> None:
     mutants = sample(options.room, options.count, options.seed)
     if options.only:
         mutants = [own for own in all_mutants(options.room) if own.number in options.only]
-    begun, counts = time.perf_counter(), Counter[str]()
-    for outcome in measure(options.room, mutants):
-        mutant = outcome.mutant
-        counts["found" if outcome.is_found else "not found"] += 1
-        if not outcome.is_found:
-            print(
-                f"{mutant.number:5} {mutant.path}:{mutant.line}, {outcome.num_tests} tests call it"
-            )
-            print(outcome.difference, flush=True)
+    begun, trials = time.perf_counter(), Trials(mutants)
+    with contextlib.chdir(_REPOSITORY):
+        status = pytest.main(
+            [
+                f"tests/{options.room}",
+                *("--override-ini", "addopts=--import-mode=importlib", "--capture=no"),
+                *("-p", "no:cacheprovider", "-p", "no:terminal"),
+                *("-m", "not release", f"--timeout={_SECONDS}"),
+            ],
+            [trials],
+        )
+    if status:
+        raise SystemExit(f"pytest ended with status {status}")
     seconds = time.perf_counter() - begun
-    print(f"{options.room}: {counts['found']} of {len(mutants)} are found, in {seconds:.0f} s")
+    print(f"{options.room}: {trials.num_found} of {len(mutants)} are found, in {seconds:.0f} s")
 
 
 if __name__ == "__main__":
