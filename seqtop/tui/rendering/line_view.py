@@ -10,6 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.containers import ScrollableContainer
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -95,6 +96,11 @@ class LineView(ScrollView, can_focus=False):
         if strip is None:
             strip = self._strips[key] = self._make_strip(line, base, width)
         return strip
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        # All styles here have a theme's colours, and none is dim: there is nothing to translate.
+        filters = super().get_line_filters()
+        return [own for own in filters if not isinstance(own, ANSIToTruecolor)]
 
     def notify_style_update(self) -> None:
         super().notify_style_update()

@@ -34,6 +34,8 @@ class EngineScreen(TabbedScreen):
     Selection, filter and pause are in the `UiState`, so all screens share them.
     """
 
+    BLANK = True  # what is on it covers it: Textual need not style each line of it
+
     _by_tab: ClassVar[dict[Tab, type[EngineScreen]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:

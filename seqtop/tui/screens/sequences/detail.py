@@ -48,6 +48,8 @@ def arrangement(size: Size) -> str:
 class Parts(Container):
     """The parts of the pane."""
 
+    BLANK = True  # what is in it covers it
+
     class Resized(Message):
         """The size has changed."""
 
@@ -67,9 +69,9 @@ class Detail(Vertical):
         self._body = Parts(id="parts")
         self._facts = Container(id="facts")
         self._sequence_shown: int | None = None
+        """The sequence that the parts are about."""
         self._most_blocks: int | None = None
         """The limit on the height of the blocks."""
-        """The sequence that the parts are about."""
         self.explanation = SelectedExplanation(ui)
         # In the order of TABS.
         self._parts = (

@@ -54,6 +54,8 @@ USUAL_SHARE, USUAL_SHARE_BESIDE = 50, 36
 class Body(Container):
     """The table and the detail pane, which share the space between header and other panes."""
 
+    BLANK = True  # what is in it covers it
+
     class Resized(Message):
         """The size has changed."""
 
