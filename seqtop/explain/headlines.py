@@ -325,7 +325,8 @@ def _part(change: Change, part: str, observed: Observed) -> str:
         prefills = _prefills(observed)
         return f"{text}, with {prefills}" if prefills else text
     if is_explained and change.direction == "rose" and prefill[0] > _LIKE * prefill[1]:
-        return f"{text}, with {prefill[1]:.0f} prefill tokens a step, {prefill[0]:.0f} before"
+        tokens = f"{fmt.rate(prefill[1])} prefill tokens a step, {fmt.rate(prefill[0])} before"
+        return f"{text}, with {tokens}"
     return f"{text}; what made it so was not observed"
 
 

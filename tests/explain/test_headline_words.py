@@ -226,8 +226,8 @@ def test_no_shares_without_steps_or_without_a_change() -> None:
         ("fell", 0.0, 100.0, {}, None),
         ("fell", 100.0, 50.0, LONG, "not observed"),
         ("fell", 100.0, 62.5, LONG, "not observed"),
-        ("rose", 200.0, 100.0, LONG, "with 1 prefill tokens a step, 4 before"),
-        ("rose", 63.0, 100.0, LONG, "with 1 prefill tokens a step, 1 before"),
+        ("rose", 200.0, 100.0, LONG, "with 1.0 prefill tokens a step, 4.0 before"),
+        ("rose", 63.0, 100.0, LONG, "with 1.0 prefill tokens a step, 1.3 before"),
         ("rose", 62.5, 100.0, LONG, "not observed"),
     ],
 )
