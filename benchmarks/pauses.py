@@ -2,7 +2,8 @@
 
 An engine of so many sequences publishes steps, each of which has a token for some of them. The app
 watches it. Printed are, for each generation of the collector, its collections, their processor
-time and the longest one, and the longest delays of the app's event loop.
+time and the longest one, and the longest delays of the app's event loop, each with the processor
+time that the process took meanwhile: the rest of it was other programs'.
 
     python -m benchmarks.pauses --seconds 600
 """
@@ -46,8 +47,9 @@ class Outcome(NamedTuple):
 
     collections: list[list[float]]
     """The processor time of each collection in seconds, by generation."""
-    delays: list[float]
-    """The delays of the event loop in seconds, shortest first."""
+    delays: list[tuple[float, float]]
+    """The delays of the event loop, shortest first, each with the processor time of the process
+    from the look at the clock before it; seconds."""
 
 
 def publish(endpoint: str, live: int, ended: Flag) -> None:
@@ -100,8 +102,10 @@ async def run(seconds: float, live: int = LIVE) -> Outcome:
                     with counted() as collections:
                         delays, end = [], time.monotonic() + seconds
                         while (before := time.monotonic()) < end:
+                            worked = time.process_time()
                             await asyncio.sleep(INTERVAL)
-                            delays.append(time.monotonic() - before - INTERVAL)
+                            delay = time.monotonic() - before - INTERVAL
+                            delays.append((delay, time.process_time() - worked))
         finally:
             ended.set()
             engine.join(SECONDS)
@@ -118,10 +122,10 @@ def main() -> None:
     for generation, times in enumerate(outcome.collections):
         longest = f"{max(times) * 1e3:.1f}" if times else ""
         print(f"{generation:<12}{len(times):>12}{sum(times):>8.2f}{longest:>12}")
-    delays = [f"{delay * 1e3:.0f}" for delay in outcome.delays[-5:]]
-    print(
-        f"delays: p99 {percentile(outcome.delays, 99) * 1e3:.0f} ms, longest {', '.join(delays)} ms"
-    )
+    p99 = percentile([delay for delay, _ in outcome.delays], 99)
+    print(f"delays: p99 {p99 * 1e3:.0f} ms; the longest:")
+    for delay, worked in outcome.delays[-10:]:
+        print(f"{delay * 1e3:.0f} ms, of which CPU {worked * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":
