@@ -99,7 +99,7 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/renamed_against_vllm.py tests/vllm/publisher_against_vllm.py \
 		tests/vllm/whatif_against_vllm.py tests/vllm/reports_against_vllm.py \
 		tests/vllm/fake_against_vllm.py tests/vllm/ledger_against_vllm.py \
-		tests/vllm/woken_against_vllm.py && \
+		tests/vllm/woken_against_vllm.py tests/vllm/served_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
 ## Test the adapter with a real SGLang, without a GPU. It downloads about 1 GB the first time. Another

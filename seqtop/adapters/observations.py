@@ -65,6 +65,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     """Blocks in host memory to swap to; `None` without any."""
     reports_cached_blocks: bool = False
     """True if `BlocksCached` and `BlocksUncached` say which blocks are in the prefix cache."""
+    stops_outside: bool = False
+    """True if a front end looks for stop strings, and not the scheduler."""
 
 
 class RequestEnded(Observation, tag="RequestEnded"):

@@ -31,6 +31,10 @@ _ENDS: Final = {
 }
 
 
+_UNAWARE_OF_STOP: Final = ("FINISHED_ABORTED", "FINISHED_LENGTH_CAPPED")
+"""Statuses with which a scheduler ends a request in whose text there is a stop string."""
+
+
 def end_status(name: str) -> SequenceStatus:
     """Returns the status for a finished status of V1; for an unknown one, that of an abort."""
     return _ENDS.get(name, SequenceStatus.FINISHED_ABORTED)
@@ -80,7 +84,7 @@ class PublishedRequest:
     num_tokens_in_deltas: int = 0
     """The output tokens that deltas have contained."""
     stop: list[str] = field(default_factory=list)
-    """Stop strings, which vLLM's front end looks for, and not its scheduler."""
+    """Stop strings that a front end looks for, and not the scheduler."""
     min_tokens: int = 0
     """The output tokens among which no stop string counts."""
     found_stop: str | None = None
@@ -102,10 +106,11 @@ class PublishedRequest:
     def end(self, ended: RequestEnded) -> int | str | None:
         """Ends the request; returns the reason for a stop.
 
-        vLLM's front end aborts a request in whose text it has found a stop string.
+        vLLM's front end aborts a request in whose text it has found a stop string, and tells its
+        client that it has stopped, also if the scheduler has ended it at its last token meanwhile.
         """
         self.end_time = ended.time
-        if ended.status == "FINISHED_ABORTED" and self.found_stop is not None:
+        if ended.status in _UNAWARE_OF_STOP and self.found_stop is not None:
             self.status, self.engine_status = SequenceStatus.FINISHED_STOPPED, ""
             return self.found_stop
         self.status, self.engine_status = end_status(ended.status), engine_status(ended.status)
@@ -130,9 +135,23 @@ class PublishedRequest:
 
     @classmethod
     def of(
-        cls, observation: Arrived, seq_id: int, name: str, params: SamplingParams | None
+        cls,
+        observation: Arrived,
+        seq_id: int,
+        name: str,
+        params: SamplingParams | None,
+        *,
+        is_stopped_outside: bool = False,
     ) -> PublishedRequest:
-        """Creates the record of a request that has arrived."""
+        """Creates the record of a request that has arrived.
+
+        Args:
+            observation: Its arrival.
+            seq_id: The id of its sequence.
+            name: Its id in viewers.
+            params: Its sampling parameters.
+            is_stopped_outside: True if a front end looks for stop strings, and not the scheduler.
+        """
         metrics = RequestMetrics(
             arrival_time=observation.arrival_time,
             last_token_time=observation.arrival_time,
@@ -149,7 +168,9 @@ class PublishedRequest:
             skip_special_tokens=params is None or params.skip_special_tokens,
             engine_status=engine_status(observation.status),
             token_ids=list(observation.prompt_token_ids),
-            stop=[stop for stop in (params.stop or []) if stop] if params is not None else [],
+            stop=[stop for stop in (params.stop or []) if stop]
+            if params is not None and is_stopped_outside
+            else [],
             min_tokens=params.min_tokens if params is not None else 0,
         )
 

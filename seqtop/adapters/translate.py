@@ -107,6 +107,7 @@ class Translator:
     ) -> None:
         self._started = started
         self._detokenizer = detokenizer
+        self._stops_outside = started.stops_outside
         self._names = Names(has_random_suffix=started.has_random_suffix)
         self._requests: dict[str, PublishedRequest] = {}
         """Unfinished requests by the engine's internal id."""
@@ -148,7 +149,11 @@ class Translator:
             yield self._replaced(earlier, observation)
         params = sampling_params(observation.sampling_params)
         request = PublishedRequest.of(
-            observation, self._num_seqs, self._names.of(observation.request_id), params
+            observation,
+            self._num_seqs,
+            self._names.of(observation.request_id),
+            params,
+            is_stopped_outside=self._stops_outside,
         )
         self._num_seqs += 1
         self._requests[observation.request_id] = request
@@ -241,7 +246,11 @@ class Translator:
             request = before.get(request_id)
             if request is None:
                 request = PublishedRequest.of(
-                    current.arrived, self._num_seqs, self._names.of(request_id), params
+                    current.arrived,
+                    self._num_seqs,
+                    self._names.of(request_id),
+                    params,
+                    is_stopped_outside=self._stops_outside,
                 )
                 self._num_seqs += 1
             request.set_current(current)

@@ -47,23 +47,32 @@ def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> Non
         ([], 0, None),
     ],
 )
-def test_an_abort_after_a_stop_string_is_a_stop(
-    texts: list[str], min_tokens: int, found: str | None
+@pytest.mark.parametrize("status", ["FINISHED_ABORTED", "FINISHED_LENGTH_CAPPED"])
+def test_an_end_after_a_stop_string_that_the_scheduler_does_not_know_is_a_stop(
+    texts: list[str], min_tokens: int, found: str | None, status: str
 ) -> None:
     params = sampling_params({"stop": ["<stop>", ". b"], "min_tokens": min_tokens})
     arrived = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], None)
-    request = PublishedRequest.of(arrived, 0, "one", params)
-    for text in texts:
-        request.num_output_tokens += 1
-        request.add_text(text)
-    reason = request.end(RequestEnded("one", "FINISHED_ABORTED", None, 4, 2.0))
-    status = "FINISHED_STOPPED" if found else "FINISHED_ABORTED"
-    assert (request.status.name, reason, request.end_time) == (status, found, 2.0)
-    other = PublishedRequest.of(arrived, 0, "one", params)
-    other.num_output_tokens = 9
-    other.add_text("<stop>")
-    assert other.end(RequestEnded("one", "FINISHED_LENGTH_CAPPED", None, 4, 2.0)) is None
-    assert other.status is SequenceStatus.FINISHED_LENGTH_CAPPED
+    for is_stopped_outside in (True, False):
+        request = PublishedRequest.of(
+            arrived, 0, "one", params, is_stopped_outside=is_stopped_outside
+        )
+        for text in texts:
+            request.num_output_tokens += 1
+            request.add_text(text)
+        reason = request.end(RequestEnded("one", status, None, 4, 2.0))
+        expected = found if is_stopped_outside else None
+        shown = "FINISHED_STOPPED" if expected else status
+        assert (request.status.name, reason, request.end_time) == (shown, expected, 2.0)
+
+
+def test_an_end_at_a_stop_token_has_its_own_reason() -> None:
+    params = sampling_params({"stop": ["<stop>"]})
+    arrived = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], None)
+    request = PublishedRequest.of(arrived, 0, "one", params, is_stopped_outside=True)
+    request.num_output_tokens = 9
+    request.add_text("<stop>")
+    assert request.end(RequestEnded("one", "FINISHED_STOPPED", 7, 4, 2.0)) == 7
 
 
 def test_statuses_of_v1() -> None:

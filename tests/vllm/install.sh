@@ -9,13 +9,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=$1 version=$2
-"${PYTHON:-python3}" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check)
-"${pip[@]}" install --constraint constraints.txt torch
-"${pip[@]}" install --requirement tests/vllm/requirements.txt
-# Its own requirement, triton, is for GPUs, and a gigabyte.
-"${pip[@]}" install --no-deps 'xgrammar>=0.2,<0.3'
-"${pip[@]}" install --editable .
+# Once for all versions.
+if [ ! "$venv/packages" -nt tests/vllm/requirements.txt ]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    "${pip[@]}" install --constraint constraints.txt torch
+    "${pip[@]}" install --requirement tests/vllm/requirements.txt
+    # Its own requirement, triton, is for GPUs, and a gigabyte.
+    "${pip[@]}" install --no-deps 'xgrammar>=0.2,<0.3'
+    "${pip[@]}" install --editable .
+    touch "$venv/packages"
+fi
 wheels=$(mktemp -d)
 "${pip[@]}" download --no-deps --dest "$wheels" "vllm==$version"
 mkdir -p "$venv/vllm/$version"

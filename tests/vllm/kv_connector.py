@@ -69,6 +69,50 @@ class SendingConnector(LoadingConnector):
         return 0, False
 
 
+class WorkingConnector(LoadingConnector):
+    """Has loaded and sent after a few calls of `schedule`, as a worker reports."""
+
+    NUM_CALLS = 4
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._loads: dict[str, int] = {}
+        """By request, the calls until it has loaded; likewise until it has sent."""
+        self._sends: dict[str, int] = {}
+        self._loading: set[str] = set()
+
+    def update_state_after_alloc(self, request: Any, _blocks: Any, num_external: int) -> None:
+        if num_external:
+            self._loads[request.request_id] = self.NUM_CALLS
+            self._loading.add(request.request_id)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        self._loading.difference_update(scheduler_output.num_scheduled_tokens)
+        for left, reported in (self._loads, LOADED), (self._sends, SENT):
+            for request_id in list(left):
+                left[request_id] -= 1
+                if not left[request_id]:
+                    del left[request_id]
+                    reported.add(request_id)
+        return super().build_connector_meta(scheduler_output)
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        # vLLM keeps the blocks of one that is aborted while it loads until it has loaded.
+        if is_held := self.holds and request.request_id not in self._loading:
+            self._sends[request.request_id] = self.NUM_CALLS
+        self._loading.discard(request.request_id)
+        return is_held, None
+
+
+class WorkingSender(WorkingConnector):
+    """Loads nothing."""
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return 0, False
+
+
 class BlockingConnector(ReceivingConnector):
     """Loads within the step that computes the rest of the prompt."""
 

@@ -12,7 +12,7 @@ import kv_connector
 import pytest
 import token_executor
 import torch
-from stepping import make_core, stepped
+from stepping import make_core, new_request, stepped
 from vllm.config import SchedulerConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import create_request_queue
@@ -403,7 +403,7 @@ def test_samples_of_one_prompt(is_async: bool) -> None:
     with stepped(make_core(async_scheduling=is_async)) as engine:
         for number in range(3):
             params = SamplingParams(n=3, temperature=1.0, ignore_eos=True, max_tokens=20)
-            whole = engine.request(f"req-{number}", prompt(number), params=params)
+            whole = new_request(f"req-{number}", prompt(number), params=params)
             assert isinstance(whole, EngineCoreRequest)
             try:
                 parent = ParentRequest(whole)

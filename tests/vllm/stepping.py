@@ -228,6 +228,32 @@ class SchedulerSpy:
         self._patch.undo()
 
 
+def new_request(name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> Any:
+    """A request as vLLM's front end sends it."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    options = {"temperature": 0, "ignore_eos": True, "detokenize": False}
+    params = more.pop("params", None) or SamplingParams(max_tokens=max_tokens, **options)
+    fields: dict[str, Any] = {
+        "request_id": f"{name}-00000000",
+        "external_req_id": name,
+        "prompt_token_ids": prompt,
+        "mm_features": None,
+        "sampling_params": params,
+        "pooling_params": None,
+        "arrival_time": time.time(),
+        "lora_request": None,
+        "cache_salt": None,
+        "data_parallel_rank": None,
+        **more,
+    }
+    known = EngineCoreRequest.__struct_fields__
+    if "eos_token_id" in known:
+        fields.setdefault("eos_token_id", None)
+    return EngineCoreRequest(**{name: value for name, value in fields.items() if name in known})
+
+
 class SteppedEngine(SteppedViewer):
     """An EngineCore and its viewer."""
 
@@ -249,34 +275,9 @@ class SteppedEngine(SteppedViewer):
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
         """Adds a request. Its name in the viewer is `shown`; by default it is `name`."""
         shown = more.pop("shown", name)
-        request = self.request(name, prompt, max_tokens=max_tokens, **more)
+        request = new_request(name, prompt, max_tokens=max_tokens, **more)
         self._spy.names[request.request_id] = shown
         self.core.add_request(*self.core.preprocess_add_request(request))
-
-    def request(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> Any:
-        """A request as vLLM's front end sends it."""
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.engine import EngineCoreRequest
-
-        options = {"temperature": 0, "ignore_eos": True, "detokenize": False}
-        params = more.pop("params", None) or SamplingParams(max_tokens=max_tokens, **options)
-        fields: dict[str, Any] = {
-            "request_id": f"{name}-00000000",
-            "external_req_id": name,
-            "prompt_token_ids": prompt,
-            "mm_features": None,
-            "sampling_params": params,
-            "pooling_params": None,
-            "arrival_time": time.time(),
-            "lora_request": None,
-            "cache_salt": None,
-            "data_parallel_rank": None,
-            **more,
-        }
-        known = EngineCoreRequest.__struct_fields__
-        if "eos_token_id" in known:
-            fields.setdefault("eos_token_id", None)
-        return EngineCoreRequest(**{name: value for name, value in fields.items() if name in known})
 
     def abort(self, name: str) -> None:
         self.core.abort_requests([f"{name}-00000000"])

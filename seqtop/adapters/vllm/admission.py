@@ -17,9 +17,14 @@ QUEUES: Final = ("kv_holding_waiting", "skipped_waiting", "waiting")
 """The scheduler's queues of waiting requests in the order in which it examines them. Older versions
 have only the last one."""
 
-_EXAMINE: Final = ("_handle_blocked_waiting_request", "_try_promote_blocked_waiting_request")
+_EXAMINE: Final = (
+    "_handle_blocked_waiting_request",
+    "_select_waiting_queue_for_scheduling",
+    "_try_promote_blocked_waiting_request",
+)
 """Methods that `schedule` calls for each waiting request that it examines, or for each blocked one,
-by the version of vLLM. Prefix hits are looked up for the others, in all versions."""
+by the version of vLLM. Prefix hits are looked up for the others, in all versions, except those that
+have computed tokens, of a load."""
 
 _MAX_REASONS: Final = 32
 """Waiting requests that are given a reason in each step. All others wait behind them."""

@@ -105,6 +105,7 @@ def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted
         bytes_per_block=_bytes_per_block(scheduler.kv_cache_config),
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         scheduler_settings=_scheduler_settings(config),
+        stops_outside=True,
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
     return started, Layout(main, whole_tables=not is_append_only)
