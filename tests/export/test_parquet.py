@@ -248,6 +248,25 @@ def test_figures_that_make_no_sense_are_unknown(tmp_path: Path) -> None:
     assert row["block_table"] == [None, 3]
 
 
+def test_each_of_several_tokens_of_a_step_has_its_position(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.seqtop"
+    steps = (
+        step(0, sequences=[update(1, tokens=[7], logprobs=[-0.5])]),
+        step(1, sequences=[update(1, tokens=[8, 9], logprobs=[-0.25])]),
+    )
+    record(path, (engine_info(), arrival(1), *steps))
+    tables = Tables(path, tmp_path / "run")
+    tokens = tables.rows("select position, step, token_id, logprob from 'tokens.parquet'")
+    assert [(*row.values(),) for row in tokens] == [
+        (0, 0, 7, -0.5),
+        (1, 1, 8, -0.25),
+        (2, 1, 9, None),
+    ]
+    assert "1 request, 1 sequence, 2 steps, 3 tokens" in capsys.readouterr().err
+
+
 def test_files_are_replaced_together_and_only_if_asked(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

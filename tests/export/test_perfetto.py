@@ -149,6 +149,14 @@ def test_swaps_forks_and_a_restart() -> None:
     num_sequences = sum(len(life.sequences) for run in runs for life in run.requests.values())
     assert len(trace.threads) == num_sequences + len(runs)
     assert num_sequences > sum(len(run.requests) for run in runs), "something was to fork"
+    expected = {
+        f"{name} sequence {sequence.seq_id}" if len(life.sequences) > 1 else name
+        for run in runs
+        for name, life in run.requests.items()
+        for sequence in life.sequences
+    }
+    assert expected <= set(trace.threads.values())
+    assert any(len(life.sequences) == 2 for run in runs for life in run.requests.values())
 
 
 def test_times_and_figures_that_make_no_sense_still_make_a_trace() -> None:

@@ -1,8 +1,10 @@
 """The figures and sentences of the page of a run of three requests that is written by hand."""
 
+import math
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from seqtop.export.report import page
@@ -108,6 +110,8 @@ def test_the_samples_of_the_run(run: Contents) -> None:
     }  # fmt: skip
     assert run.lengths() == {"prompt": [3.0, 3.0, 3.0], "output": [2.0, 3.0]}
     assert (run.num_met, run.duration) == (1, 10.0)
+    for end in (run.start - 1.0, math.inf):
+        assert msgspec.structs.replace(run, end=end).duration == 0.0
     assert sum(it.seconds for it in run.intervals) == pytest.approx(10.0)
     assert sum(it.sums["generated"] for it in run.intervals) == pytest.approx(5.0)
 
