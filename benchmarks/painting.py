@@ -28,6 +28,9 @@ TITLE = "Paint, all cells changing"
 MAX_MS = 12.0
 """A third of the time between two frames, on a processor of 2024; the page names this one."""
 SIZES = (100, 1_000, 10_000, 100_000)
+AGE = 60.0
+"""Seconds for which the engine has run. With one that has just begun, the charts would have another
+axis in each frame."""
 ROUNDS = 60
 WARM_UP = 5
 FLAT = 0.1
@@ -148,6 +151,8 @@ async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
         ]
         found[what] = spent[min(WARM_UP, count - 1) :]
 
+    crowd.time += AGE
+    source.apply(crowd.step(()))
     async with terminal.shown(app):
         app._refresher.stop()  # frames are drawn on request only
         visible = app.ui.view.page(0, terminal.SIZE[1])
