@@ -246,7 +246,8 @@ def _client_ids(name: str) -> Iterator[str]:
     vLLM puts the API before the client's id; the number of the prompt and random letters follow.
     """
     yield name
-    name = _API.sub("", name, count=1) if _API.match(name) else name
+    if api := _API.match(name):
+        name = name[api.end() :]
     yield name
     without = _SUFFIX.sub("", name)
     yield without

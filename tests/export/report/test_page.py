@@ -150,6 +150,8 @@ def test_two_recordings_have_one_axis_and_their_differences(
         comparison = compare(RunDecisions(one), RunDecisions(two))
     text = written(run, other, comparison=comparison)
     assert "run.seqtop and other.seqtop" in text
+    assert '<body class="two">' in text
+    assert '<body class="one">' in written(other)
     assert "A: run.seqtop" in shown(text)
     words = shown(text)
     assert "because " in words.split("Engine and settings")[0]
