@@ -11,7 +11,7 @@ from tests.support.piloting import Pilot, play, until, words
 from tests.support.scripted import ScriptedSource, scene
 
 TABS = "123456"
-WAITS = "Whom it waits for, and what would unblock it"
+WAITS = "Whom it waits for, and what unblocks it"
 ANSWERS = {
     "why": WAITS,
     "slow": "Show or hide latencies",

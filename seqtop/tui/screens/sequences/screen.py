@@ -103,7 +103,7 @@ class SequencesScreen(EngineScreen):
         unlisted("M", "next_hit(-1)", "Match before", "find.previous"),
         unlisted("escape", "clear", "Clear the search, the filter, the groups", "find.clear"),
         unlisted("t,f5", "tree", "Group sequences by request, or not", "find.tree"),
-        unlisted("G", "group", "Group the rows by prefix, status, adapter …", "find.group"),
+        unlisted("G", "group", "Group rows by prefix, status, adapter …", "find.group"),
         unlisted("z", "fold", "Fold or unfold the selected tree or group", "find.fold"),
         unlisted("Z", "fold_all", "Fold or unfold all trees or groups", "find.fold-all"),
         Binding(
@@ -114,7 +114,7 @@ class SequencesScreen(EngineScreen):
         unlisted("o", "turn(1)", "Next part of the detail", "look.after"),
         unlisted("left_parenthesis", "part(-1)", "Latency: to the part before", "look.part-before"),
         unlisted("right_parenthesis", "part(1)", "Latency: to the next part", "look.part-after"),
-        unlisted("Q", "waits", "Whom it waits for, and what would unblock it", "look.waits"),
+        unlisted("Q", "waits", "Whom it waits for, and what unblocks it", "look.waits"),
         unlisted("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
         unlisted("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         unlisted("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
