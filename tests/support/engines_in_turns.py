@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,6 +69,40 @@ def measure(
             f" neighbouring turns {median(ratios):.3f}",
             flush=True,
         )
+
+
+Ratios = dict[str, dict[str, list[float]]]
+"""By engine and by what was measured, the ratio to the plain engine in each round."""
+
+
+def ratios_in_rounds(
+    engines: dict[str, EngineProcess], *, num_rounds: int, num_turns: int, num_steps: int
+) -> Ratios:
+    """Runs engines in turns that do the same work step by step, and compares them with `plain`.
+
+    Args:
+        engines: By name, among them `plain`.
+        num_rounds: Rounds, of each of which the median of its turns is taken.
+        num_turns: Turns of each engine in a round.
+        num_steps: Steps of a turn.
+    """
+    names, rng = list(engines), random.Random(1)
+    for _ in range(num_rounds * num_turns):
+        # At random, as a publisher may still be busy in the turn after that of its engine.
+        for name in rng.sample(names, len(names)):
+            engines[name].run(num_steps)
+    ratios: Ratios = {}
+    for name, engine in engines.items():
+        for unit, base in engines["plain"].times.items():
+            sums, base_sums = (
+                [sum(times[at : at + num_steps]) for at in range(0, len(times), num_steps)]
+                for times in (engine.times[unit], base)
+            )
+            of_turns = [on / off for on, off in zip(sums, base_sums, strict=True)]
+            ratios.setdefault(name, {})[unit] = [
+                median(of_turns[at : at + num_turns]) for at in range(0, len(of_turns), num_turns)
+            ]
+    return ratios
 
 
 def figures(times: list[float]) -> str:

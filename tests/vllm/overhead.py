@@ -1,110 +1,123 @@
-"""The cost of the adapter for vLLM's scheduler: real EngineCores, followed, dormant or neither.
+"""The cost of the adapter for vLLM's EngineCore: absent, dormant and attached.
 
-256 requests run and 200 wait, in each engine as many until the end. Each has a process of its own,
-and two of them take turns every ten steps, so that whatever else the machine does hits both. The
-model takes no time at all, so what is measured is vLLM's own Python and ours. `CPU` is the
-processor time of the engine's thread, which other programs cannot add to.
+    python tests/vllm/overhead.py [--load steady|arriving] [--scheduling sync|async]
+
+Two loads: 256 requests decode while 200 wait, until the end; and 64 seats, for which two requests
+arrive before each step, as many as end. The engines of a row do the same work step by step, each in
+a process of its own. They take turns every ten steps, so that whatever else the machine does hits
+all of them, and a second engine without the adapter shows how much that still is. The model takes
+no time at all, so what is measured is vLLM's own Python and ours, arrivals and ends included.
+`CPU` is the processor time of the engine's process with all its threads.
 """
 
 from __future__ import annotations
 
+import argparse
+import random
 import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.support.engines_in_turns import EngineProcess, Times, measure, measure_followed
+from tests.support.engines_in_turns import EngineProcess, Times, figures, ratios_in_rounds
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-NUM_RUNNING, NUM_WAITING = 256, 200
-NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = 40, 10, 20
-NUM_TOKENS = 900
-"""The tokens of each request: more than an engine makes here, so that none ends."""
+KINDS = ("plain", "control", "dormant", "attached")
+"""The first two are without the adapter."""
+NUM_ROUNDS, TURNS_PER_ROUND, STEPS_PER_TURN = 8, 10, 10
+NUM_OWN_STEPS = 50
+
+
+class Load(NamedTuple):
+    """The work of an engine."""
+
+    num_seats: int
+    num_first: int
+    """The requests that are there from the beginning."""
+    num_arrivals: int
+    """The requests that arrive before each step."""
+    fewest_tokens: int
+    most_tokens: int
+    """The tokens of each request: a number from these two on, to these two."""
+    num_warm_up: int
+    """Steps after which as many run as can."""
+
+
+LOADS = {
+    # More tokens than an engine makes here, so that none ends.
+    "steady": Load(256, 456, 0, 950, 950, 20),
+    # Two a step for 31 steps each, one of them for the prompt, leave few seats free.
+    "arriving": Load(64, 0, 2, 16, 44, 100),
+}
 
 
 class Engine:
-    """An EngineCore whose scheduler is stepped by hand, and how long that took."""
+    """An EngineCore that is stepped by hand, and how long that took."""
 
-    def __init__(self) -> None:
-        from token_executor import TokenExecutor
-        from vllm.engine.arg_utils import EngineArgs
-        from vllm.v1.engine.core import EngineCore
+    def __init__(self, load: Load, *, is_async: bool) -> None:
+        from stepping import make_core
 
-        arguments = EngineArgs(
-            model=str(HERE.parents[1] / "engine_stub" / "weights"),
-            skip_tokenizer_init=True,
-            dtype="float16",
+        self.core = make_core(
             max_model_len=1024,
-            block_size=16,
-            num_gpu_blocks_override=NUM_RUNNING * 64,
-            max_num_seqs=NUM_RUNNING,
+            num_gpu_blocks_override=load.num_seats * 65,
+            max_num_seqs=load.num_seats,
             max_num_batched_tokens=8192,
-            enable_prefix_caching=True,
-            enforce_eager=True,
-            async_scheduling=False,
+            async_scheduling=is_async,
         )
-        self.core = EngineCore(arguments.create_engine_config(), TokenExecutor, log_stats=True)
         self.times: Times = {}
+        self._load = load
+        self._rng = random.Random(1)
+        self._num_added = 0
 
     def fill(self) -> None:
-        """Add the requests, and step until as many as can are decoding."""
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.engine import EngineCoreRequest
-
-        for number in range(NUM_RUNNING + NUM_WAITING):
-            params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
-            request = EngineCoreRequest(
-                request_id=f"cmpl-{number:032x}-0-{number:08x}",
-                prompt_token_ids=[number, *range(64)],
-                mm_features=None,
-                sampling_params=params,
-                pooling_params=None,
-                arrival_time=time.time(),
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            )
-            self.core.add_request(*self.core.preprocess_add_request(request))
-        for _ in range(NUM_WARM_UP):
+        """Adds the first requests, and steps until as many run as can."""
+        for _ in range(self._load.num_first):
+            self._add()
+        for _ in range(self._load.num_warm_up):
             self.step()
-        self.times.clear()
+
+    def _add(self) -> None:
+        from stepping import new_request
+
+        number = self._num_added
+        self._num_added += 1
+        request = new_request(
+            f"cmpl-{number:032x}-0",
+            [*range(32), number % 2_000, *range(32)],
+            max_tokens=self._rng.randint(self._load.fewest_tokens, self._load.most_tokens),
+            request_id=f"cmpl-{number:032x}-0-{number:08x}",
+        )
+        self.core.add_request(*self.core.preprocess_add_request(request))
 
     def check(self) -> None:
         """Engines with fewer requests would be faster."""
-        counts = self.core.scheduler.get_request_counts()
-        assert counts == (NUM_RUNNING, NUM_WAITING), counts
+        load = self._load
+        num_running, num_waiting = self.core.scheduler.get_request_counts()
+        if load.num_arrivals:
+            assert 0.6 * load.num_seats < num_running <= load.num_seats, num_running
+        else:
+            counts = num_running, num_running + num_waiting
+            assert counts == (load.num_seats, load.num_first), counts
 
     def step(self) -> None:
-        scheduler = self.core.scheduler
-        start = _now()
-        output = scheduler.schedule()
-        scheduled = _now()
-        result = self.core.model_executor.execute_model(output)
-        ran = _now()
-        scheduler.update_from_output(output, result)
-        updated = _now()
-        self._note("schedule", start, scheduled)
-        self._note("update", ran, updated)
-        for unit, index in (("wall", 0), ("CPU", 1)):
-            both = scheduled[index] - start[index] + updated[index] - ran[index]
-            self.times.setdefault(f"both {unit}", []).append(both)
-            self.times.setdefault(f"step {unit}", []).append(updated[index] - start[index])
-
-    def _note(self, what: str, start: tuple[float, float], end: tuple[float, float]) -> None:
-        self.times.setdefault(f"{what} wall", []).append(end[0] - start[0])
-        self.times.setdefault(f"{what} CPU", []).append(end[1] - start[1])
-
-
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.thread_time()
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(self._load.num_arrivals):
+            self._add()
+        _, ran = self.core.step_fn()
+        self.core.post_step(ran)
+        self.times.setdefault("wall", []).append(time.perf_counter() - wall)
+        self.times.setdefault("CPU", []).append(time.process_time() - processor)
 
 
 class OwnTimes:
     """The CPU seconds of each call of the adapter's own functions."""
+
+    NAMES = ("_after_create", "_before_add", "_after_add", "_before_schedule", "_after_schedule")
+    NAMES += ("_before_free", "_after_free", "_after_update")
 
     def __init__(self) -> None:
         from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
@@ -112,65 +125,96 @@ class OwnTimes:
         self.is_on = False
         """False while the adapter itself is measured: reading the clock costs, too."""
         self.times: Times = {}
-        for name in ("_before_schedule", "_after_schedule", "_before_update", "_after_update"):
+        for name in self.NAMES:
             self._replace(SchedulerObserver, name)
 
     def _replace(self, owner: type, name: str) -> None:
         original, times = getattr(owner, name), self.times.setdefault(name, [])
 
-        def timed(observer: Any, *args: Any) -> None:
+        def timed(observer: Any, *args: Any, **kwargs: Any) -> None:
             if not self.is_on:
-                original(observer, *args)
+                original(observer, *args, **kwargs)
                 return
             start = time.thread_time()
-            original(observer, *args)
+            original(observer, *args, **kwargs)
             times.append(time.thread_time() - start)
 
         setattr(owner, name, timed)
 
 
-def serve(connection: Connection, kind: str, endpoint: str = "") -> None:
-    """Runs an engine in this process: `followed`, `dormant` or `plain`."""
-    import token_executor
-
+def serve(connection: Connection, kind: str, load: Load, is_async: bool, endpoint: str) -> None:
+    """Runs an engine of one of the `KINDS` in this process."""
     from seqtop.adapters.vllm import hook
     from seqtop.transport.publisher_settings import PublisherSettings
 
-    token_executor.STEP_SECONDS = 0.0
     own = OwnTimes()
-    engine, attachment = Engine(), None
-    if kind == "followed":
+    engine, attachment = Engine(load, is_async=is_async), None
+    if kind == "attached":
         attachment = hook.follow(engine.core.scheduler, PublisherSettings(bind=endpoint))
     elif kind == "dormant":
         hook.sleep(engine.core.scheduler, PublisherSettings(bind="dormant"))
     engine.fill()
     connection.send(None)
     while num_steps := connection.recv():
-        engine.times.clear()
+        engine.times = {}
         for _ in range(num_steps):
             engine.step()
         engine.check()
         connection.send(engine.times)
     own.is_on = True
-    for _ in range(STEPS_PER_TURN * 5):
+    for _ in range(NUM_OWN_STEPS):
         engine.step()
-    assert attachment is None or attachment.is_attached
+    assert (attachment is not None and attachment.is_attached) is (kind == "attached")
     engine.core.scheduler.shutdown()
     connection.send(own.times)
+
+
+def measure(load: str, scheduling: str) -> list[str]:
+    """Measures all kinds of engines with one load; returns rows of a table."""
+    with TemporaryDirectory(prefix="sq") as directory:
+        engines = {
+            kind: EngineProcess(
+                serve, kind, LOADS[load], scheduling == "async", f"ipc://{directory}/{kind}"
+            )
+            for kind in KINDS
+        }
+        ratios = ratios_in_rounds(
+            engines, num_rounds=NUM_ROUNDS, num_turns=TURNS_PER_ROUND, num_steps=STEPS_PER_TURN
+        )
+        rows = []
+        for unit, base in engines["plain"].times.items():
+            cells = [f"{1e3 * median(base):.2f} ms"]
+            for kind in KINDS[1:]:
+                of_rounds = ratios[kind][unit]
+                low, high = min(of_rounds), max(of_rounds)
+                cells.append(f"{median(of_rounds):.3f} ({low:.2f} to {high:.2f})")
+            rows.append(f"| {load}, {scheduling}, {unit} | {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+        for kind, engine in engines.items():
+            for name, times in engine.close().items():
+                if kind == "attached" and len(times) > 1:
+                    calls = f"{len(times) / NUM_OWN_STEPS:g} calls a step"
+                    print(f"  own functions, CPU, {name}, {calls}: {figures(times)}", flush=True)
+    return rows
 
 
 def main() -> None:
     import vllm
 
-    print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
-    with TemporaryDirectory(prefix="sq") as directory:
-        dormant, plain = EngineProcess(serve, "dormant"), EngineProcess(serve, "plain")
-        measure(dormant, plain, "dormant", NUM_ROUNDS, STEPS_PER_TURN)
-        dormant.close()
-        plain.close()
-        plain = EngineProcess(serve, "plain")
-        followed = EngineProcess(serve, "followed", f"ipc://{directory}/e")
-        measure_followed(followed, plain, directory, NUM_ROUNDS, STEPS_PER_TURN)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--load", action="append", choices=LOADS)
+    parser.add_argument("--scheduling", action="append", choices=("sync", "async"))
+    options = parser.parse_args()
+    rows = [
+        row
+        for load in options.load or LOADS
+        for scheduling in options.scheduling or ("sync", "async")
+        for row in measure(load, scheduling)
+    ]
+    print(f"\nvLLM {vllm.__version__}; medians of {NUM_ROUNDS} rounds, lowest to highest:\n")
+    print("| | without, a step | without, again | dormant | attached |")
+    print("|---|---|---|---|---|")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":
