@@ -20,7 +20,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots docs man protocol bench test-lowest test-python \
-	test-triton test-vllm test-sglang test-transformers stored-runs mutants clean
+	test-triton test-vllm test-vllm-versions test-sglang test-transformers stored-runs mutants clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -101,6 +101,11 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/fake_against_vllm.py tests/vllm/ledger_against_vllm.py \
 		tests/vllm/woken_against_vllm.py tests/vllm/served_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
+
+## Start versions of vLLM from 0.11 on once each, with the adapter, and write the table in docs/vllm.md; it
+## downloads half a gigabyte for each. Some only: make test-vllm-versions VERSIONS="0.32.0 0.31.0"
+test-vllm-versions: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
+	$(VENV)-vllm/bin/python tests/vllm/versions.py --delete $(VERSIONS)
 
 ## Test the adapter with a real SGLang, without a GPU. It downloads about 1 GB the first time. Another
 ## version: make test-sglang SGLANG_VERSION=0.5.20

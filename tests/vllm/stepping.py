@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import inspect
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -119,6 +120,7 @@ class SchedulerSpy:
             scheduler_class.update_from_output,
             scheduler_class._free_request,
         )
+        signature = inspect.signature(allocate)  # versions pass the same by position or by name
         batches: dict[int, dict[str, int]] = {}
 
         @functools.wraps(allocate)
@@ -131,12 +133,13 @@ class SchedulerSpy:
             if result is None:
                 self.refused.append(request_id)
             elif is_waiting:
-                external = kwargs["num_external_computed_tokens"]
-                if kwargs["delay_cache_blocks"]:
+                given = signature.bind(this, request, *args, **kwargs).arguments
+                external = given.get("num_external_computed_tokens", 0)
+                if given.get("delay_cache_blocks"):
                     self._loading[request_id] = external
                 else:
                     loaded = external or self._loading.pop(request_id, 0)
-                    found = kwargs["num_new_computed_tokens"] + external
+                    found = given.get("num_new_computed_tokens", 0) + external
                     # Of a load that has failed, some tokens were not loaded.
                     total = num_computed + found
                     self.cached[request_id] = total, min(loaded, total)
