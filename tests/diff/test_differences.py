@@ -413,17 +413,17 @@ def test_the_requests_of_both_runs_are_counted() -> None:
 
 def test_the_figures_of_recordings() -> None:
     a, b = a_run(letters("abc"), [a_request("x"), a_request("y")]), a_run([])
-    a.end_time, a.num_output_tokens, a.num_preemptions, a.num_lost_tokens = 4.0, 10, 5, 6
+    a.end_time, a.num_output_tokens, a.num_preemptions, a.num_lost_tokens = 0.5, 10, 5, 6
     a.num_cached_tokens, a.num_admitted_tokens = 7, 14
     a.requests[0].end = "FINISHED_STOPPED"
     figures = [own for own in compare(a, b).figures if not own.of_requests]
     assert [(own.name, own.unit, own.a, own.b, own.better) for own in figures] == [
         ("steps", "steps", 3, 0, 0),
-        ("duration", "s", 4.0, 0.0, 0),
+        ("duration", "s", 0.5, 0.0, 0),
         ("requests", "requests", 2, 0, 0),
         ("requests served", "requests", 1, 0, 1),
         ("output", "tokens", 10, 0, 0),
-        ("throughput", "tokens/s", 2.5, None, 1),
+        ("throughput", "tokens/s", 20.0, None, 1),
         ("preemptions", "times", 5, 0, -1),
         ("lost to preemption", "tokens", 6, 0, -1),
         ("found in the prefix cache", "tokens", 7, 0, 1),
