@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.state.fields import FIELDS, harm
 from seqtop.state.filter import parse
+from seqtop.state.harm import StepHarm
 from seqtop.wire.messages import Event, RequestArrived, Step, WaitCause
 from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 from tests.support import events
@@ -160,3 +162,18 @@ def test_a_late_viewer_goes_on_from_the_harm_that_the_publisher_knows() -> None:
     late.apply(snapshot.take(state))
     assert harm(late.requests["long"]) == harm(state.requests["long"]) != 0
     assert late.step_costs == state.step_costs
+
+
+def test_alone_in_a_batch_a_request_would_have_taken_its_own_part_of_the_step() -> None:
+    state = EngineState()
+    for event in (events.engine_info(), events.arrival(1), events.arrival(2)):
+        state.apply(event)
+    state.step_costs = replace(
+        state.step_costs, per_step=0.1, per_prefill_token=0.01, per_decode_token=0.2
+    )
+    groups = [events.full("req-1", 1, chunk=10), events.full("req-2", 2, chunk=30)]
+    both = StepHarm(state, events.step(1, *groups))
+    assert both.seconds == 0.5
+    assert both.alone("req-1") == pytest.approx(0.2, abs=0.001)
+    assert both.alone("req-2") == pytest.approx(0.4, abs=0.001)
+    assert StepHarm(state, events.step(1, groups[0])).alone("req-1") == 0.5

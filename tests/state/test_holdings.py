@@ -137,3 +137,12 @@ def test_amounts_count_shared_blocks_of_one_request_once_and_name_the_largest_fi
     state.requests["req-1"].lora, state.requests["req-2"].lora = "x", "y"
     assert holdings.adapters(state, than="y") == {"x": ["req-1"]}
     assert holdings.amounts(state, "lora_slots", "x") == {"req-2": 1}
+
+
+def test_of_an_unknown_engine_every_block_counts() -> None:
+    state = EngineState()
+    state.apply(arrived("req-1", 1))
+    state.sequences[1].block_table = [0, 3]
+    request = state.requests["req-1"]
+    assert holdings.blocks(state, request) == {(0, 0), (0, 3)}
+    assert holdings.num_blocks(state, request) == 2

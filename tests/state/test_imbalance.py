@@ -59,3 +59,10 @@ def test_those_that_wait_for_something_else_are_not_counted(num_parked: int, wor
     sentence = imbalance([NamedEngine("pod-0", summary), engine(1, 0)])
     assert bool(sentence) is bool(words)
     assert sentence.startswith(words)
+
+
+def test_of_two_full_engines_the_one_with_the_longer_queue_is_named() -> None:
+    fullest, full = engine(0, 40), engine(1, 40)
+    shorter = msgspec.structs.replace(full.summary, num_waiting=fullest.summary.num_waiting - 1)
+    sentence = imbalance([NamedEngine("pod-1", shorter), engine(2, 0), fullest])
+    assert sentence.startswith("pod-0 ")

@@ -70,3 +70,16 @@ def test_requests_that_may_still_meet_their_limits_are_not_judged() -> None:
     assert (misses.num_requests, misses.num_missed) == (0, 0)
     assert describe(misses, Slo(ttft=100.0)) == ["No request has ended or missed a limit so far."]
     assert slo_misses.split(script.source.state, Slo()).causes == {}
+
+
+def test_a_late_request_without_a_token_waits_for_what_it_lacks() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    script.arrive("blocks")
+    reason = WaitReason(request_id="blocks", cause="no_blocks", num_missing=2)
+    for _ in range(4):
+        script.time += 1.0
+        script.step(decode=["runs"], waits=[reason])
+    misses = split(script.source.state, Slo(ttft=2.0))
+    assert misses.causes["ttft"] == Counter({"no free blocks": 1})

@@ -61,6 +61,11 @@ def test_rates_are_those_since_the_summary_before() -> None:
     again = summarizer.summary(state)
     assert again is not None
     assert again.step_rate == second.step_rate, "without time, those known last"
+    beat = Heartbeat(time=first.time + 10.25, step=state.step)
+    summarizer.observe(state, state.apply(beat), beat)
+    soon = summarizer.summary(state)
+    assert soon is not None
+    assert soon.step_rate == second.step_rate, "so soon, those known last"
     beat = Heartbeat(time=first.time + 20.0, step=state.step)
     summarizer.observe(state, state.apply(beat), beat)
     third = summarizer.summary(state)

@@ -11,6 +11,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state import verdict as verdicts
 from seqtop.state.limits import last_minute, sums_at
+from seqtop.state.resources import is_encoder_cache_full
 from seqtop.state.verdict import EngineVerdict, of_last_minute, of_whole
 from seqtop.state.waits import MAX_CAUSES_OF_ALL, WAITED, add_waited
 from seqtop.wire.messages import Event, WaitCause
@@ -278,3 +279,73 @@ def test_the_head_of_the_queue_holds_nothing_of_what_it_waits_for(
         run.append(step(number, *groups, sequences=runs, wait_reasons=[reason], stats=figures))
     verdict = of_last_minute(applied(run))
     assert (verdict.cause, verdict.culprit, verdict.request_id) == (cause, culprit, request_id)
+
+
+def test_of_several_holders_three_are_named_and_the_lowest_priority_number() -> None:
+    run = field_cases.ByPriority(max_num_seqs=4, queue_order="priority", num_gpu_blocks=4000)
+    for number, priority in enumerate((10, 20, 30, 40)):
+        run.add(f"batch{number}", 60, 700, priority=priority)
+    run.steps(5)
+    run.add("vip", 60, 20, priority=-5)
+    run.steps(20)
+    sentence = of_last_minute(applied(run.events)).sentence
+    assert "for 4 requests of lower priority (10: batch0, batch1, batch2 and 1 more)" in sentence
+
+
+def test_a_cause_of_little_waiting_is_not_named() -> None:
+    run = SimulatedScheduler(max_num_seqs=1)
+    run.add("runs", 16, 10_000)
+    run.step()
+    run.add("waits", 16, 10)
+    loads = run.add("loads", 16, 10, status=REMOTE)
+    start = run.now
+    while run.now < start + 0.1:
+        run.step()
+    run.park(loads, "")
+    while run.now < start + 10:
+        run.step()
+    verdict = of_last_minute(applied(run.events))
+    assert verdict.cause == "seq_limit"
+    assert "KV connector" not in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("ended", "culprit"),
+    [
+        ({1: [*range(6)]}, "1 ended request (req-1) holds 6 of 10"),
+        ({1: [0, 1, 2], 2: [3, 4]}, "2 ended requests (req-1, req-2) hold 5 of 10"),
+    ],
+)
+def test_requests_that_have_ended_hold_half_of_the_pool(
+    ended: dict[int, list[int]], culprit: str
+) -> None:
+    run: list[Event] = [engine_info(num_gpu_blocks=10, num_reserved_blocks=0)]
+    for number in (*ended, 3):
+        run.append(arrived := arrival(number))
+        arrived.arrival_time = 100.0
+    figures = stats(num_waiting=1, num_used_blocks=sum(map(len, ended.values())))
+    reason = wait_reason("req-3", "no_blocks", 9)
+    for number, status in enumerate(
+        [SequenceStatus.RUNNING, *[SequenceStatus.FINISHED_STOPPED] * 2]
+    ):
+        updates = [update(seq_id, status, table=table) for seq_id, table in ended.items()]
+        run.append(step(number, sequences=updates, wait_reasons=[reason], stats=figures))
+    verdict = of_last_minute(applied(run))
+    assert (verdict.culprit, verdict.request_id) == (culprit, "req-1")
+
+
+def test_aborts_before_the_first_token_waste_nothing() -> None:
+    run = SimulatedScheduler(max_num_seqs=0)
+    requests = [run.add(f"r{number}", 50, 100) for number in range(3)]
+    run.steps(30)
+    for request in requests:
+        run.abort(request)
+    run.steps(30)
+    assert "aborted" not in of_last_minute(applied(run.events)).sentence
+
+
+@pytest.mark.parametrize(("num_slots", "is_full"), [(1, True), (0, False), (2, False)])
+def test_an_encoder_cache_is_full(num_slots: int, *, is_full: bool) -> None:
+    state = applied([engine_info(encoder_cache_size=num_slots)])
+    state.apply(step(1, stats=stats(num_used_encoder_slots=min(num_slots, 1))))
+    assert is_encoder_cache_full(state) is is_full
