@@ -68,6 +68,14 @@ def test_prompts_are_counted_once() -> None:
     assert not [own for own in check(run.events) if own.rule == "cache-in-vain"]
 
 
+@pytest.mark.parametrize(("block_size", "is_found"), [(1, False), (2, True)])
+def test_no_prompt_is_shorter_than_a_block_of_one_token(block_size: int, *, is_found: bool) -> None:
+    run = SimulatedScheduler(block_size=block_size, enable_prefix_caching=True)
+    for number in range(30):
+        run.add(f"r{number}", block_size, 2)
+    assert is_found is ("cache-in-vain" in {own.rule for own in check(run.events)})
+
+
 def test_a_wait_that_changes_its_kind_begins_again() -> None:
     run = SimulatedScheduler()
     request = run.add("waits", 60, 10, status=REMOTE)

@@ -67,6 +67,8 @@ MAIN, OTHER = [1, 2, 3, 4], [11, 12, 13, 14]
         # A block of the first group is no other group's, even of the same sequence.
         (([0, 0, 4, 8], [0, 0, 17, 18]), [(1, 1, [4], None)]),
         (([0, 0, 14, 8], [0, 0, 17, 18]), [(1, 1, [14], (14, 2))]),
+        # The first block that is not reserved is as any other.
+        (([0, 0, 1, 8], [0, 0, 17, 18]), [(1, 1, [1], None)]),
     ],
 )
 def test_blocks_that_are_another_tables_or_behind_the_window_are_stale(
@@ -89,3 +91,14 @@ def test_only_equal_prefixes_share_a_block_of_a_group() -> None:
 def test_tables_of_one_group_are_not_compared() -> None:
     stale = (MAIN, [5, 6, 7, 8])
     assert found(tables_of(stale, kv_cache_groups=["full"])) == []
+
+
+def test_a_window_of_one_token_needs_the_last_block_alone() -> None:
+    specs = [{"kind": "full"}, {"kind": "window", "sliding_window": 1}]
+    assert found(tables_of((MAIN, [0, 0, 7, 8]), kv_cache_specs=specs)) == [(1, 1, [7], None)]
+
+
+def test_the_tokens_of_blocks_without_positions_are_not_compared() -> None:
+    specs = [{"kind": "full"}, {"kind": "mamba", "has_positions": False}]
+    sequences, others = ((MAIN, [7]), (OTHER, [7])), [99, *TOKENS[1:]]
+    assert found(tables_of(*sequences, prompts=(TOKENS, others), kv_cache_specs=specs)) == []
