@@ -66,6 +66,9 @@ MAX_PENDING_COMMANDS = 64
 COMMANDS_PER_CALL = 8
 """Commands that `MessagePublisher.commands` returns at once."""
 
+_CLOSE_SECONDS: Final = 5.0
+"""The time in which what is queued at the end is sent; a second more for its thread to end."""
+
 _REQUESTS_PER_VIEWER: Final = 16
 """Unread requests of one viewer (`ZMQ_RCVHWM`). More wait at the viewer's end."""
 
@@ -348,6 +351,8 @@ class MessagePublisher:
     def close(self, reason: str = "", *, failed: bool = False) -> None:
         """Publishes `EngineStopped` and waits until all messages are handed to the network.
 
+        What is left after five seconds is not sent: viewers take the engine for lost.
+
         Args:
             reason: The reason for the end, in one sentence.
             failed: Says that the engine cannot continue.
@@ -358,7 +363,9 @@ class MessagePublisher:
         stopped = EngineStopped(time=self._clock(), reason=reason, failed=failed)
         self.publish(stopped)
         self._outbound_queue.end()
-        self._thread.join(timeout=5)
+        self._thread.join(_CLOSE_SECONDS)
+        self._server.stop()  # its sockets must not be closed under it
+        self._thread.join(1.0)
         if not self._thread.is_alive():
             self._outbound_queue.close()
         self._terminate()

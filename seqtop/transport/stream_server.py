@@ -109,6 +109,11 @@ class StreamServer:
         self._next_number = 0
         self._step = -1
         self._last_sent = time.monotonic()
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Leaves out what is still queued, and ends `run` soon. Called by another thread."""
+        self._is_stopped = True
 
     def run(self) -> None:
         """Serves until the engine's thread ends the queue, then closes both sockets."""
@@ -151,6 +156,8 @@ class StreamServer:
         The number of items is limited, so that a fast engine does not delay requests.
         """
         for item in self._outbound_queue.take(_ITEMS_PER_ROUND):
+            if self._is_stopped:
+                return False
             match item:
                 case QueuedEvent(payload, num_dropped, event):
                     # Viewers see the gap in the numbers and request a snapshot.

@@ -20,6 +20,7 @@ from seqtop.transport.connection import ConnectionState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.outbound_queue import OutboundQueue
 from seqtop.transport.publisher import MessagePublisher, PublishError
+from seqtop.transport.stream_server import StreamServer
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
     EngineStopped,
@@ -103,6 +104,36 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
     finally:
         release.set()
         engine.close()
+
+
+def test_a_backlog_that_takes_too_long_is_left_out_at_the_end(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_CLOSE_SECONDS", 0.0)
+    stalled, release = threading.Event(), threading.Event()
+    applied: list[Event | Snapshot] = []
+
+    class StallingReplica(EngineState):
+        def apply(self, event: Event | Snapshot) -> Iterable[int]:
+            applied.append(event)
+            stalled.set()
+            release.wait()
+            return ()
+
+    stop = StreamServer.stop
+
+    def stop_and_go_on(server: StreamServer) -> None:
+        stop(server)
+        release.set()
+
+    monkeypatch.setattr(StreamServer, "stop", stop_and_go_on)
+    engine = MessagePublisher(endpoint, engine_info(), StallingReplica())
+    assert stalled.wait(SECONDS)
+    for number in range(1_000):
+        engine.publish(arrival(number))
+    engine.close()
+    assert len(applied) == 1
+    assert "seqtop-publisher" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_messages_published_after_the_end_are_dropped(endpoint: str) -> None:
