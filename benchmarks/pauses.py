@@ -3,7 +3,7 @@
 An engine of so many sequences publishes steps, each of which has a token for some of them. The app
 watches it. Printed are, for each generation of the collector, its collections, their processor
 time and the longest one, and the longest delays of the app's event loop, each with the processor
-time that the process took meanwhile: the rest of it was other programs'.
+time of all threads of the process meanwhile: in the rest, it waited for a processor.
 
     python -m benchmarks.pauses --seconds 600
 """

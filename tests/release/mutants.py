@@ -63,6 +63,8 @@ class Called(NamedTuple):
     """These may be shared by tests."""
     seconds: dict[str, float]
     """The time of each test."""
+    failed: str | None
+    """The first test that failed; `None` if none did."""
 
 
 def all_mutants(room: str) -> Iterator[Mutant]:
@@ -91,12 +93,15 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = session.items
         called: Called = pickle.loads(_in_fork(lambda: pickle.dumps(_calls(session, items))))
+        if called.failed:
+            raise RuntimeError(f"fails without a fault: {called.failed}")
         for mutant in self._mutants:
             function = str(mutant.path), mutant.function
             tests = [item for item in items if function in called.by_test[item.nodeid]]
             tests.sort(key=lambda item: called.seconds[item.nodeid])
-            others = [item for item in items if item not in tests]
-            chosen = tests + (others if function in called.in_fixtures else [])
+            chosen = tests.copy()
+            if function in called.in_fixtures:
+                chosen += [item for item in items if item not in tests]
             if _in_fork(partial(_passes, session, chosen, mutant)) == b"passed":
                 source = mutant.path.read_text(encoding="utf-8")
                 path = mutant.path.relative_to(_REPOSITORY)
@@ -129,21 +134,19 @@ def _in_fork(run: Callable[[], bytes]) -> bytes:
     return answer
 
 
-def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Runs tests until one fails; yields each before it runs."""
+def _first_failed(session: pytest.Session, items: Sequence[pytest.Item]) -> str | None:
+    """Runs tests until one fails; returns its id."""
     for item, following in zip(items, [*items[1:], None], strict=True):
-        yield item
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
-            return
+            return item.nodeid
+    return None
 
 
 def _passes(session: pytest.Session, items: Sequence[pytest.Item], mutant: Mutant) -> bytes:
     """Returns `passed` if no test fails with a fault."""
     _make(mutant)
-    for _ in _run(session, items):
-        pass
-    return b"" if session.testsfailed else b"passed"
+    return b"" if _first_failed(session, items) else b"passed"
 
 
 def _make(mutant: Mutant) -> None:
@@ -167,11 +170,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _calls(session: pytest.Session, items: Sequence[pytest.Item]) -> Called:
-    """Runs tests, and returns the functions that each calls.
-
-    Raises:
-        RuntimeError: One of them fails.
-    """
+    """Runs tests, and returns the functions that each calls."""
     by_test: dict[str, set[CodeType]] = defaultdict(set)
     seconds: dict[str, float] = defaultdict(float)
     entered = in_fixtures = set[CodeType]()
@@ -193,16 +192,13 @@ def _calls(session: pytest.Session, items: Sequence[pytest.Item]) -> Called:
     session.config.pluginmanager.register(Calls())
     sys.settrace(note)
     threading.settrace(note)
-    last = ""
-    for item in _run(session, items):
-        last = item.nodeid
+    failed = _first_failed(session, items)
     sys.settrace(None)
-    if session.testsfailed:
-        raise RuntimeError(f"fails without a fault: {last}")
     return Called(
         {item.nodeid: _positions(by_test[item.nodeid]) for item in items},
         _positions(in_fixtures),
         {item.nodeid: seconds[item.nodeid] for item in items},
+        failed,
     )
 
 

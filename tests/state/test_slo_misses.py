@@ -15,14 +15,19 @@ def late_requests() -> Script:
     script = Script(ScriptedSource())
     script.arrive("prefill")
     script.step(prefill={"prefill": 20})
+    wait_for_blocks(script, "prefill")
+    script.step(prefill={"blocks": 40})
+    script.step(stop={"prefill": SequenceStatus.FINISHED_STOPPED})
+    return script
+
+
+def wait_for_blocks(script: Script, runs: str) -> None:
+    """Lets a request wait for blocks in four steps of a second, in which another one runs."""
     script.arrive("blocks")
     reason = WaitReason(request_id="blocks", cause="no_blocks", num_missing=2)
     for _ in range(4):
         script.time += 1.0
-        script.step(decode=["prefill"], waits=[reason])
-    script.step(prefill={"blocks": 40})
-    script.step(stop={"prefill": SequenceStatus.FINISHED_STOPPED})
-    return script
+        script.step(decode=[runs], waits=[reason])
 
 
 def test_misses_are_divided_by_limit_and_by_cause() -> None:
@@ -76,10 +81,6 @@ def test_a_late_request_without_a_token_waits_for_what_it_lacks() -> None:
     script = Script(ScriptedSource())
     script.arrive("runs")
     script.step(prefill={"runs": 40})
-    script.arrive("blocks")
-    reason = WaitReason(request_id="blocks", cause="no_blocks", num_missing=2)
-    for _ in range(4):
-        script.time += 1.0
-        script.step(decode=["runs"], waits=[reason])
+    wait_for_blocks(script, "runs")
     misses = split(script.source.state, Slo(ttft=2.0))
     assert misses.causes["ttft"] == Counter({"no free blocks": 1})

@@ -70,7 +70,7 @@ class SendingConnector(LoadingConnector):
 
 
 class WorkingConnector(LoadingConnector):
-    """Has loaded and sent after a few calls of `schedule`, as a worker reports."""
+    """A connector whose worker reports loads and sends after a few calls of `schedule`."""
 
     NUM_CALLS = 4
 
