@@ -7,6 +7,7 @@ compares each snapshot with the state that the messages have led to.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -254,7 +255,10 @@ class ProtocolChecker(StreamChecker):
         if self._is_over(ended):
             return
         self._joining, self._is_joining = None, True
-        connection.requests.send(codec.encode(SnapshotRequest(with_parts=with_parts)))
+        # A connection whose handshake was refused has no room; `_receive` raises the reason.
+        with contextlib.suppress(zmq.Again):
+            request = codec.encode(SnapshotRequest(with_parts=with_parts))
+            connection.requests.send(request, zmq.DONTWAIT)
         self._wait(ended, lambda: not self._is_joining, _REPLY_SECONDS)
         if self._is_joining and not self._is_over(ended):
             self._report_unfinished_join()

@@ -36,12 +36,18 @@ def request(
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.maxmsgsize = MAX_REPLY_BYTES
+        # libzmq removes the connection of a refused handshake, and a send without one waits.
+        socket.sndtimeo = int(timeout * 1000)
         if curve_keys is not None:
             curve_keys.secure(socket)
         socket.connect(snapshot_endpoint(check(endpoint)))
-        socket.send(codec.encode(command))
+        no_answer = f"the engine did not answer within {timeout:g} s"
+        try:
+            socket.send(codec.encode(command))
+        except zmq.Again:
+            raise ControlError(no_answer) from None
         if not socket.poll(int(timeout * 1000)):
-            raise ControlError(f"the engine did not answer within {timeout:g} s")
+            raise ControlError(no_answer)
         try:
             parts = socket.recv_multipart(copy=False)
             frame = frames.unpack_reply([part.buffer for part in parts])

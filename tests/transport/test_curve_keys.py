@@ -1,5 +1,6 @@
 """Doors that only keys open, over real sockets."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -16,14 +17,14 @@ import zmq.auth
 from seqtop.live.session import Session
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.transport import curve_keys
+from seqtop.transport import control_client, curve_keys
 from seqtop.transport.connection import ConnectionState, ControlError, UnreachableError
 from seqtop.transport.curve_keys import KeyFileError, ViewerKeys
 from seqtop.transport.endpoints import EndpointError, check_bind, snapshot_endpoint
 from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.publisher import MessagePublisher
 from seqtop.wire import codec
-from seqtop.wire.messages import SnapshotRequest
+from seqtop.wire.messages import Abort, SnapshotRequest
 from tests.support.events import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
@@ -97,6 +98,29 @@ def test_control_belongs_to_those_who_were_given_it(engine: MessagePublisher, pl
         asking.join()
 
 
+def test_command_of_a_viewer_that_was_refused_already_does_not_wait_for_ever(
+    engine: MessagePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libzmq removes the connection, so that there is nothing to send by."""
+    sockets: list[zmq.Socket[bytes]] = []
+
+    class NoKeys(ViewerKeys):
+        def secure(self, socket: zmq.Socket[bytes]) -> None:
+            sockets.append(socket)
+
+    class LateCodec:
+        def encode(self, command: Abort) -> bytes:
+            wait_until(lambda: not sockets[0].poll(0, zmq.POLLOUT))
+            return codec.encode(command)
+
+    monkeypatch.setattr(control_client, "codec", LateCodec())
+    keys = NoKeys(b"", b"", b"")
+    with pytest.raises(ControlError, match=r"did not answer within 0\.05 s"):
+        control_client.request(
+            engine.endpoint, Abort(request_id="req-1"), curve_keys=keys, timeout=0.05
+        )
+
+
 def test_stranger_is_refused_by_name_and_sees_nothing(
     engine: MessagePublisher, place: Path
 ) -> None:
@@ -145,7 +169,8 @@ def test_neither_socket_gives_the_uninvited_one_byte(
         live.subscribe(b"")
         live.connect(engine.endpoint)
         questions.connect(snapshot_endpoint(engine.endpoint))
-        questions.send(codec.encode(SnapshotRequest()))
+        with contextlib.suppress(zmq.Again):  # refused before it could ask
+            questions.send(codec.encode(SnapshotRequest()), zmq.DONTWAIT)
         for watch in watches:
             wait_until(watch.refusal)
             watch.close()
