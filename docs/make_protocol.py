@@ -91,8 +91,9 @@ _NAMES_BY_VALUES: Final = {
 }
 
 UNITS: Final = {
-    "seconds since the epoch": """arrival_time first_scheduled_time first_token_time
-        finished_time last_token_time start_time time since until Span.start Span.end""",
+    "seconds since the epoch": """arrival_time renewed_arrival_time first_scheduled_time
+        first_token_time finished_time last_token_time start_time time since until Span.start
+        Span.end""",
     "seconds": """heartbeat_interval scheduler_time model_forward_time model_execute_time
         paced_time time_in_queue Inversion.seconds WaitTimes.total by_cause named blocked_before
         WaitTimes.between between_before BlockedTimes.between harm

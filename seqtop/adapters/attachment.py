@@ -33,6 +33,38 @@ class Host:
     """A child of its own logger, so that it is formatted and shown."""
 
 
+def unobserved(
+    host: Host,
+    error: UnsupportedEngineError,
+    describe: Callable[[], EngineStarted],
+    settings: PublisherSettings,
+    endpoint: str | None = None,
+) -> Attachment:
+    """Returns the attachment of an engine that cannot be observed: its viewers are told why.
+
+    Args:
+        host: The software with the scheduler.
+        error: The reason.
+        describe: Returns the description of the engine, if it has what that needs.
+        settings: The user's settings.
+        endpoint: The endpoint to publish at; by default that of the settings.
+
+    Raises:
+        UnsupportedEngineError: It cannot even be described.
+        EndpointError: The endpoint cannot be used.
+    """
+    try:
+        started = describe()
+    except Exception:  # noqa: BLE001 - whatever else it lacks
+        raise error from None
+    started.not_available = {"requests": str(error)}
+    return Attachment(host, started, _observe_nothing, settings, endpoint)
+
+
+def _observe_nothing(_wrap: Wrap, _publisher: ObservationSink) -> None:
+    pass
+
+
 class Attachment:
     """Starts the publisher of one scheduler, and wraps the scheduler's methods.
 

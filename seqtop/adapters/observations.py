@@ -120,6 +120,8 @@ class StreamingInput(Observation, tag="StreamingInput"):
     prompt_token_ids: list[int]
     """The whole prompt, which includes the output before it."""
     num_computed_tokens: int
+    arrival_time: float | None = None
+    """The arrival time of the session, which some versions renew with each input."""
 
 
 class Preempted(Observation):

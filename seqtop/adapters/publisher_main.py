@@ -106,7 +106,7 @@ def _run(
             publisher,
             Translator(started, detokenizer),
             receiver,
-            announces_end="end" not in started.not_available,
+            announces_end=started.not_available.keys().isdisjoint(("end", not_available.REQUESTS)),
         )
     return 0
 

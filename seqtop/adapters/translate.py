@@ -232,6 +232,7 @@ class Translator:
             num_prompt_tokens=len(observation.prompt_token_ids),
             prompt=self._decode_prompt(observation.prompt_token_ids),
             prompt_token_ids=Ints.of(observation.prompt_token_ids),
+            arrival_time=observation.arrival_time,
         )
 
     def _all_requests(self, observation: AllRequests) -> Snapshot:

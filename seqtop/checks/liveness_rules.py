@@ -18,7 +18,7 @@ from seqtop.state.block_index import has_positions
 from seqtop.state.holdings import num_available_blocks, num_blocks
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.resources import full_resources
-from seqtop.state.sort_key import has_priorities
+from seqtop.state.sort_key import arrival_in_queue, has_priorities
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, describe_reason
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
@@ -349,10 +349,9 @@ class LivenessRules(RuleGroup):
             if by_arrival:
                 is_before = request.queue_turn < later.queue_turn
             else:
-                is_before = (
-                    request.priority <= later.priority
-                    and request.metrics.arrival_time < later.metrics.arrival_time
-                )
+                is_before = request.priority <= later.priority and arrival_in_queue(
+                    request
+                ) < arrival_in_queue(later)
             if is_before:
                 yield request, wait
 

@@ -208,7 +208,6 @@ def _format(
 ) -> str:
     from seqtop.export import json_document, text
     from seqtop.state import not_available
-    from seqtop.state.fields import FIELDS
     from seqtop.state.filter import NO_FILTER
     from seqtop.state.ordering import Sort
 
@@ -217,7 +216,7 @@ def _format(
     if options.json:
         return json_document.encode(state, connection).decode()
     missing = state.info.not_available if state.info is not None else {}
-    if columns := {key: reason for key, reason in missing.items() if key in FIELDS}:
+    if columns := not_available.columns(missing):
         warn(not_available.describe(columns))
     table = text.table(
         state,

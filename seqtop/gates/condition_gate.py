@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from seqtop.checks.gate import Gate, Outcome
-from seqtop.state import EngineState
+from seqtop.state import EngineState, not_available
 from seqtop.state.condition import ENGINE, ENGINE_FIELDS, ConditionTracker, parse_condition
 from seqtop.text import format as fmt
 from seqtop.wire.messages import EngineInfo, Event, Step
@@ -127,8 +127,12 @@ class ConditionGate(Gate):
         """Returns the words that nothing is known of."""
         missing = [*self._unknown]
         if self._condition.filter is not None and self._info is not None:
-            known = self._info.not_available
-            missing += [name for name in self._condition.filter.fields if name in known]
+            unknown = self._info.not_available
+            missing += [
+                name
+                for name in self._condition.filter.fields
+                if name in unknown or not_available.REQUESTS in unknown
+            ]
         return missing
 
     def _requests(self) -> str:

@@ -150,6 +150,8 @@ class RequestState(msgspec.Struct, omit_defaults=True, gc=False):
     Each arrival takes the next positive number. Each preemption does so, too, in
     `preempted_last`, and otherwise takes the next negative one.
     """
+    renewed_arrival_time: Public[float | None] = None
+    """The arrival of a streaming session's last input, if the engine orders its queue by that."""
     lora: Public[Name] = ""
     """The name of the LoRA adapter; empty without one."""
     cache_salt: Private[Name] = ""

@@ -7,7 +7,11 @@ from seqtop.state.fields import FIELDS
 from seqtop.text import format as fmt
 from seqtop.text.sanitize import safe_line
 
+REQUESTS = "requests"
+"""The key of everything: the adapter of the engine cannot observe its version."""
+
 FIGURES = {
+    REQUESTS: "requests",
     "cached_blocks": "cached blocks",
     "blocks_of_requests": "blocks in use by requests",
     "prefix_misses": "causes of prefix misses",
@@ -48,6 +52,11 @@ def describe(reasons: Mapping[str, str]) -> str:
     """Returns a line with all columns and figures that are not available, and the reasons."""
     listed = "; ".join(f"{titles} ({reason})" for titles, reason in by_reason(reasons))
     return f"not available: {listed}"
+
+
+def columns(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Returns the keys that concern the columns of a table of sequences, and their reasons."""
+    return {key: reason for key, reason in reasons.items() if key in FIELDS or key == REQUESTS}
 
 
 def count(number: float | None) -> str:

@@ -99,6 +99,7 @@ def apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterabl
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
     request.prompt_token_ids = event.prompt_token_ids
+    request.renewed_arrival_time = event.arrival_time
     request.last_preemption_mode = request.preempted_for = None  # the new prefill is its own
     # Input that came during the step ends a wait that begins with the end of the step.
     close_span(state, request, max(event.time, request.spans[-1].start))

@@ -59,13 +59,19 @@ def has_priorities(info: EngineInfo) -> bool:
     return info.queue_order == "priority"
 
 
+def arrival_in_queue(request: RequestState) -> float:
+    """Returns the time by which an engine orders waiting requests of equal priority."""
+    renewed = request.renewed_arrival_time
+    return request.metrics.arrival_time if renewed is None else renewed
+
+
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
     """Returns the key that orders waiting requests as the engine will schedule them."""
     order = state.info.queue_order if state.info else "priority"
     if order in ("preempted_last", "unknown"):
         return (request.queue_turn,)
     if order == "priority":
-        turn: SortKey = request.priority, _ordered(request.metrics.arrival_time)
+        turn: SortKey = request.priority, _ordered(arrival_in_queue(request))
     else:
         turn = (request.queue_turn,)
     # vLLM admits requests first that hold blocks already, such as those that were loaded.

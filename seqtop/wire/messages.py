@@ -197,6 +197,9 @@ class StreamingUpdate(Message, tag="StreamingUpdate"):
     prompt: Private[str | None] = None
     """The text of the whole prompt."""
     prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
+    arrival_time: Public[float | None] = None
+    """The time by which an engine with priorities orders its queue from now on; `None` for that of
+    the request's arrival."""
 
 
 class PrefixMiss(Message):

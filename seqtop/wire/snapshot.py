@@ -216,6 +216,8 @@ class RequestHistory(Message):
     """Seconds by which its tokens made the steps of others longer, as estimated."""
     finish_reason: Public[Name | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
+    renewed_arrival_time: Public[float | None] = None
+    """The arrival of a streaming session's last input, if the engine orders its queue by that."""
 
 
 class RequestSnapshot(Message):

@@ -317,8 +317,10 @@ def test_a_streaming_session_gets_input_while_it_waits_and_before(endpoint: str)
         step_and_assert_shows(session, scheduler, 3)
         (sequence,) = session.state.sequences.values()
         assert sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
+        assert request.metrics.arrival_time < scheduler.requests["one-00000000"].arrival_time
         add([4, 5])
         wait_until(lambda: sequence.engine_status == "")
+        assert request.renewed_arrival_time == scheduler.requests["one-00000000"].arrival_time
         step_and_assert_shows(session, scheduler, 3)
         add([], resumable=False)
         step(scheduler)

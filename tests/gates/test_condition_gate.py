@@ -117,6 +117,11 @@ def test_a_figure_that_an_engine_does_not_tell_is_unknown() -> None:
     assert nothing.result == "unknown", "without a step nothing is known of the engine"
 
 
+def test_nothing_is_known_of_an_engine_that_cannot_be_observed() -> None:
+    found = outcome("waited>1s", engine_info(not_available={"requests": "no scheduler"}), step(0))
+    assert (found.result, found.message) == ("unknown", "the engine does not tell waited")
+
+
 def test_texts_that_were_not_searched_are_named() -> None:
     events = arrival(1), step(0)
     found = outcome("secret", engine_info(redacted=True), *events)

@@ -14,6 +14,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
+from seqtop.state.sort_key import queue_key
 from seqtop.state.waits import wait_until
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
@@ -280,6 +281,22 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
     event.request_id = "a"
     assert not list(state.apply(event))
     assert (state.num_anomalies, request.num_prompt_tokens) == (2, 4)
+
+
+def test_a_session_waits_since_its_last_input_where_the_engine_says_so() -> None:
+    state = EngineState()
+    state.apply(engine_info(queue_order="priority"))
+    for seq_id, name in enumerate("ab", 1):
+        state.apply(arrived(name, seq_id))
+    arrival = state.requests["a"].metrics.arrival_time
+    event = StreamingUpdate(
+        request_id="a", time=arrival, num_computed_tokens=0, num_prompt_tokens=6
+    )
+    for renewed, queue in ((None, ["a", "b"]), (arrival + 60.0, ["b", "a"])):
+        event.arrival_time = renewed
+        state.apply(event)
+        assert sorted("ab", key=lambda name: queue_key(state, state.requests[name])) == queue
+        assert state.requests["a"].metrics.arrival_time == arrival, "of its first input"
 
 
 def test_a_session_that_waits_for_input_joins_the_end_of_the_queue() -> None:

@@ -188,6 +188,7 @@ def unusual() -> EngineState:
         finish_reason="stop",
         preemption_steps=[3],
         queue_turn=-2,
+        renewed_arrival_time=12.5,
         lora="adapter",
         cache_salt="digest",
         traceparent=f"00-{'1' * 32}-{'2' * 16}-01",

@@ -355,6 +355,7 @@ class Scheduler:
         session.tokens += update.tokens
         session.prompt_token_ids = list(session.tokens)
         session.num_prompt_tokens = len(session.tokens)
+        session.arrival_time = update.arrival_time
         if session.status is RequestStatus.WAITING_FOR_STREAMING_REQ:
             self.num_waiting_for_streaming_input -= 1
         session.status = RequestStatus.WAITING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from seqtop.adapters.attachment import Attachment, Host
+from seqtop.adapters.attachment import Attachment, Host, UnsupportedEngineError, unobserved
 from seqtop.adapters.observations import ObservationSink
 from seqtop.adapters.sglang.engine_description import describe
 from seqtop.adapters.sglang.probe import probe
@@ -22,10 +22,13 @@ def attachment_of(
     """Returns the attachment of SGLang's scheduler, whose methods are not wrapped yet.
 
     Raises:
-        UnsupportedEngineError: The scheduler lacks attributes that are needed.
+        UnsupportedEngineError: The scheduler cannot even be described.
         EndpointError: The endpoint cannot be used.
     """
-    not_available = probe(scheduler)
+    try:
+        not_available = probe(scheduler)
+    except UnsupportedEngineError as error:
+        return unobserved(SGLANG, error, lambda: describe(scheduler, settings), settings, endpoint)
     started = describe(scheduler, settings)
     started.not_available = not_available
 

@@ -10,7 +10,13 @@ import functools
 import logging
 from typing import Any, Final
 
-from seqtop.adapters.attachment import Attachment, Host, in_one_line
+from seqtop.adapters.attachment import (
+    Attachment,
+    Host,
+    UnsupportedEngineError,
+    in_one_line,
+    unobserved,
+)
 from seqtop.adapters.dormant import DormantEngine, before_next_call
 from seqtop.adapters.observations import ObservationSink
 from seqtop.adapters.transformers.blocks import Blocks
@@ -67,10 +73,19 @@ def attachment_of(
     """Returns the attachment of a processor, whose methods are not wrapped yet.
 
     Raises:
-        UnsupportedEngineError: The processor lacks attributes that are needed.
+        UnsupportedEngineError: The processor cannot even be described.
         EndpointError: The endpoint cannot be used.
     """
-    not_available = probe(processor)
+    try:
+        not_available = probe(processor)
+    except UnsupportedEngineError as error:
+        return unobserved(
+            TRANSFORMERS,
+            error,
+            lambda: describe(manager, processor, Blocks(processor.cache), settings),
+            settings,
+            endpoint,
+        )
     blocks = Blocks(processor.cache)
     started = describe(manager, processor, blocks, settings)
     started.not_available = not_available

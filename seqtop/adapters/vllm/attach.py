@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from seqtop.adapters.attachment import Attachment, Host
+from seqtop.adapters.attachment import Attachment, Host, UnsupportedEngineError, unobserved
 from seqtop.adapters.observations import ObservationSink
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
@@ -23,10 +23,13 @@ def attachment_of(
     """Returns the attachment of vLLM's V1 scheduler, whose methods are not wrapped yet.
 
     Raises:
-        UnsupportedEngineError: The scheduler lacks attributes that are needed.
+        UnsupportedEngineError: The scheduler cannot even be described.
         EndpointError: The endpoint cannot be used.
     """
-    not_available = probe(scheduler)
+    try:
+        not_available = probe(scheduler)
+    except UnsupportedEngineError as error:
+        return unobserved(VLLM, error, lambda: describe(scheduler, settings)[0], settings, endpoint)
     started, layout = describe(scheduler, settings)
     if reason := why_not_observable(scheduler, layout):
         not_available.setdefault("prefix_misses", reason)

@@ -213,6 +213,7 @@ class SchedulerObserver:
                 time=self._clock(),
                 prompt_token_ids=session.prompt_token_ids or [],
                 num_computed_tokens=session.num_computed_tokens,
+                arrival_time=session.arrival_time,
             )
         )
 

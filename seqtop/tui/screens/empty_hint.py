@@ -2,6 +2,7 @@
 
 import json
 
+from seqtop.state import not_available
 from seqtop.text.sanitize import safe_line
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.rendering.line_view import LineView
@@ -60,6 +61,8 @@ def hint(ui: UiState, filter_keys: str) -> str:
         return "No sequence had arrived yet at this moment."
     if connection.state is not ConnectionState.LIVE or info is None:
         return ""
+    if reason := info.not_available.get(not_available.REQUESTS):
+        return f"The sequences of this engine cannot be shown.\n{safe_line(reason)}"
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."
     return (

@@ -115,6 +115,24 @@ def test_missing_attributes_are_named_in_one_line(
     assert "no running, kv_cache_manager.block_pool.num_gpu_blocks" in record.message
 
 
+def test_viewers_are_told_why_an_engine_cannot_be_observed(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Scheduler, "_preempt_request")
+    scheduler = Scheduler()
+    reason = "vLLM 0.33.0 cannot be observed, as its scheduler has no _preempt_request"
+    attachment = hook.follow(scheduler, PublisherSettings(bind=endpoint))
+    assert attachment is not None
+    assert wrapped(scheduler) == []
+    for _ in range(2):  # a later one, too
+        with Session(endpoint) as session:
+            session.await_engine(SECONDS)
+            assert session.state.info is not None
+            assert session.state.info.not_available == {"requests": reason}
+            assert session.state.info.num_gpu_blocks == scheduler.pool.num_gpu_blocks
+    attachment.close("the test ends")
+
+
 def test_a_file_binds_as_the_variable_does(
     modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
 ) -> None:

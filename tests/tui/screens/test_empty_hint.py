@@ -25,6 +25,15 @@ def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> No
         assert "No sequence is selected." in screen(app)
 
 
+def test_an_engine_whose_adapter_cannot_observe_it_says_why() -> None:
+    reason = "vLLM 0.11.2 cannot be observed, as its scheduler has no _preempt_request"
+    app = SeqtopApp(ScriptedSource(engine_info(not_available={"requests": reason})))
+    with play(app):
+        assert "The sequences of this engine cannot be shown." in screen(app)
+        assert reason in screen(app)
+        assert "No sequences yet." not in screen(app)
+
+
 def test_the_detail_of_no_sequence_says_so_in_its_frame() -> None:
     with play(SeqtopApp(ScriptedSource()), (200, 60)) as pilot:
         assert "No sequence is selected." in screen(pilot.app)
