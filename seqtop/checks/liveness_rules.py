@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from seqtop.checks.finding import Finding
-from seqtop.checks.outside_waits import OutsideWaits, is_unfinished
+from seqtop.checks.outside_waits import OutsideWaits, holds_blocks, is_unfinished, sequences_of
 from seqtop.checks.rules import RuleGroup, rule
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
@@ -100,6 +100,8 @@ class LivenessRules(RuleGroup):
         """The last preemptions of each unfinished request."""
         self._num_found: dict[str, int] = {}
         """The tokens of each request preempted by the current step that had been prefix hits."""
+        self._held_blocks: set[str] = set()
+        """The waiting requests in the batch of the current step that held blocks before it."""
         self._oversized: dict[str, int] = {}
         """Unfinished requests whose prompt is larger than the pool, with the step of arrival."""
         self._num_batches = self._swept_at = 0
@@ -115,8 +117,16 @@ class LivenessRules(RuleGroup):
         return len(self.state.requests) - len(self.state.finished)
 
     def before(self, event: Event) -> Iterator[Finding]:
-        """Records the prefix hits of the requests that a step preempts."""
+        """Records what requests had before a step that preempts or admits them."""
         self._num_found = {}
+        if isinstance(event, Step) and (self._new or self._preempted):
+            self._held_blocks = {
+                request_id
+                for request_id in scheduled_requests(event)
+                if (request := self.state.requests.get(request_id)) is not None
+                and self._is_waiting(request)
+                and self._holds_blocks(request)
+            }
         for preemption in event.preemptions if isinstance(event, Step) else ():
             if request := self.state.requests.get(preemption.request_id):
                 self._num_found[request.request_id] = sum(
@@ -177,6 +187,13 @@ class LivenessRules(RuleGroup):
             if request is not None and self._remove_waiting(request):
                 admitted.append(request)
         return admitted
+
+    def _is_waiting(self, request: RequestState) -> bool:
+        new = self._new.get(request.priority, {})
+        return request.request_id in new or request.request_id in self._preempted
+
+    def _holds_blocks(self, request: RequestState) -> bool:
+        return any(map(holds_blocks, sequences_of(self.state, request)))
 
     def _remove_waiting(self, request: RequestState) -> bool:
         queue = self._new.get(request.priority, {})
@@ -340,11 +357,15 @@ class LivenessRules(RuleGroup):
         if info is not None and info.queue_order == "unknown":
             return
         by_arrival = info is not None and not has_priorities(info)
+        had_blocks = later.request_id in self._held_blocks
         waiting = [next(iter(queue.items())) for queue in islice(self._new.values(), _MAX_COMPARED)]
         waiting += islice(self._preempted.items(), _MAX_COMPARED)
         for request_id, wait in waiting:
             request = self.state.requests.get(request_id)
             if request is None or not self._waits_for_its_turn(request):
+                continue
+            # vLLM admits requests first that hold blocks already.
+            if had_blocks and not self._holds_blocks(request):
                 continue
             if by_arrival:
                 is_before = request.queue_turn < later.queue_turn

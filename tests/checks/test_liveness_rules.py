@@ -10,7 +10,7 @@ from seqtop.checks.checker import Checker
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.wire.messages import Event, Heartbeat, WaitCause
+from seqtop.wire.messages import Event, Heartbeat, StreamingUpdate, WaitCause
 from tests.support.events import arrival, engine_info, preemption, stats, step, update, wait_reason
 from tests.support.mutants import (
     LIVENESS_MUTANTS,
@@ -160,6 +160,24 @@ def test_a_queue_without_priorities_has_the_order_of_its_arrivals(
     run: Run = [engine_info(queue_order=queue_order), *arrivals]
     run += [_scheduled(number, number) for number in range(2, 14)]
     assert ("overtaken" in {finding.rule for finding in check(run)}) is is_overtaken
+
+
+@pytest.mark.parametrize("held", [[], [7]])
+def test_those_that_hold_blocks_overtake_none_that_hold_none(held: list[int]) -> None:
+    """As sessions do, of whose inputs each gives them a place behind all others by time."""
+    run: Run = [engine_info(queue_order="priority"), arrival(1), arrival(2)]
+    for number in range(11):
+        table = update(2, WAITING, 3, table=held)
+        given = StreamingUpdate(
+            request_id="req-2",
+            time=100.5 + 2 * number,
+            num_computed_tokens=3,
+            num_prompt_tokens=4,
+            arrival_time=100.5 + 2 * number,
+        )
+        run += [step(2 * number, sequences=[table]), given, _scheduled(2 * number + 1, 2)]
+    is_found = "overtaken" in {finding.rule for finding in check(run)}
+    assert is_found is not bool(held)
 
 
 @pytest.mark.parametrize(("num_found", "is_found"), [(0, True), (9, True), (16, False)])

@@ -182,6 +182,24 @@ def test_streaming_sessions(is_async: bool) -> None:
         report(engine, "streaming sessions")
 
 
+def test_sessions_that_wait_by_priority(is_async: bool) -> None:
+    """Sessions of equal priority wait in the order of their last inputs."""
+    core = make_core(scheduling_policy="priority", max_num_seqs=3, async_scheduling=is_async)
+    with stepped(core) as engine:
+        for number in range(3):
+            engine.add(f"req-{number}", prompt(number), max_tokens=5, resumable=True)
+        for number in range(4):
+            engine.add(f"other-{number}", prompt(4 + number), max_tokens=30)
+        for session in (2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 0, 1):  # they keep their seats
+            engine.add(f"req-{session}", [7] * 9, max_tokens=5, resumable=True)
+            for _ in range(3):
+                engine.step()
+        for number in range(3):
+            engine.add(f"req-{number}", [], max_tokens=5, resumable=False)
+        engine.run()
+        report(engine, "streaming sessions by priority")
+
+
 @pytest.mark.parametrize(
     ("kind", "connector", "policy"),
     [
