@@ -93,7 +93,7 @@ class _Latest(Reader):
     """The last message or gap that was read, and the state after it."""
 
     def __init__(self, gaps: Sequence[Gap], *, needs_state: bool) -> None:
-        self.needs_state = needs_state
+        self.needs_state = self.needs_candidates = needs_state
         self.item: Event | Gap | None = None
         self.state = EngineState()
         self._gaps = {gap.position: gap for gap in gaps}

@@ -50,6 +50,8 @@ class Reader:
 
     needs_state = True
     """False if it reads events alone, without the state after them."""
+    needs_candidates = False
+    """True if it needs the candidates of output tokens, too: `top_logprobs`."""
     last_position: float = math.inf
     """The last position that it reads."""
 
@@ -108,6 +110,7 @@ class Replay:
         self._state: EngineState | None = None
         """The state at `position`; `None` at first and in a gap."""
         self._applies = any(reader.needs_state for reader in readers)
+        self._keeps_candidates = any(reader.needs_candidates for reader in readers)
         self._unreadable_end = -1
         """The end of the timeline when its last part could not be read; -1 otherwise."""
         self._events: Iterator[tuple[int, Event | None]] = iter(())
@@ -175,6 +178,7 @@ class Replay:
         with self._timeline.lock:  # so that the position cannot be dropped before it is read
             self.position = max(position, self._timeline.first)
             self._state = self._timeline.at(self.position)
+        self._state.keeps_candidates = self._keeps_candidates
         if self._max_finished is not None:
             self._state.max_finished = self._max_finished
         for reader in self._readers:

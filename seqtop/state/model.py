@@ -195,6 +195,8 @@ class EngineData(msgspec.Struct):
     finished: Public[list[Name]] = []
     """Ids of the finished requests in `requests`, in the order in which they finished."""
     max_finished: Public[int] = DEFAULT_MAX_FINISHED
+    keeps_candidates: Public[bool] = True
+    """False to leave out `top_logprobs`: packing them is a tenth of what applying a step takes."""
     num_by_status: Public[list[int]] = msgspec.field(
         default_factory=lambda: [0] * len(SequenceStatus)
     )

@@ -95,7 +95,7 @@ def update_sequence(
             _fork(state, sequence, update.parent_seq_id)
     if update.new_token_ids or update.text_delta:
         first = len(sequence.output_token_ids)
-        if update.top_logprobs:
+        if update.top_logprobs and state.keeps_candidates:
             if sequence.top_logprobs is None:
                 sequence.top_logprobs = TopLogprobs()
             sequence.top_logprobs.set(first, update.top_logprobs)

@@ -72,15 +72,16 @@ class TopLogprobs(msgspec.Struct, array_like=True, gc=False):
     def set(self, first: int, candidates: Iterable[Mapping[int, Logprob]]) -> None:
         """Sets the candidates of the output tokens from index `first` on."""
         self._drop_from(first)
-        for place, by_token in enumerate(candidates, first):
-            self.packed += _encoder.encode(
-                [
-                    (token_id, value.logprob, value.rank, value.decoded_token)
-                    for token_id, value in by_token.items()
-                ]
-            )
-            self.places = self.places.plus([place])
-            self.ends = self.ends.plus([len(self.packed)])
+        ends = []
+        for by_token in candidates:
+            fields = [
+                (token_id, value.logprob, value.rank, value.decoded_token)
+                for token_id, value in by_token.items()
+            ]
+            _encoder.encode_into(fields, self.packed, -1)
+            ends.append(len(self.packed))
+        self.places = self.places.plus(range(first, first + len(ends)))
+        self.ends = self.ends.plus(ends)
 
     def copy(self) -> TopLogprobs:
         """Returns a copy, which changes separately."""

@@ -11,6 +11,8 @@ from seqtop.history.timeline import RecordingError
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event
 from tests.support.events import arrival, engine_info, step
+from tests.support.random_engine import RandomEngine
+from tests.support.recordings import assert_same
 from tests.support.scripted import ScriptedSource
 from tests.support.waiting import SECONDS
 
@@ -69,6 +71,28 @@ def test_reading_goes_on_after_a_part_that_cannot_be_read(
     assert reader.noted == [("start", 0), *noted]
     assert (replay.errors, replay.problem) == (["it is broken"], "1 unreadable part")
     assert (replay.position, replay.share) == (7, 1.0)
+
+
+def test_a_state_has_the_candidates_of_tokens_if_a_reader_needs_them() -> None:
+    class LastState(Reader):
+        def start(self, position: int, state: EngineState) -> None:
+            self.state = state
+
+    class Candidates(Reader):
+        needs_candidates = True
+
+    info, *events = RandomEngine(3, 60)
+    source = ScriptedSource(info, *events)
+    reader = LastState()
+    Replay(source.history, [reader, Candidates()]).run()
+    assert_same(reader.state, source.state)
+    Replay(source.history, [reader]).run()
+    assert any(sequence.top_logprobs for sequence in source.state.sequences.values())
+    assert not any(sequence.top_logprobs for sequence in reader.state.sequences.values())
+    reader.state.keeps_candidates = True
+    for seq_id, sequence in source.state.sequences.items():
+        reader.state.sequences[seq_id].top_logprobs = sequence.top_logprobs
+    assert_same(reader.state, source.state)
 
 
 def test_a_thread_reads_everything_and_says_so(history: MemoryStore) -> None:

@@ -55,7 +55,7 @@ from tests.support.reducer_events import (
 
 SCRIPT = encoded(2, 120)
 TIME = 30.0
-OF_THE_VIEWER = {"max_finished"}
+OF_THE_VIEWER = {"max_finished", "keeps_candidates"}
 """Fields that each viewer sets itself: its limit on finished requests."""
 
 
@@ -206,6 +206,7 @@ def unusual() -> EngineState:
         sequences={4: sequence},
         finished=["r"],
         max_finished=7,
+        keeps_candidates=False,
         num_by_status=[status == sequence.status for status in range(len(SequenceStatus))],
         num_output_tokens=11,
         num_steps_seen=12,
