@@ -201,7 +201,8 @@ class WaitingRequest(Observation):
 class BlocksStored(Observation, tag="BlocksStored"):
     """Full blocks of a request that were added to the prefix cache: neighbours in its table."""
 
-    request_id: str
+    request_id: str | None
+    """None, here and below, if another request has the id now."""
     position: int
     """The logical position of the first one."""
     hashes: list[bytes]
@@ -219,7 +220,7 @@ class BlocksEvicted(Observation, tag="BlocksEvicted"):
 class LookedUp(Observation, tag="LookedUp"):
     """The lookup in the prefix cache with which a request was admitted."""
 
-    request_id: str
+    request_id: str | None
     num_tokens: int
     num_hit_tokens: int
     hashes: list[bytes]

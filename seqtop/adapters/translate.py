@@ -374,7 +374,7 @@ class Translator:
         for event in observation.cache_events:
             match event:
                 case BlocksStored():
-                    request = self._requests.get(event.request_id)
+                    request = self._requests.get(event.request_id or "")
                     name = request.name if request else event.request_id
                     token_hashes = self._token_hashes(request, event.position, event.hashes)
                     for hashes in zip(event.hashes, token_hashes, strict=True):
@@ -386,8 +386,8 @@ class Translator:
                 case CacheReset():
                     history.evict_all(step)
                 case LookedUp():
-                    request = self._requests.get(event.request_id)
-                    if request is None:
+                    request = self._requests.get(event.request_id or "")
+                    if request is None and event.request_id is not None:
                         continue
                     first = event.num_hit_tokens // self._started.block_size
                     lookup = PrefixLookup(
@@ -398,8 +398,10 @@ class Translator:
                         token_hashes=self._token_hashes(request, first, event.hashes),
                         is_cacheable=event.is_cacheable,
                     )
-                    (found,) = history.look_up(step, request.name, [lookup])
-                    misses[event.request_id] = found
+                    name = request.name if request else None
+                    (found,) = history.look_up(step, name, [lookup])
+                    if event.request_id is not None:
+                        misses[event.request_id] = found
         return misses
 
     def _token_hashes(

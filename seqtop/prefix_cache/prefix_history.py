@@ -53,7 +53,7 @@ class _Block(NamedTuple):
     step: int
     """The step of that event."""
     request_id: str | None
-    """The request that had the tokens, stored the block, or needed the room."""
+    """The request that had the tokens, stored the block, or needed the room; `None` if unknown."""
 
 
 class PrefixHistory:
@@ -73,7 +73,9 @@ class PrefixHistory:
         # By hashes of tokens alone that are the hash of no block: the last request with these.
         self._tokens: OrderedDict[bytes, _Block] = OrderedDict()
 
-    def store(self, step: int, request_id: str, block_hash: bytes, token_hash: bytes) -> None:
+    def store(
+        self, step: int, request_id: str | None, block_hash: bytes, token_hash: bytes
+    ) -> None:
         """Adds a block of a request to the cache; the hashes are those of `PrefixLookup`."""
         stored = _Block(step, "stored", step, request_id)
         self._set(self._blocks, block_hash, stored)
@@ -103,7 +105,7 @@ class PrefixHistory:
         self._known_since = step
 
     def look_up(
-        self, step: int, request_id: str, lookups: Sequence[PrefixLookup]
+        self, step: int, request_id: str | None, lookups: Sequence[PrefixLookup]
     ) -> list[list[PrefixMiss]]:
         """Returns the causes of the misses of each sequence of a request that is admitted.
 
@@ -155,7 +157,7 @@ class PrefixHistory:
             return "unknown", self._known_since, None
         return "new_tokens", None, None
 
-    def _meet(self, step: int, request_id: str, lookup: PrefixLookup) -> None:
+    def _meet(self, step: int, request_id: str | None, lookup: PrefixLookup) -> None:
         """Records that a request has these blocks, which it will compute."""
         requested = _Block(step, "requested", step, request_id)
         for block_hash, token_hash in zip(lookup.hashes, lookup.token_hashes, strict=True):

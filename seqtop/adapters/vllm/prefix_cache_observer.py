@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from seqtop.adapters.observations import (
     AnyCacheEvent,
@@ -22,6 +22,8 @@ from seqtop.adapters.wrapping import Wrap
 
 MAX_HASHES: Final = 8192
 """The largest number of hashes sent for one admission."""
+
+_OfRequest: TypeAlias = BlocksStored | BlocksEvicted | LookedUp
 
 _HASH_LENGTH: Final = 8
 """The bytes of a hash that are sent."""
@@ -88,6 +90,12 @@ class PrefixCacheObserver:
             )
             self._events.insert(position, event)
         self._lookups.clear()
+
+    def disown(self, request_id: str) -> None:
+        """Takes an id, which is now that of another request, from the events of the one before."""
+        for event in self._events:
+            if isinstance(event, _OfRequest) and event.request_id == request_id:
+                event.request_id = None
 
     def take(self) -> list[AnyCacheEvent]:
         """Returns the events since the last call."""

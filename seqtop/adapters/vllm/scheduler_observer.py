@@ -174,6 +174,8 @@ class SchedulerObserver:
             run.appended = [new for new in run.appended if new[0] != request_id]
             run.preempted = [new for new in run.preempted if new.request_id != request_id]
             run.wait_reasons = [new for new in run.wait_reasons if new[0] != request_id]
+        if self._cache is not None:
+            self._cache.disown(request_id)
         return ends[0] if ends else None
 
     def _arrived(self, request: Any) -> Arrived:

@@ -14,7 +14,14 @@ from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.wrapping import Wrapping
 from seqtop.state import EngineState
 from seqtop.transport.publisher_settings import PublisherSettings
-from tests.support.fake_vllm import Request, Scheduler, step
+from tests.support.fake_vllm import (
+    AsyncScheduler,
+    Request,
+    RequestStatus,
+    Scheduler,
+    drain,
+    step,
+)
 
 PROMPT = [*range(100, 112), 7]
 """Three full blocks, and a token."""
@@ -103,6 +110,34 @@ def test_a_reset_of_the_cache(followed: Followed) -> None:
     followed.scheduler.pool.reset_prefix_cache()
     followed.run("again", PROMPT)
     assert followed.misses("again") == [("evicted", 12, 1, None), LAST]
+
+
+def test_a_request_in_flight_whose_id_another_one_has_now_is_not_named() -> None:
+    scheduler = AsyncScheduler(num_gpu_blocks=9, budget=32)
+    followed = Followed(scheduler)
+    before = list(range(200, 230))
+    followed.run("before", before)
+    drain(scheduler)
+    scheduler.add_request(Request("one-00000000", PROMPT, 20))
+    step(scheduler)  # evicts three blocks
+    scheduler.finish_requests("one-00000000", RequestStatus.FINISHED_ABORTED)
+    scheduler.add_request(Request("one-00000000", list(range(300, 316)), 20))
+    step(scheduler)  # evicts four
+    (second,) = (name for name in followed.state.requests if name not in ("before", "one"))
+    assert followed.misses("one") is None
+    own = [("new_tokens", 12, None, None), ("partial_block", 4, None, None)]
+    assert followed.misses(second) == own
+    scheduler.finish_requests("one-00000000", RequestStatus.FINISHED_ABORTED)
+    drain(scheduler)
+    followed.run("late", before)
+    assert followed.misses("late") == [
+        ("evicted", 16, 2, second),
+        ("evicted", 12, 2, None),
+        ("partial_block", 2, None, None),
+    ]
+    drain(scheduler)
+    followed.run("again", PROMPT)
+    assert followed.misses("again") == [("not_stored", 12, 2, None), LAST]
 
 
 def test_blocks_cached_before_the_adapter_came_are_unknown() -> None:
