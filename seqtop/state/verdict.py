@@ -16,6 +16,7 @@ import msgspec
 from seqtop.state import holdings, inversions
 from seqtop.state.limits import FIRST_STEPS, last_minute, sums_at
 from seqtop.state.model import EngineData, RequestState
+from seqtop.state.not_available import REQUESTS
 from seqtop.state.resources import full_resources, is_encoder_cache_full
 from seqtop.state.step_costs import elapsed
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, cause_in_words
@@ -106,6 +107,8 @@ def _verdict(
     *,
     is_whole: bool = False,
 ) -> EngineVerdict:
+    if state.info is not None and REQUESTS in state.info.not_available:
+        return EngineVerdict("nothing is known: this engine cannot be observed")
     if seconds <= 0 or not sums:
         return EngineVerdict("nothing to judge yet: no step has ended")
     by_cause = {

@@ -158,7 +158,10 @@ def throughput(ui: UiState, width: int) -> Line:
     state, series = ui.state, ui.step_series
     # The rates of an engine that is gone are unknown, and its numbers of sequences are old.
     rates = None if ui.is_stale else series.last_second(state.time)
-    counts = state.num_by_status
+    counts: Sequence[int | None] = [*state.num_by_status]
+    num_finished: int | None = state.num_finished
+    if state.info is not None and not_available.REQUESTS in state.info.not_available:
+        counts, num_finished = [None] * len(counts), None
     swaps = state.stats is not None and state.stats.num_swapped is not None
     style = "dim" if ui.is_stale else "strong"
     running = "dim" if ui.is_stale else "running"
@@ -184,7 +187,7 @@ def throughput(ui: UiState, width: int) -> Line:
         (4, 12, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
         if swaps or counts[SequenceStatus.SWAPPED]
         else (9, 0, ()),
-        (2, 13 + more, _count("✓", "finished", state.num_finished, "finished")),
+        (2, 13 + more, _count("✓", "finished", num_finished, "finished")),
         (6, 0, _time(ui)),
     ]
     line = grid(items, width, gap(width))
@@ -304,17 +307,18 @@ def _findings(ui: UiState) -> Line:
     return line
 
 
-def _waiting(number: int, num_running: int) -> Line:
+def _waiting(number: int | None, num_running: int | None) -> Line:
     """Returns the number of waiting sequences, hotter if they are more than those that run."""
     sign, (text, style), word = _count("○", "waiting", number, "waiting")
-    if number:
+    if number and num_running is not None:
         style = "waiting" if number <= num_running else "preempted"
     return (sign, (text, style), word)
 
 
-def _count(sign: str, style: str, number: int, word: str) -> Line:
+def _count(sign: str, style: str, number: int | None, word: str) -> Line:
+    text = fmt.UNKNOWN if number is None else fmt.count(number)
     return (
         (sign, style if number else "dim"),
-        (f" {fmt.count(number)}", "strong" if number else "dim"),
+        (f" {text}", "strong" if number else "dim"),
         (f" {word}", "dim"),
     )

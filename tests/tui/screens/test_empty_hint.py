@@ -2,6 +2,7 @@
 
 import pytest
 
+from seqtop.text import format as fmt
 from seqtop.transport.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import play, screen
@@ -31,6 +32,9 @@ def test_an_engine_whose_adapter_cannot_observe_it_says_why() -> None:
     with play(app):
         assert "The sequences of this engine cannot be shown." in screen(app)
         assert reason in screen(app)
+        assert "nothing is known: this engine cannot be observed" in screen(app)
+        for status in ("● {} running", "○ {} waiting", "✓ {} finished"):
+            assert status.format(fmt.UNKNOWN) in screen(app)
         assert "No sequences yet." not in screen(app)
 
 
