@@ -20,7 +20,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publi
 	tests/state tests/test_documents.py tests/test_names.py tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots docs man protocol bench test-lowest test-python \
-	test-triton test-vllm test-vllm-versions test-sglang test-transformers stored-runs mutants clean
+	test-triton test-vllm test-vllm-versions bench-vllm test-sglang test-transformers stored-runs mutants clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -99,7 +99,14 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/renamed_against_vllm.py tests/vllm/publisher_against_vllm.py \
 		tests/vllm/whatif_against_vllm.py tests/vllm/reports_against_vllm.py \
 		tests/vllm/fake_against_vllm.py tests/vllm/ledger_against_vllm.py \
-		tests/vllm/woken_against_vllm.py tests/vllm/served_against_vllm.py && \
+		tests/vllm/woken_against_vllm.py tests/vllm/served_against_vllm.py
+	$(MAKE) bench-vllm
+
+## Measure what the adapter costs a real vLLM, without a GPU: absent, dormant and attached, with a steady load
+## and with requests that come and go.
+bench-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
+	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
+	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
 ## Start versions of vLLM from 0.11 on once each, with the adapter, and write the table in docs/vllm.md; it
