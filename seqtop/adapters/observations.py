@@ -39,8 +39,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     policy: str
-    """The engine's own policy, or `priority`, `preempted_last` or `unknown` for the order of its
-    queue."""
+    """The engine's own policy, or `priority`, `priority_alone`, `preempted_last` or `unknown` for
+    the order of its queue."""
     groups: list[str]
     """The kind of each KV-cache group, the main one first; empty if there is only one."""
     tokenizer: str | None

@@ -57,6 +57,7 @@ from seqtop.wire.snapshot import RequestSnapshot, SequenceSnapshot, Snapshot
 
 _QUEUE_ORDERS: Final[dict[str, QueueOrder]] = {
     "priority": "priority",
+    "priority_alone": "priority_alone",
     "preempted_last": "preempted_last",
     "unknown": "unknown",
 }

@@ -18,7 +18,7 @@ from seqtop.state.block_index import has_positions
 from seqtop.state.holdings import num_available_blocks, num_blocks
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.resources import full_resources
-from seqtop.state.sort_key import arrival_in_queue, has_priorities
+from seqtop.state.sort_key import arrival_in_queue, has_priorities, holders_are_first
 from seqtop.state.wait_causes import CAUSES, OWN_TURN, describe_reason
 from seqtop.text.format import plural
 from seqtop.wire.batch import scheduled_requests
@@ -357,15 +357,16 @@ class LivenessRules(RuleGroup):
         if info is not None and info.queue_order == "unknown":
             return
         by_arrival = info is not None and not has_priorities(info)
-        had_blocks = later.request_id in self._held_blocks
+        is_first = later.request_id in self._held_blocks and (
+            info is None or holders_are_first(info)
+        )
         waiting = [next(iter(queue.items())) for queue in islice(self._new.values(), _MAX_COMPARED)]
         waiting += islice(self._preempted.items(), _MAX_COMPARED)
         for request_id, wait in waiting:
             request = self.state.requests.get(request_id)
             if request is None or not self._waits_for_its_turn(request):
                 continue
-            # vLLM admits requests first that hold blocks already.
-            if had_blocks and not self._holds_blocks(request):
+            if is_first and not self._holds_blocks(request):
                 continue
             if by_arrival:
                 is_before = request.queue_turn < later.queue_turn

@@ -56,7 +56,12 @@ def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
 
 def has_priorities(info: EngineInfo) -> bool:
     """Returns whether the priority of a request decides its position in the waiting queue."""
-    return info.queue_order == "priority"
+    return info.queue_order in ("priority", "priority_alone")
+
+
+def holders_are_first(info: EngineInfo) -> bool:
+    """Returns whether waiting requests that hold blocks come before all others."""
+    return info.queue_order in ("priority", "fcfs")
 
 
 def arrival_in_queue(request: RequestState) -> float:
@@ -67,13 +72,13 @@ def arrival_in_queue(request: RequestState) -> float:
 
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
     """Returns the key that orders waiting requests as the engine will schedule them."""
-    order = state.info.queue_order if state.info else "priority"
-    if order in ("preempted_last", "unknown"):
-        return (request.queue_turn,)
-    if order == "priority":
+    info = state.info
+    if info is None or has_priorities(info):
         turn: SortKey = request.priority, _ordered(arrival_in_queue(request))
     else:
         turn = (request.queue_turn,)
+    if info is not None and not holders_are_first(info):
+        return turn
     # vLLM admits requests first that hold blocks already, such as those that were loaded.
     holds_blocks = any(state.sequences[seq_id].block_table for seq_id in request.seq_ids)
     return (not holds_blocks, *turn)

@@ -28,7 +28,7 @@ PROTOCOL_VERSION = 3
 """The only version that is sent and decoded. The topic of each message has it."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
-QueueOrder: TypeAlias = Literal["priority", "fcfs", "preempted_last", "unknown"]
+QueueOrder: TypeAlias = Literal["priority", "priority_alone", "fcfs", "preempted_last", "unknown"]
 WaitCause: TypeAlias = Literal[
     "no_blocks", "token_budget", "seq_limit", "paused", "lora_slots", "unknown", "reserved_blocks"
 ]
@@ -103,7 +103,7 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The order of the waiting queue: by priority, then arrival; or (`fcfs`) by arrival, with the
     latest preempted request first; or (`preempted_last`) by arrival, where a preempted request
     arrives again; or another one (`unknown`). In `fcfs` and `priority`, requests that hold blocks
-    come before all others."""
+    come before all others, and in `priority_alone` they do not."""
     tokenizer: Public[Name | None] = None
     """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None

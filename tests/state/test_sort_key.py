@@ -65,6 +65,7 @@ def queued(state: EngineState, seq_id: int, arrival: float, **changes: Any) -> N
     ("order", "queue"),
     [
         ("priority", [5, 4, 1, 3, 2]),
+        ("priority_alone", [1, 3, 5, 4, 2]),
         ("fcfs", [4, 5, 3, 2, 1]),
         ("preempted_last", [4, 3, 2, 1, 5]),
     ],

@@ -89,7 +89,7 @@ def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted
         max_model_len=model.max_model_len,
         enable_chunked_prefill=bool(limits.enable_chunked_prefill),
         enable_prefix_caching=bool(cache.enable_prefix_caching),
-        policy=str(limits.policy),
+        policy=_queue_order(scheduler, str(limits.policy)),
         groups=[kinds[main], *kinds[:main], *kinds[main + 1 :]] if len(kinds) > 1 else [],
         tokenizer=_tokenizer(model, settings),
         tokenizer_revision=getattr(model, "tokenizer_revision", None),
@@ -109,6 +109,15 @@ def describe(scheduler: Any, settings: PublisherSettings) -> tuple[EngineStarted
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
     return started, Layout(main, whole_tables=not is_append_only)
+
+
+def _queue_order(scheduler: Any, policy: str) -> str:
+    """Returns the order of the waiting queue, as in `EngineStarted.policy`.
+
+    Older versions compare requests that hold blocks with the others, by their policy.
+    """
+    is_alone = policy == "priority" and not hasattr(scheduler, "kv_holding_waiting")
+    return "priority_alone" if is_alone else policy
 
 
 def _bytes_per_block(config: Any) -> int | None:

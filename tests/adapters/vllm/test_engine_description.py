@@ -20,6 +20,17 @@ def test_figures_are_those_of_the_scheduler(modules: SimpleNamespace) -> None:
     assert layout == (0, False)
 
 
+def test_the_order_by_priority_is_that_of_its_version(modules: SimpleNamespace) -> None:
+    scheduler, settings = Scheduler(), PublisherSettings(bind="ipc:///e")
+    assert describe(scheduler, settings)[0].policy == "fcfs"
+    scheduler.scheduler_config.policy = "priority"
+    assert describe(scheduler, settings)[0].policy == "priority"
+    del scheduler.kv_holding_waiting  # as in 0.30
+    assert describe(scheduler, settings)[0].policy == "priority_alone"
+    scheduler.scheduler_config.policy = "fcfs"
+    assert describe(scheduler, settings)[0].policy == "fcfs"
+
+
 def test_the_bytes_of_a_block_are_those_in_all_tensors_if_a_version_tells_them(
     modules: SimpleNamespace,
 ) -> None:
