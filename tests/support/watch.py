@@ -24,7 +24,9 @@ from seqtop.wire.batch import members
 from seqtop.wire.messages import Step
 from tests.support.waiting import SECONDS
 
-THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
+THRESHOLDS = Thresholds(
+    stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6, empty_seconds=1e-6
+)
 """Of those with a unit of time, none is left to the speed of the machine."""
 
 

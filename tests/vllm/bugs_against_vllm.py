@@ -7,6 +7,7 @@ without a finding. Run by `make test-vllm`, as `against_vllm.py`.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_loads_hold_the_blocks_that_the_head_needs(
         monkeypatch.setattr(Scheduler, "_update_from_kv_xfer_finished", lambda *_: None)
     with stepped(
         loading_core(num_gpu_blocks_override=20),
-        {"no-progress", "wait-reason"} if is_patched else (),
+        # The loads are progress until they have lasted too long, in seconds.
+        {"wait-reason"} if is_patched else (),
     ) as engine:
         for number in range(9):
             engine.add(f"req-{number}", [400 + number] * 60)
@@ -225,6 +227,7 @@ def test_hit_on_what_is_not_computed(is_patched: bool, monkeypatch: pytest.Monke
     """vllm#37152: the blocks of a prompt are in the prefix cache before they are computed."""
     original = KVCacheManager.allocate_slots
 
+    @functools.wraps(original)  # the spy reads the arguments by their names
     def allocate(self: Any, request: Any, num_new_tokens: int, *args: Any, **more: Any) -> Any:
         left = request.num_tokens - request.num_computed_tokens - num_new_tokens
         blocks = original(

@@ -6,6 +6,7 @@ Its columns are not available, for a reason that is said, and all others are tru
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -18,7 +19,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from seqtop.adapters.vllm.hook import follow
 from seqtop.export import text
+from seqtop.live.session import Session
 from seqtop.transport.publisher_settings import PublisherSettings
+from tests.support.waiting import SECONDS
 
 
 def rename(patch: pytest.MonkeyPatch, owner: Any, old: str) -> None:
@@ -48,7 +51,7 @@ def renamed(code: CodeType, old: str, new: str) -> CodeType:
     ("owner", "name", "keys"),
     [
         (BlockPool, "_maybe_evict_cached_block", ["cached_blocks", "prefix_misses"]),
-        (KVCacheManager, "get_computed_blocks", ["why", "prefix_misses"]),
+        (KVCacheManager, "get_computed_blocks", ["why", "prefix_misses", "harm"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -80,10 +83,19 @@ def test_a_version_with_all_attributes_lacks_nothing() -> None:
         assert engine.not_available == {"cuda_graph": "vLLM runs without --cudagraph-metrics"}
 
 
-def test_without_a_required_attribute_nothing_is_attached(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+def test_without_a_required_attribute_nothing_is_wrapped_and_viewers_are_told_why(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core = make_core()
     rename(monkeypatch, Scheduler, "_free_request")
-    assert follow(core.scheduler, PublisherSettings(bind=f"ipc://{tmp_path}/e")) is None
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        attachment = follow(core.scheduler, PublisherSettings(bind=endpoint))
+        assert attachment is not None
+        assert "schedule" not in vars(core.scheduler)
+        with Session(endpoint) as session:
+            session.await_engine(SECONDS)
+            assert session.state.info is not None
+            assert "no _free_request" in session.state.info.not_available["requests"]
+        attachment.close("the test ends")
     core.shutdown()
