@@ -64,6 +64,9 @@ class TabbedScreen(LaidOutOnce, Screen[None]):
         self._panels: list[tuple[Widget, Mapping[str, str]]] = []
         # Before anything is styled: every later change styles all widgets again.
         self._set_size_classes(update=False)
+        # The app has read the style sheets of all screens. For a new one, Textual would parse them
+        # twice again, and style all widgets.
+        self._css_update_count = self.app._css_update_count
 
     def panel(
         self,
