@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import Reactive
 
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
@@ -57,6 +58,14 @@ class Parts(Container):
         self.post_message(self.Resized())
 
 
+class Facts(Container):
+    """The timeline and the blocks, as high as they are."""
+
+    # Nothing scrolls in it. Textual lays the screen out again when this changes, which may show a
+    # scroll bar.
+    virtual_size = Reactive(Size(0, 0), layout=False)
+
+
 class Detail(Vertical):
     """A headline and a sentence, then text, blocks and timeline where there is room."""
 
@@ -67,7 +76,7 @@ class Detail(Vertical):
         self._tabs = DetailTabs()
         self._holders = GroupHolders(ui)
         self._body = Parts(id="parts")
-        self._facts = Container(id="facts")
+        self._facts = Facts(id="facts")
         self._sequence_shown: int | None = None
         """The sequence that the parts are about."""
         self._most_blocks: int | None = None
