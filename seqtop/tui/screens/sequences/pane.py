@@ -9,6 +9,9 @@ from seqtop.tui.rendering.line_view import SCROLL_BINDINGS, LineView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.ui_state import UiState
 
+_MOST_SPARE = 2
+"""The most lines that a pane leaves blank rather than shrink for another sequence."""
+
 
 class DetailPane(LineView):
     """A titled pane with facts about the selected sequence."""
@@ -34,8 +37,8 @@ class DetailPane(LineView):
 class FittingPane(DetailPane):
     """A pane as high as its content, where the style sheet leaves its height open.
 
-    While it is about one sequence it does not shrink: each change of its height moves the parts
-    below it.
+    While it is about one sequence it does not shrink, and for another one not by a few lines: each
+    change of its height moves the parts below it, which are drawn again.
     """
 
     class Fitted(Message):
@@ -49,8 +52,10 @@ class FittingPane(DetailPane):
         fitted = None
         if self.styles.auto_dimensions:
             fitted = seq_id, self.text_width
-            if fitted == self._fitted:
-                lines = [*lines, *[()] * (self.virtual_size.height - len(lines))]
+            num_spare = self.virtual_size.height - len(lines)
+            is_as_wide = self._fitted is not None and self._fitted[1] == self.text_width
+            if fitted == self._fitted or (is_as_wide and num_spare <= _MOST_SPARE):
+                lines = [*lines, *[()] * num_spare]
         self._fitted = fitted
         if len(lines) != self.virtual_size.height:
             self.post_message(self.Fitted())
