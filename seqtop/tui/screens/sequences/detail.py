@@ -58,7 +58,7 @@ class Parts(Container):
         self.post_message(self.Resized())
 
 
-class Facts(Container):
+class SequenceFacts(Container):
     """The timeline and the blocks, as high as they are."""
 
     # Nothing scrolls in it. Textual lays the screen out again when this changes, which may show a
@@ -76,7 +76,7 @@ class Detail(Vertical):
         self._tabs = DetailTabs()
         self._holders = GroupHolders(ui)
         self._body = Parts(id="parts")
-        self._facts = Facts(id="facts")
+        self._facts = SequenceFacts(id="facts")
         self._sequence_shown: int | None = None
         """The sequence that the parts are about."""
         self._most_blocks: int | None = None
