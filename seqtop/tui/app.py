@@ -787,7 +787,8 @@ class SeqtopApp(BaseApp):
         """Returns the engine if it takes commands; notifies the user if not."""
         engine = self.ui.engine
         with self.ui.lock:
-            info, connection = self.ui.state.info, self.ui.source.connection
+            # Not of the state on display, which may be the one before the engine's first snapshot.
+            info, connection = self.ui.newest.info, self.ui.source.connection
         if engine is None:
             self._show_notice(f"Cannot {what} a recording.", severity="warning")
         elif info is None or connection.state is not ConnectionState.LIVE:
