@@ -27,17 +27,19 @@ ADAPTERS: dict[ModuleType, tuple[Callable[..., Attachment], list[Any], Any]] = {
     ),
 }
 """By adapter, how it attaches, to what, and its description of the engine."""
+REASON = "it cannot be observed, as it has no scheduler"
+
+
+def refuse(_engine: object) -> None:
+    raise UnsupportedEngineError(REASON)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_viewers_are_told_why(
     adapter: ModuleType, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def probe(_engine: object) -> None:
-        raise UnsupportedEngineError("it cannot be observed, as it has no scheduler")
-
     attachment_of, engine, description = ADAPTERS[adapter]
-    monkeypatch.setattr(adapter, "probe", probe)
+    monkeypatch.setattr(adapter, "probe", refuse)
     monkeypatch.setattr(adapter, "describe", lambda *_: description)
     monkeypatch.setattr(adapter, "Blocks", lambda _cache: None, raising=False)
     attachment = attachment_of(*engine, PublisherSettings(bind=endpoint))
@@ -45,8 +47,7 @@ def test_viewers_are_told_why(
     with Session(endpoint) as session:
         session.await_engine(SECONDS)
         assert session.state.info is not None
-        reason = "it cannot be observed, as it has no scheduler"
-        assert session.state.info.not_available == {"requests": reason}
+        assert session.state.info.not_available == {"requests": REASON}
         attachment.close("the test ends")
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
 
@@ -55,10 +56,7 @@ def test_viewers_are_told_why(
 def test_an_engine_that_cannot_even_be_described_is_not_published(
     adapter: ModuleType, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def probe(_engine: object) -> None:
-        raise UnsupportedEngineError("it has no scheduler")
-
     attachment_of, engine, _ = ADAPTERS[adapter]
-    monkeypatch.setattr(adapter, "probe", probe)
-    with pytest.raises(UnsupportedEngineError, match=r"^it has no scheduler$"):
+    monkeypatch.setattr(adapter, "probe", refuse)
+    with pytest.raises(UnsupportedEngineError, match=rf"^{REASON}$"):
         attachment_of(*engine, PublisherSettings(bind=endpoint))
