@@ -85,8 +85,14 @@ def counted() -> Iterator[list[list[float]]]:
         gc.callbacks.remove(note)
 
 
-async def run(seconds: float, live: int = LIVE) -> Outcome:
-    """Shows the app for `seconds`, once all sequences are there."""
+async def run(seconds: float, live: int = LIVE, screen: str = "") -> Outcome:
+    """Shows the app for `seconds`, once all sequences are there.
+
+    Args:
+        seconds: The time.
+        live: The number of sequences.
+        screen: The key of the screen to open; empty for the first one.
+    """
     context = multiprocessing.get_context("spawn")
     ended = context.Event()
     with tempfile.TemporaryDirectory(prefix="sq") as folder:
@@ -98,7 +104,8 @@ async def run(seconds: float, live: int = LIVE) -> Outcome:
             with Session(endpoint) as session:
                 assert session.wait_until(lambda: len(session.state.sequences) == live, SECONDS)
                 app = SeqtopApp(session)
-                async with terminal.shown(app):
+                async with terminal.shown(app) as pilot:
+                    await pilot.press(*screen)
                     with counted() as collections:
                         delays, end = [], time.monotonic() + seconds
                         while (before := time.monotonic()) < end:
@@ -116,8 +123,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--live", type=int, default=LIVE, help="sequences")
+    parser.add_argument("--screen", default="", metavar="KEY", help="key of the screen to open")
     options = parser.parse_args()
-    outcome = asyncio.run(run(options.seconds, options.live))
+    outcome = asyncio.run(run(options.seconds, options.live, options.screen))
     print(f"{'generation':<12}{'collections':>12}{'CPU s':>8}{'longest ms':>12}")
     for generation, times in enumerate(outcome.collections):
         longest = f"{max(times) * 1e3:.1f}" if times else ""

@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
@@ -25,7 +26,9 @@ from seqtop.state.step_costs import TIME_PARTS, has_graph
 from seqtop.state.wait_causes import CAUSES, head_reason
 from seqtop.state.wait_graph import queue_head
 from seqtop.text import format as fmt
+from seqtop.wire import parsing
 from seqtop.wire.batch import members
+from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Preemption, Step
 from seqtop.wire.snapshot import StepCosts
 
@@ -53,7 +56,9 @@ _BEND_TIMES = 200
 _LEAST_EAGER = 0.5
 """The share of steps from which on they count as steps without a CUDA graph."""
 _MAX_STEPS = 64
-"""The steps that are read for the names of a change."""
+"""The steps that are read for the names of a change, and those before it."""
+_SHORTLY = 2.0
+"""Seconds after the steps of a change in which a holder is that of its time."""
 COMPARED_SECONDS = 600.0
 """The time between the windows that are compared for `compare`."""
 _WINDOW_SECONDS = 60.0
@@ -184,29 +189,47 @@ def change_shares(before: Interval, after: Interval) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def observe(timeline: Timeline, change: Change) -> Observed:
-    """Reads whom the steps of a change name."""
+def observe(timeline: Timeline, change: Change, live: EngineState | None = None) -> Observed:
+    """Reads whom the steps of a change name.
+
+    Args:
+        timeline: The timeline.
+        change: The change.
+        live: The state of an engine that runs. It stands for the state after the steps, as it takes
+            half a second to restore that of 10,000 sequences; a holder is named only if it is of
+            the time shortly after the steps. `None` to restore the state.
+    """
     observed = Observed()
-    index = timeline.index
-    start, stop = index.at_time(change.time), index.at_time(change.time + change.after.seconds)
-    num_steps, last = 0, start
+    index, end = timeline.index, change.time + change.after.seconds
+    start, stop = index.at_time(change.time), index.at_time(end)
+    last = start
     try:
-        for position, event in timeline.events(start, stop):
-            if isinstance(event, Step):
-                _add_step(observed, event)
-                num_steps, last = num_steps + 1, position
-                if num_steps >= _MAX_STEPS:
-                    break
-        _judge(observed, timeline.at(last))
+        for position, payload in _steps(timeline, start, stop):
+            _add_step(observed, cast(Step, parsing.event(payload)))
+            last = position
+        state = timeline.at(last) if live is None else live
+        observed.costs = state.step_costs
+        if live is None or live.time <= end + _SHORTLY:
+            observed.holder = _holder(state)
         start = index.at_time(change.time - change.before.seconds)
-        for _, event in timeline.events(start, index.at_time(change.time)):
-            if isinstance(event, Step) and (has := has_graph(event.stats)) is not None:
+        for _, payload in _steps(timeline, start, index.at_time(change.time)):
+            outline = parsing.step_outline(payload)
+            if outline is not None and (has := has_graph(outline.stats)) is not None:
                 observed.graphs_before[has] += 1
-                if observed.graphs_before.total() >= _MAX_STEPS:
-                    break
-    except RecordingError:
+    except (RecordingError, WireError):
         pass  # what could not be read is not observed
     return observed
+
+
+def _steps(timeline: Timeline, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the first steps after `start` up to `stop`, encoded, with their positions."""
+    num_steps = 0
+    for position, payload in timeline.payloads(start, stop):
+        if payload is not None and parsing.tag(payload) == "Step":
+            yield position, payload
+            num_steps += 1
+            if num_steps >= _MAX_STEPS:
+                return
 
 
 def _add_step(observed: Observed, step: Step) -> None:
@@ -226,20 +249,19 @@ def _add_step(observed: Observed, step: Step) -> None:
         observed.waits[head.cause] += 1
 
 
-def _judge(observed: Observed, state: EngineState) -> None:
-    """Reads the costs of tokens, and who holds what the head of the queue waits for."""
-    observed.costs = state.step_costs
+def _holder(state: EngineState) -> str:
+    """Returns the largest holder of what the head of the queue waits for, with the amount."""
     head = queue_head(state)
     request = None if head is None else head.request
     if request is None or request.wait_reason is None:
-        return
+        return ""
     cause = request.wait_reason.cause
     held = holdings.amounts(state, cause, request.lora) if cause in holdings.HELD else {}
     held.pop(request.request_id, None)
     for name, amount in held.items():
         unit = CAUSES[cause].unit or "sequence slot"
-        observed.holder = f"{name} held {fmt.plural(amount, unit)}"
-        return
+        return f"{name} held {fmt.plural(amount, unit)}"
+    return ""
 
 
 def headline(change: Change, observed: Observed) -> str:

@@ -69,7 +69,7 @@ class Headlines(LineView):
         if key not in self._sentences:
             if len(self._sentences) > 100:
                 self._sentences.clear()
-            observed = observe(history, change)
+            observed = observe(history, change, None if self._ui.paused else self._ui.state)
             step = "" if observed.step is None else f" step {observed.step:,}"
             at = time.strftime("%H:%M:%S", time.localtime(change.time))
             self._sentences[key] = f"{at}{step}: {headline(change, observed)}"
