@@ -14,7 +14,7 @@ import itertools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from seqtop.history.replay import Reader
@@ -141,27 +141,40 @@ class StepSeries:
 
     def between(self, start: float, end: float) -> Interval:
         """Returns the figures from `start` to `end`, epoch seconds."""
-        if not self._times or end <= self._times[0]:
-            return Interval(max(end - start, 0.0), dict.fromkeys(_SUMS, 0.0), {})
-        first, past_first = self._locate(start)
-        last, past_last = self._locate(end)
-        sums: dict[str, float] = {}
-        # Charts ask this for hundreds of columns at once: no function is called for a sum.
-        for name, column in self._sums.items():
-            earlier, later = column[first], column[last]
-            if past_first:
-                earlier += past_first * (column[first + 1] - earlier)
-            if past_last:
-                later += past_last * (column[last + 1] - later)
-            sums[name] = later - earlier if later > earlier else 0.0
-        last += 1
-        gauges: dict[str, float] = {}
-        for names in _KINDS:
-            rows = zip(*(self._gauges[name][first:last] for name in names), strict=True)
-            known = [row for row in rows if row[0] == row[0]]
-            if known:
-                gauges.update(zip(names, max(known), strict=True))
-        return Interval(max(end - start, 0.0), sums, gauges)
+        return self.intervals([(start, end)])[0]
+
+    def intervals(self, spans: Sequence[tuple[float, float]]) -> list[Interval]:
+        """Returns the figures of each of `spans`: its start and its end, epoch seconds.
+
+        Charts ask for hundreds at once. So each sum is computed for all of them in one go.
+        """
+        if not self._times:
+            nothing = dict.fromkeys(_SUMS, 0.0)
+            return [Interval(max(end - start, 0.0), nothing, {}) for start, end in spans]
+        starts = [self._locate(start) for start, _ in spans]
+        ends = [self._locate(end) for _, end in spans]
+        sums = [
+            [
+                later - earlier if later > earlier else 0.0
+                for earlier, later in zip(
+                    _values(column, starts), _values(column, ends), strict=True
+                )
+            ]
+            for column in self._sums.values()
+        ]
+        kinds = [(names, [self._gauges[name] for name in names]) for names in _KINDS]
+        result = []
+        for span, (first, _), (last, _), *amounts in zip(spans, starts, ends, *sums, strict=True):
+            gauges: dict[str, float] = {}
+            for names, columns in kinds if span[1] > self._times[0] else ():
+                parts = [column[first : last + 1] for column in columns]
+                rows: Iterable[_Row] = zip(*parts, strict=True)
+                if math.isnan(sum(parts[0])):  # some are unknown
+                    rows = [row for row in rows if row[0] == row[0]]
+                gauges.update(zip(names, max(rows, default=()), strict=False))
+            figures = dict(zip(_SUMS, amounts, strict=True))
+            result.append(Interval(max(span[1] - span[0], 0.0), figures, gauges))
+        return result
 
     def before(self, time: float, seconds: float) -> Interval:
         """Returns the figures of the last `seconds` before `time`, as far as they are recorded."""
@@ -190,13 +203,15 @@ class StepSeries:
         The newest is the last. There are fewer at the beginning.
         """
         column = self._sums[name]
-        sums = [_value(column, self._locate(second)) for second in self._seconds(time, count + 1)]
+        sums = _values(column, [self._locate(second) for second in self._seconds(time, count + 1)])
         return [max(later - earlier, 0.0) for earlier, later in itertools.pairwise(sums)]
 
     def sums_at(self, name: str, times: Sequence[float]) -> list[float]:
         """Returns one of the sums from the first row up to each of `times`, epoch seconds."""
         column = self._sums[name]
-        return [_value(column, self._locate(time)) if column else 0.0 for time in times]
+        if not column:
+            return [0.0 for _ in times]
+        return _values(column, [self._locate(time) for time in times])
 
     def gauge_by_second(self, name: str, time: float, count: int) -> list[float]:
         """Returns one of the gauges at each of the last `count` whole seconds up to `time`."""
@@ -305,9 +320,11 @@ class StepSeries:
         return row, (time - start) / (self._times[row + 1] - start)
 
 
-def _value(column: array[float], location: tuple[int, float]) -> float:
-    row, way = location
-    return column[row] + way * (column[row + 1] - column[row]) if way else column[row]
+def _values(column: array[float], locations: Sequence[tuple[int, float]]) -> list[float]:
+    return [
+        column[row] + way * (column[row + 1] - column[row]) if way else column[row]
+        for row, way in locations
+    ]
 
 
 _Row: TypeAlias = tuple[float, ...]

@@ -269,20 +269,24 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         average = length if kind is Columns.EXACT else max(length, self._average)
         leftmost = round(window.start / window.cell) * per_cell
         values: list[Interval | None] = []
+        missing: dict[int, tuple[float, float]] = {}
         first, last = max(extent.first, series.start), min(series.end, extent.last)
         for column in range(window.width * per_cell):
             start = window.start + column * length
             end = start + length
             if end <= extent.first or start >= last:
                 values.append(None)
-            elif (known := cached.get(leftmost + column)) is not None:
-                values.append(known)
-            elif end <= last:
-                begin = start if kind is Columns.EXACT else max(end - average, min(first, start))
-                values.append(cached.setdefault(leftmost + column, series.between(begin, end)))
-            else:  # the newest column is not complete
+            elif end > last:  # the newest column is not complete
                 begin = start if kind is Columns.EXACT else last - average
                 values.append(series.between(begin, last))
+            else:
+                values.append(cached.get(leftmost + column))
+                if values[-1] is None:
+                    exact = kind is Columns.EXACT
+                    missing[column] = start if exact else max(end - average, min(first, start)), end
+        computed = series.intervals([*missing.values()])
+        for column, interval in zip(missing, computed, strict=True):
+            values[column] = cached[leftmost + column] = interval
         return values
 
     def _chart_lines(
