@@ -4,6 +4,9 @@ Between two frames a step adds a token to 256 of them, which changes their order
 CPU time of the process from the poll to the escape sequences, on a terminal of 160 × 50. The peer
 is a frame of the same app with 256 sequences. The second figure is a frame of the overview, whose
 charts show the history of as many sequences.
+
+The same frames are drawn three times, and the least time of each counts: so the percentiles are
+those of what the app does, and not of the moments in which the machine does something else.
 """
 
 from __future__ import annotations
@@ -27,18 +30,19 @@ SIZES = (1_000, LIVE, 100_000)
 RUNNING = 256
 ROUNDS = 300
 WARM_UP = 20
+RUNS = 3
 
 
 def measure(*, tiny: bool = False) -> Findings:
     sizes, rounds = (SIZES[:1], 5) if tiny else (SIZES, ROUNDS)
-    few = asyncio.run(_frames(RUNNING, rounds))
-    frames = {size: asyncio.run(_frames(size, rounds)) for size in sizes}
+    few = _least(RUNNING, rounds)
+    frames = {size: _least(size, rounds) for size in sizes}
     live = sizes[0] if tiny else LIVE
     value = percentile(frames[live], 99) * 1e3
     peer = percentile(few, 99) * 1e3
     figure = Figure(
         what=f"{live:,} live, by output tokens, filtered by prompt and id",
-        measured=f"CPU a frame, p99 of {rounds}; median {middle(frames[live]) * 1e3:.1f} ms",
+        measured=_described(frames[live]),
         value=value,
         unit="ms",
         limit=Limit(MAX_MS),
@@ -46,10 +50,10 @@ def measure(*, tiny: bool = False) -> Findings:
         peer_value=peer,
         ratio=peer / value,
     )
-    overview = asyncio.run(_frames(live, rounds, overview=True))
+    overview = _least(live, rounds, overview=True)
     charts = Figure(
         what=f"{live:,} live, the overview open",
-        measured=f"CPU a frame, p99 of {rounds}; median {middle(overview) * 1e3:.1f} ms",
+        measured=_described(overview),
         value=percentile(overview, 99) * 1e3,
         unit="ms",
         limit=Limit(MAX_OVERVIEW_MS),
@@ -59,7 +63,18 @@ def measure(*, tiny: bool = False) -> Findings:
     return Findings([figure, charts], growth if len(sizes) > 1 else [])
 
 
-async def _frames(size: int, rounds: int, *, overview: bool = False) -> list[float]:
+def _described(times: list[float]) -> str:
+    count, median = len(times), middle(times) * 1e3
+    return f"CPU a frame, p99 of {count}, each the least of {RUNS} runs; median {median:.1f} ms"
+
+
+def _least(size: int, rounds: int, *, overview: bool = False) -> list[float]:
+    """Returns the least CPU seconds of each frame in several runs of the same frames."""
+    runs = [asyncio.run(_frames(size, rounds, overview=overview)) for _ in range(RUNS)]
+    return [min(times) for times in zip(*runs, strict=True)]
+
+
+async def _frames(size: int, rounds: int, *, overview: bool) -> list[float]:
     crowd, draw = Crowd(size), random.Random(0)
     history = MemoryStore() if overview else None
     app = SeqtopApp(source := ScriptedSource(*crowd.arrivals(), history=history), clock=lambda: 0.0)

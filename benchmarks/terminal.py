@@ -7,14 +7,17 @@ Everything except the terminal is as for users: escape sequences are generated f
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from textual.app import App
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
+
+from seqtop.tui.base_app import BaseApp
 
 SIZE = (160, 50)
 
@@ -55,13 +58,28 @@ class CountingDriver(HeadlessDriver):
 async def shown(app: App[Any], size: tuple[int, int] = SIZE) -> AsyncIterator[Pilot[Any]]:
     """Runs `app` and yields when it is idle."""
     app.driver_class = CountingDriver
-    async with app.run_test(headless=False, size=size) as pilot:
-        await pilot.pause()
-        assert isinstance(app._driver, CountingDriver)
-        app._driver.is_on_show = True
-        app.screen.refresh()
-        await pilot.pause()
-        yield pilot
+    with _collector_of(app):
+        async with app.run_test(headless=False, size=size) as pilot:
+            await pilot.pause()
+            assert isinstance(app._driver, CountingDriver)
+            app._driver.is_on_show = True
+            app.screen.refresh()
+            await pilot.pause()
+            yield pilot
+
+
+@contextmanager
+def _collector_of(app: App[Any]) -> Iterator[None]:
+    """Runs the garbage collector as it runs for users of `app`, and ends with Python's settings."""
+    thresholds = gc.get_threshold()
+    if isinstance(app, BaseApp):
+        gc.disable()  # as `run_app` does; the app enables it after its first frame
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 async def frame(
