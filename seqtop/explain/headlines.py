@@ -29,6 +29,7 @@ from seqtop.text import format as fmt
 from seqtop.wire import parsing
 from seqtop.wire.batch import members
 from seqtop.wire.errors import WireError
+from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import Preemption, Step
 from seqtop.wire.snapshot import StepCosts
 
@@ -225,7 +226,7 @@ def _steps(timeline: Timeline, start: int, stop: int) -> Iterator[tuple[int, byt
     """Yields the first steps after `start` up to `stop`, encoded, with their positions."""
     num_steps = 0
     for position, payload in timeline.payloads(start, stop):
-        if payload is not None and parsing.tag(payload) == "Step":
+        if payload is not None and tag(payload) == "Step":
             yield position, payload
             num_steps += 1
             if num_steps >= _MAX_STEPS:

@@ -39,6 +39,8 @@ class BlockMap(CellMap[int]):
         """The lines of cells of one column by number."""
         self._row_owners: dict[int, tuple[int | None, ...]] = {}
         """The owners whose styles the cells of a row have, by the number of its first line."""
+        self._cached: set[int] = set()
+        """The blocks of the prefix cache at the last second."""
         self._lines_for: tuple[BlockGrid, int | None] | None = None
         """The grid and the selected sequence for which they were made."""
 
@@ -55,12 +57,13 @@ class BlockMap(CellMap[int]):
         """Draws changes. Called under the lock of `ui`."""
         before = self.cursor
         self.index = self._ui.blocks.index(self._ui.state)
-        changed = self._ui.blocks.take_changed()
-        # Blocks leave the prefix cache without a change of owners, too.
-        if changed is None or changes.touched is None or changes.ticked:
+        changed, before_tick = self._ui.blocks.take_changed(), self._cached
+        if changes.ticked:
+            self._cached = set(self.index.cached)
+        if changed is None or changes.touched is None:
             self._forget_lines()
-        else:
-            for block in changed:
+        else:  # blocks leave the prefix cache without a change of owners, too
+            for block in changed | (before_tick ^ self._cached):
                 line = self.block_grid.line(block)
                 self._lines_of_cells.pop(line, None)
                 self._row_owners.pop(line, None)

@@ -231,10 +231,8 @@ def row_owners(grid: BlockGrid, index: BlockIndex, y: int) -> tuple[int | None, 
     """Returns for each cell of line `y` the sequence whose style it has."""
     if grid.span == 1:
         return tuple(next(iter(index.owners(block)), None) for block in grid.blocks(y))
-    return tuple(
-        next((owner for owners in index.held(cell)[:1] for owner in owners), None)
-        for cell in grid.cells(y)
-    )
+    first_held = (next(filter(None, map(index.owners, cell)), ()) for cell in grid.cells(y))
+    return tuple(next(iter(owners), None) for owners in first_held)
 
 
 def _part(text: str, grid: BlockGrid, sub_line: int) -> str:

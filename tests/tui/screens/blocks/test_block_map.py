@@ -173,6 +173,29 @@ def test_a_release_is_seen_in_a_large_pool(lines: Counter[LineView]) -> None:
         assert pool(app).visible_owners() == set()
 
 
+def test_blocks_that_leave_the_prefix_cache_are_seen_in_a_large_pool(
+    lines: Counter[LineView],
+) -> None:
+    """Nobody held them: no block table changes."""
+    source = ScriptedSource()
+    script = Script(source, tells_cached=True, num_gpu_blocks=20_000)
+    script.arrive("ends", num_prompt=4_000)
+    script.step(prefill={"ends": 4_000}, stop={"ends": SequenceStatus.FINISHED_LENGTH_CAPPED})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    with play(app, (120, 40)) as pilot:
+        pilot.press("2")
+        drawn(app, pilot, lines)
+        assert "° cached" in screen(app)
+        cells = screen(app).split("blocks a cell")[1]
+        assert "°" in cells.split("cached", 1)[1]
+        left = list(app.ui.state.cached_blocks or ())
+        seconds = {"start_time": script.time, "time": script.time + 2.0}
+        source.apply(step(script.number, newly_cached_blocks=[], uncached_blocks=left, **seconds))
+        drawn(app, pilot, lines)
+        assert not app.ui.state.cached_blocks
+        assert "°" not in screen(app).split("blocks a cell")[1].split("cached", 1)[1]
+
+
 def test_a_small_pool_has_no_larger_cells_to_zoom_to(app: SeqtopApp) -> None:
     with play(app, (80, 24)) as pilot:
         pilot.press("2", "z")
