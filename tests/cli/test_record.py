@@ -103,6 +103,7 @@ def test_record_command_says_that_its_file_was_removed_or_replaced(
         recording = command("record", endpoint, "-o", path)
         try:
             wait_until(path.exists)
+            wait_until(lambda: path.stat().st_size)  # before, an empty file keeps its place
             path.unlink()
             assert recording.stderr is not None
             assert recording.stderr.readline().startswith("seqtop: recording ")
