@@ -1,12 +1,14 @@
 """The cost of the adapter for vLLM's EngineCore: absent, dormant and attached.
 
-    python tests/vllm/overhead.py [--load steady|arriving] [--scheduling sync|async]
+    python tests/vllm/overhead.py [--load steady|arriving|model] [--scheduling sync|async]
 
-Two loads: 256 requests decode while 200 wait, until the end; and 64 seats, for which two requests
-arrive before each step, as many as end. The engines of a row do the same work step by step, each in
-a process of its own. They take turns every ten steps, so that whatever else the machine does hits
-all of them, and a second engine without the adapter shows how much that still is. The model takes
-no time at all, so what is measured is vLLM's own Python and ours, arrivals and ends included.
+Three loads: 256 requests decode while 200 wait, until the end; 64 seats, for which two requests
+arrive before each step, as many as end; and the same with a model that takes 10 ms. The engines of
+a row do the same work step by step, each in a process of its own. They take turns every ten steps,
+so that whatever else the machine does hits all of them, and a second engine without the adapter
+shows how much that still is. In the first two the model takes no time at all, so what is measured
+is vLLM's own Python and ours, arrivals and ends included. In the third the engine waits for it, as
+for a GPU.
 `CPU` is the processor time of the engine's process with all its threads.
 """
 
@@ -45,6 +47,8 @@ class Load(NamedTuple):
     """The tokens of each request: a number from these two on, to these two."""
     num_warm_up: int
     """Steps after which as many run as can."""
+    forward_seconds: float = 0.0
+    """The time that the model takes for a step."""
 
 
 LOADS = {
@@ -52,6 +56,7 @@ LOADS = {
     "steady": Load(256, 456, 0, 950, 950, 20),
     # Two a step for 31 steps each, one of them for the prompt, leave few seats free.
     "arriving": Load(64, 0, 2, 16, 44, 100),
+    "model": Load(64, 0, 2, 16, 44, 100, forward_seconds=0.01),
 }
 
 
@@ -59,6 +64,7 @@ class Engine:
     """An EngineCore that is stepped by hand, and how long that took."""
 
     def __init__(self, load: Load, *, is_async: bool) -> None:
+        import token_executor
         from stepping import make_core
 
         self.core = make_core(
@@ -68,6 +74,7 @@ class Engine:
             max_num_batched_tokens=8192,
             async_scheduling=is_async,
         )
+        token_executor.STEP_SECONDS = load.forward_seconds
         self.times: Times = {}
         self._load = load
         self._rng = random.Random(1)
