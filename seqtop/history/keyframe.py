@@ -7,8 +7,10 @@ a state of 10,000 finished requests takes 3 to 6 times as long.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +23,8 @@ from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.errors import WireError
 
 _UNFINISHED = -1
+_AT_ONCE = 100
+"""The requests or sequences that are encoded while other threads wait: less than a millisecond."""
 
 
 class FinishedRequest(msgspec.Struct, array_like=True):
@@ -181,8 +185,27 @@ def _without_finished(state: EngineState, finished: Container[str]) -> EngineSta
     for sequence in sequences.values():
         counts[sequence.status] += 1
     return msgspec.structs.replace(
-        state, requests=requests, sequences=sequences, finished=[], num_by_status=counts
+        state,
+        requests=_encoded(requests),
+        sequences=_encoded(sequences),
+        finished=[],
+        num_by_status=counts,
     )
+
+
+def _encoded(values: dict[Any, Any]) -> Any:
+    """Returns an encoded dictionary, which `codec.encode` then copies.
+
+    10,000 sequences take 70 ms. They are encoded in parts, so that other threads, such as the
+    app's, can go in between.
+    """
+    items = iter(values.items())
+    parts = [b"\xdf" + len(values).to_bytes(4, "big")]  # a map of MessagePack
+    while part := dict(islice(items, _AT_ONCE)):
+        time.sleep(0)  # gives the interpreter's lock to whoever waits for it
+        header = 1 if len(part) < 16 else 3
+        parts.append(codec.encode(part)[header:])
+    return msgspec.Raw(b"".join(parts))
 
 
 def _check(state: EngineState) -> None:

@@ -96,8 +96,8 @@ def test_an_engine_that_was_left_is_not_followed_until_it_is_asked_for(endpoint:
         assert not session.state.requests
         engine.send(arrival(2))
         engine.answer()
-        wait_until(lambda: same(session.state, engine.state))
-        assert session.connection.state is ConnectionState.LIVE
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
+        assert same(session.state, engine.state)
 
 
 def test_a_session_refuses_to_follow_what_is_no_endpoint(endpoint: str) -> None:
