@@ -12,6 +12,7 @@ from seqtop.state import EngineState, RequestState, Span
 from seqtop.wire import codec
 from seqtop.wire.arrays import Ints
 from seqtop.wire.errors import WireError
+from tests.support.events import arrival, engine_info
 from tests.support.recordings import assert_same, encoded, fed
 from tests.support.reducer_events import finish, metrics, prefilled
 
@@ -33,6 +34,17 @@ def test_a_finished_request_is_stored_once() -> None:
     assert (second.finished, second.lowest_finished) == ([], 0)
     for copy in restored([first, second]):
         assert_same(copy, state)
+
+
+@pytest.mark.parametrize("count", [100, 101, 115, 116, 200])
+def test_any_number_of_requests_comes_back(count: int) -> None:
+    """They are encoded in parts of a hundred, whose heads have one byte or three."""
+    state = EngineState()
+    for event in (engine_info(), *(arrival(number) for number in range(count))):
+        state.apply(event)
+    (copy,) = restored([keyframe.KeyframeEncoder(bytes).encode(state)])
+    assert len(copy.requests) == count
+    assert_same(copy, state)
 
 
 def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_it() -> None:
