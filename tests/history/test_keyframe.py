@@ -40,8 +40,9 @@ def test_a_finished_request_is_stored_once() -> None:
 def test_any_number_of_requests_comes_back(count: int) -> None:
     """They are encoded in parts of a hundred, whose heads have one byte or three."""
     state = EngineState()
-    for event in (engine_info(), *(arrival(number) for number in range(count))):
-        state.apply(event)
+    state.apply(engine_info())
+    for number in range(count):
+        state.apply(arrival(number))
     (copy,) = restored([keyframe.KeyframeEncoder(bytes).encode(state)])
     assert len(copy.requests) == count
     assert_same(copy, state)
