@@ -67,6 +67,7 @@ class CheckedEngine:
         from seqtop.transport.connection import ConnectionState
 
         live, session, change = ConnectionState.LIVE, self.session, Observable()
+        going_on = ConnectionState.SYNCING, live
         # A snapshot contains everything that was published before it was requested.
         with contextlib.ExitStack() as stack:
             later = stack.enter_context(Session(session.connection.endpoint))
@@ -76,7 +77,8 @@ class CheckedEngine:
 
             def has_ended() -> bool:
                 """Returns whether the engine has said that it ends: it then sends no snapshot."""
-                return session.connection.state is not live
+                # A session that has its first state is live only shortly after it.
+                return session.connection.state not in going_on
 
             change.wait_until(lambda: has_ended() or later.connection.state is live, timeout)
             number = later.sequence_number
