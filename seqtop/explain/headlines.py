@@ -57,7 +57,7 @@ _BEND_TIMES = 200
 _LEAST_EAGER = 0.5
 """The share of steps from which on they count as steps without a CUDA graph."""
 _MAX_STEPS = 64
-"""The steps that are read for the names of a change, and those before it."""
+"""The steps that are read for the names of a change."""
 _SHORTLY = 2.0
 """Seconds after the steps of a change in which a holder is that of its time."""
 COMPARED_SECONDS = 600.0
@@ -205,7 +205,7 @@ def observe(timeline: Timeline, change: Change, live: EngineState | None = None)
     start, stop = index.at_time(change.time), index.at_time(end)
     last = start
     try:
-        for position, payload in _steps(timeline, start, stop):
+        for position, payload in itertools.islice(_steps(timeline, start, stop), _MAX_STEPS):
             _add_step(observed, cast(Step, parsing.event(payload)))
             last = position
         state = timeline.at(last) if live is None else live
@@ -217,20 +217,18 @@ def observe(timeline: Timeline, change: Change, live: EngineState | None = None)
             outline = parsing.step_outline(payload)
             if outline is not None and (has := has_graph(outline.stats)) is not None:
                 observed.graphs_before[has] += 1
+                if observed.graphs_before.total() >= _MAX_STEPS:
+                    break
     except (RecordingError, WireError):
         pass  # what could not be read is not observed
     return observed
 
 
 def _steps(timeline: Timeline, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the first steps after `start` up to `stop`, encoded, with their positions."""
-    num_steps = 0
+    """Yields the steps after `start` up to `stop`, encoded, with their positions."""
     for position, payload in timeline.payloads(start, stop):
         if payload is not None and tag(payload) == "Step":
             yield position, payload
-            num_steps += 1
-            if num_steps >= _MAX_STEPS:
-                return
 
 
 def _add_step(observed: Observed, step: Step) -> None:
