@@ -17,9 +17,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
-from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCausalLM
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LlamaForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -88,29 +94,34 @@ def _prompt(rng: random.Random, vocab_size: int, length: int) -> list[int]:
 
 @contextmanager
 def published_engine(
-    path: Path, dtype: str = "float32"
+    path: Path, dtype: str = "float32", **settings: Any
 ) -> Iterator[tuple[LLMEngine, PublisherLink]]:
-    """Yields a new engine with the link to its publisher."""
-    engine = LLMEngine(
-        EngineConfig(
-            model=path,
-            device="cpu",
-            dtype=dtype,
-            max_num_seqs=MOST_AT_ONCE,
-            max_num_batched_tokens=1024,
-            max_model_len=MAX_MODEL_LEN,
-        )
-    )
+    """Yields a new engine with the link to its publisher.
+
+    Args:
+        path: The directory of the model.
+        dtype: The name of the torch dtype.
+        settings: Fields of `EngineConfig`.
+    """
+    sizes: dict[str, Any] = {
+        "device": "cpu",
+        "max_num_seqs": MOST_AT_ONCE,
+        "max_num_batched_tokens": 1024,
+        "max_model_len": MAX_MODEL_LEN,
+    }
+    engine = LLMEngine(EngineConfig(model=path, dtype=dtype, **sizes | settings))
     info = engine_info(engine, engine_id="benchmark", control=False)
     with closing(PublisherLink()) as link:
         link.start(Start(info, ENDPOINT, insecure=False, keys=None))
         yield engine, link
 
 
-def serve_with_engine(path: Path, requests: list[Request], dtype: str = "float32") -> Run:
+def serve_with_engine(
+    path: Path, requests: list[Request], dtype: str = "float32", **settings: Any
+) -> Run:
     """Serves with a new engine, whose start does not count."""
     run = Run()
-    with published_engine(path, dtype) as (engine, publisher):
+    with published_engine(path, dtype, **settings) as (engine, publisher):
         pending = list(enumerate(requests))
         begin, began_at = time.perf_counter(), engine.clock()
         while pending or engine.has_unfinished_requests():
@@ -143,27 +154,30 @@ def serve_with_engine(path: Path, requests: list[Request], dtype: str = "float32
     return run
 
 
-def serve_with_generate(model: LlamaForCausalLM, requests: list[Request]) -> Run:
-    """Serves with `generate()`, batch by batch."""
+def serve_with_generate(
+    model: LlamaForCausalLM | Qwen3ForCausalLM, requests: list[Request], most: int = MOST_AT_ONCE
+) -> Run:
+    """Serves with `generate()`, in batches of at most `most` requests."""
     run = Run()
     pending = list(requests)
     begin = time.perf_counter()
     while pending:
         _sleep_until(begin + pending[0].arrival)
         now = time.perf_counter() - begin
-        batch = [request for request in pending[:MOST_AT_ONCE] if request.arrival <= now]
+        batch = [request for request in pending[:most] if request.arrival <= now]
         del pending[: len(batch)]
         longest = max(len(request.prompt) for request in batch)
         missing = [longest - len(request.prompt) for request in batch]
+        ids = [[0] * n + request.prompt for n, request in zip(missing, batch, strict=True)]
         model.generate(
-            torch.tensor(
-                [[0] * n + request.prompt for n, request in zip(missing, batch, strict=True)]
+            torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor(
+                [[0] * n + [1] * (longest - n) for n in missing], device=model.device
             ),
-            attention_mask=torch.tensor([[0] * n + [1] * (longest - n) for n in missing]),
             max_new_tokens=max(request.num_outputs for request in batch),
             do_sample=False,
             pad_token_id=0,
-        )
+        ).cpu()
         run.seconds = time.perf_counter() - begin
         run.waits += [now - request.arrival for request in batch]
         run.latencies += [run.seconds - request.arrival for request in batch]

@@ -7,12 +7,14 @@ are tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 from seqtop.wire.messages import PreemptionMode, WaitCause
+
+T = TypeVar("T")
 
 
 # A step makes one for each group, and a struct is made in a tenth of a dataclass's time.
@@ -192,6 +194,59 @@ class SequenceRecord(msgspec.Struct, frozen=True):
     num_accepted_tokens: int | None = None
 
 
+class PlainDecodes(msgspec.Struct):
+    """The results of a step for its plain decodes: one entry in each list per sequence.
+
+    A plain decode is one of a group with a single sequence and without candidates, drafts or
+    lookahead slots: it got one token, and continues.
+
+    Attributes:
+        seq_groups: The groups, in the order of the batch.
+        seq_ids: The sequence of each.
+        token_ids: The token that it got.
+        logprobs: The log probability of the token.
+        texts: The new text, see `SequenceRecord.text_delta`.
+    """
+
+    seq_groups: list[SequenceGroup] = []
+    seq_ids: list[int] = []
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    texts: list[str] = []
+
+    def append(
+        self, seq_group: SequenceGroup, seq_id: int, token_id: int, logprob: float, text: str
+    ) -> None:
+        """Adds the result of one sequence."""
+        self.seq_groups.append(seq_group)
+        self.seq_ids.append(seq_id)
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.texts.append(text)
+
+    def records(self) -> list[SequenceRecord]:
+        """Returns a record for each sequence. Called before the next step."""
+        return [
+            SequenceRecord(
+                group.request_id,
+                group.first_seq,
+                [token_id],
+                group.first_seq.output_logprobs[-1:],
+                text,
+            )
+            for group, token_id, text in zip(
+                self.seq_groups, self.token_ids, self.texts, strict=True
+            )
+        ]
+
+
+def merged(others: list[T], positions: list[int], rest: list[T]) -> list[T]:
+    """Inserts each of `others` into `rest`, at its position in the result, and returns `rest`."""
+    for position, other in zip(positions, others, strict=True):
+        rest.insert(position, other)
+    return rest
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step, as of after its outputs were processed.
@@ -206,10 +261,9 @@ class StepRecord:
         execute_model_req: The request to the worker. Without any group if there was nothing to run
             and only `finished_requests_ids` to send.
         scheduled: Groups that ran, in the order of `execute_model_req`.
-        updates: One record per sequence of those, and one per fork, in the same order.
-        other_updates: The positions in `updates` of all but plain decodes. A plain decode is one of
-            a group with a single sequence and without candidates, drafts or lookahead slots: it got
-            one token, and continues.
+        decodes: The results of plain decodes.
+        others: One record per other sequence of those groups, and one per fork, in the same order.
+        other_positions: The position of each in `updates`.
         other_groups: The positions in `scheduled` of their groups.
         table_changes: Changes of the block tables of sequences that already had some.
         finished: Groups that ended in this step, by stopping or at a length limit.
@@ -241,8 +295,9 @@ class StepRecord:
     time: float
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
-    updates: list[SequenceRecord]
-    other_updates: list[int]
+    decodes: PlainDecodes
+    others: list[SequenceRecord]
+    other_positions: list[int]
     other_groups: list[int]
     table_changes: TableChanges
     finished: list[SequenceGroup]
@@ -264,3 +319,8 @@ class StepRecord:
     model_forward_time: float
     model_execute_time: float
     step_time: float
+
+    @property
+    def updates(self) -> list[SequenceRecord]:
+        """A new list with a record of every sequence, in the order of `scheduled`."""
+        return merged(self.others, self.other_positions, self.decodes.records())

@@ -5,12 +5,12 @@ It runs in the publisher's process (`publisher_main.py`), and needs neither engi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine_stub.entrypoints.reports import ArrivalReport, StateReport, StepReport
-from engine_stub.step_record import BlockRemoved, BlockStored, PrefixQueried
+from engine_stub.step_record import BlockRemoved, BlockStored, PrefixQueried, merged
 from seqtop.prefix_cache.prefix_history import PrefixHistory, PrefixLookup
 from seqtop.prefix_cache.token_hashes import TokenHashes
 from seqtop.sequence import (
@@ -31,8 +31,6 @@ from seqtop.wire.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from seqtop.whatif.replay import MessageSink
-
-T = TypeVar("T")
 
 
 class _Tokens(msgspec.Struct):
@@ -125,12 +123,12 @@ class ReportPublisher:
         assert step.execute is not None
         self._add_others(report, step)
         metadata, updates = self._plain_decodes(report)
-        step.execute.seq_group_metadata_list = _merged(
+        step.execute.seq_group_metadata_list = merged(
             step.execute.seq_group_metadata_list, report.other_groups, metadata
         )
-        num_preempted = len(step.sequences) - len(report.other_updates)
+        num_preempted = len(step.sequences) - len(report.other_positions)
         preempted, others = step.sequences[:num_preempted], step.sequences[num_preempted:]
-        step.sequences = [*preempted, *_merged(others, report.other_updates, updates)]
+        step.sequences = [*preempted, *merged(others, report.other_positions, updates)]
         self._find_prefix_misses(report, others)
         step.newly_cached_blocks = self._newly_cached(report)
         step.uncached_blocks = [
@@ -149,11 +147,11 @@ class ReportPublisher:
             parent = next(own for own in step.sequences if own.seq_id == seq_id)
             assert parent.request_id is not None
             self._add(parent.request_id, seq_id, token_ids)
-        if not report.other_updates:
+        if not report.other_positions:
             return
         assert step.execute is not None
         batch = scheduled_sequences(step.execute)
-        for update in step.sequences[-len(report.other_updates) :]:
+        for update in step.sequences[-len(report.other_positions) :]:
             seq_id, tokens = update.seq_id, self._sequences[update.seq_id]
             if seq_id not in report.forks:
                 tokens.append(update.new_token_ids, update.new_logprobs)
@@ -272,10 +270,3 @@ class ReportPublisher:
         for seq_id in self._requests.pop(finished.request_id):
             self._sequences.pop(seq_id, None)
         self._publisher.publish(finished)
-
-
-def _merged(others: list[T], positions: list[int], rest: list[T]) -> list[T]:
-    """Returns `rest` with each of `others` at its position in the result."""
-    for position, other in zip(positions, others, strict=True):
-        rest.insert(position, other)
-    return rest

@@ -21,6 +21,7 @@ from engine_stub.step_record import (
     SequenceRecord,
     StepRecord,
     TableChanges,
+    merged,
 )
 from seqtop import __version__
 from seqtop.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceStatus
@@ -113,34 +114,22 @@ class StepReporter:
         self._step = record.step
         self._last_stats = stats = _stats(record, self._num_preemptions)
         stats.paced_time = paced_time
-        others: list[SequenceRecord] = []
-        decodes = record.updates
-        if record.other_updates:
-            others = [record.updates[index] for index in record.other_updates]
-            positions = set(record.other_updates)
-            decodes = [
-                update for index, update in enumerate(record.updates) if index not in positions
-            ]
-        seq_ids = [update.seq.seq_id for update in decodes]
-        has_new_ids = seq_ids != self._seq_ids
-        self._seq_ids = seq_ids
-        token_ids = [update.new_token_ids[0] for update in decodes]
+        decodes = record.decodes
+        has_new_ids = decodes.seq_ids != self._seq_ids
+        self._seq_ids = decodes.seq_ids
         self._send(
             StepReport(
-                step=self._message(record, others, stats),
+                step=self._message(record, stats),
                 other_groups=record.other_groups,
-                other_updates=record.other_updates,
-                seq_ids=seq_ids if has_new_ids else None,
-                token_ids=token_ids,
-                logprobs=[
-                    update.new_logprobs[0][token_id].logprob
-                    for update, token_id in zip(decodes, token_ids, strict=True)
-                ],
-                texts=[update.text_delta for update in decodes],
+                other_positions=record.other_positions,
+                seq_ids=decodes.seq_ids if has_new_ids else None,
+                token_ids=decodes.token_ids,
+                logprobs=decodes.logprobs,
+                texts=decodes.texts,
                 table_changes=record.table_changes,
                 forks={
                     update.seq.seq_id: update.seq.get_token_ids().copy()
-                    for update in others
+                    for update in record.others
                     if update.parent_seq_id is not None
                 },
                 cache_events=record.cache_events,
@@ -173,10 +162,8 @@ class StepReporter:
             ],
         )
 
-    def _message(
-        self, record: StepRecord, others: list[SequenceRecord], stats: messages.StepStats
-    ) -> messages.Step:
-        """Returns the message of a step, with the sequences in `others` and the preempted ones."""
+    def _message(self, record: StepRecord, stats: messages.StepStats) -> messages.Step:
+        """Returns the message of a step without its plain decodes."""
         request = record.execute_model_req
         sent = request.seq_group_metadata_list
         request = msgspec.structs.replace(
@@ -185,11 +172,11 @@ class StepReporter:
         sequences: list[messages.SequenceUpdate] = []
         for preemption in record.preemptions:
             sequences += self._preempted(preemption)
-        if others:
+        if record.others:
             batch = scheduled_sequences(request)
             sequences += [
                 self._update(update, record.table_changes, batch.get(update.seq.seq_id))
-                for update in others
+                for update in record.others
             ]
             request = without_tables(request)  # updates have them
         return messages.Step(
@@ -304,20 +291,28 @@ class FigurePublisher:
         for group in (*record.ignored, *record.aborted):
             publish(_finished(group, group.metrics.finished_time or record.start_time))
         self._num_preemptions += len(record.preemptions)
+        decodes = record.decodes
         publish(
             messages.Step(
                 step=record.step,
                 start_time=record.start_time,
                 time=record.time,
                 execute=None,
-                sequences=[
-                    messages.SequenceUpdate(
-                        seq_id=update.seq.seq_id,
-                        new_token_ids=update.new_token_ids,
-                        is_removed=update.is_removed,
-                    )
-                    for update in record.updates
-                ],
+                sequences=merged(
+                    [
+                        messages.SequenceUpdate(
+                            seq_id=update.seq.seq_id,
+                            new_token_ids=update.new_token_ids,
+                            is_removed=update.is_removed,
+                        )
+                        for update in record.others
+                    ],
+                    record.other_positions,
+                    [
+                        messages.SequenceUpdate(seq_id=seq_id, new_token_ids=[token_id])
+                        for seq_id, token_id in zip(decodes.seq_ids, decodes.token_ids, strict=True)
+                    ],
+                ),
                 stats=_stats(record, self._num_preemptions),
                 metrics={group.request_id: group.metrics for group in record.changed_metrics},
                 preemptions=[_preemption(preemption) for preemption in record.preemptions],

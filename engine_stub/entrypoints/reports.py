@@ -1,7 +1,7 @@
 """The messages between an engine's process and its publisher's process.
 
 Most sequences of a step are *plain decodes*: one token each, and nothing else that the publisher
-could not derive (`StepRecord.other_updates`). Of them a report has columns, with one entry per
+could not derive (`PlainDecodes`). Of them a report has columns, with one entry per
 sequence, which are encoded without running Python code per entry. Everything else is reported as
 it is published.
 """
@@ -43,7 +43,7 @@ class StepReport(msgspec.Struct, array_like=True, tag=True):
     Attributes:
         step: The message without plain decodes, and without what is known from `cache_events`.
         other_groups: The positions in the batch of the groups in `step`.
-        other_updates: The positions in `StepRecord.updates` of the sequences in `step`, after
+        other_positions: The positions in `StepRecord.updates` of the sequences in `step`, after
             those of preempted groups.
         seq_ids: The sequences of the columns; None for those of the last report.
         token_ids: The token of each.
@@ -58,7 +58,7 @@ class StepReport(msgspec.Struct, array_like=True, tag=True):
 
     step: messages.Step
     other_groups: list[int]
-    other_updates: list[int]
+    other_positions: list[int]
     seq_ids: list[int] | None
     token_ids: list[int]
     logprobs: list[float]

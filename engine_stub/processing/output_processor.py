@@ -12,7 +12,7 @@ from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.waiting_queue import unfinished_seqs
 from engine_stub.failure_log import log_failure
 from engine_stub.processing.detokenizer import Detokenizer
-from engine_stub.step_record import ScheduledSequenceGroup, SequenceRecord
+from engine_stub.step_record import PlainDecodes, ScheduledSequenceGroup, SequenceRecord
 from engine_stub.worker.model_output import ModelOutput
 from seqtop.sequence import (
     Logprob,
@@ -40,8 +40,9 @@ class ProcessedOutputs(msgspec.Struct):
         num_unused_slots: Tokens that were scheduled for drafts, but not proposed.
     """
 
-    updates: list[SequenceRecord] = []
-    other_updates: list[int] = []
+    decodes: PlainDecodes = msgspec.field(default_factory=PlainDecodes)
+    others: list[SequenceRecord] = []
+    other_positions: list[int] = []
     other_groups: list[int] = []
     finished: list[SequenceGroup] = []
     errors: dict[str, str] = {}
@@ -49,7 +50,9 @@ class ProcessedOutputs(msgspec.Struct):
 
     def sampled_request_ids(self) -> set[str]:
         """Returns the ids of the groups that sampled a token."""
-        return {update.request_id for update in self.updates if update.new_token_ids}
+        sampled = {group.request_id for group in self.decodes.seq_groups}
+        sampled.update(update.request_id for update in self.others if update.new_token_ids)
+        return sampled
 
 
 class OutputProcessor:
@@ -82,25 +85,25 @@ class OutputProcessor:
         An exception that a group causes ends this group only.
         """
         processed = ProcessedOutputs()
-        num_draft_tokens = model_output.num_draft_tokens
+        decodes, num_draft_tokens = processed.decodes, model_output.num_draft_tokens
         for index, scheduled in enumerate(outputs.scheduled):
             seq_group = scheduled.seq_group
             try:
                 if model_output.errors:
                     _check_model_output(model_output, index)
-                update = self._decode(scheduled, model_output.outputs[index].samples)
-                if update is not None and update.seq.status is _RUNNING:
-                    processed.updates.append(update)
+                updates = self._decode(scheduled, model_output.outputs[index].samples, decodes)
+                if updates is None:
+                    updates = self._advance(scheduled, model_output, index)
+                elif not updates:
                     continue  # a plain decode, as most of most steps
-                updates = [update] if update else self._advance(scheduled, model_output, index)
             except Exception as error:  # noqa: BLE001 - logged, and reported to the client
                 log_failure("request %s failed", seq_group.request_id)
                 processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
                 updates = _fail(seq_group)
-            first = len(processed.updates)
-            processed.other_updates += range(first, first + len(updates))
+            first = len(decodes.seq_ids) + len(processed.others)
+            processed.other_positions += range(first, first + len(updates))
             processed.other_groups.append(index)
-            processed.updates += updates
+            processed.others += updates
             if seq_group.is_finished():
                 self._scheduler.finish_seq_group(seq_group)
                 processed.finished.append(seq_group)
@@ -110,9 +113,17 @@ class OutputProcessor:
         return processed
 
     def _decode(
-        self, scheduled: ScheduledSequenceGroup, samples: list[SequenceOutput]
-    ) -> SequenceRecord | None:
-        """Advances a group that can be a plain decode, see `StepRecord`; None if it cannot be."""
+        self,
+        scheduled: ScheduledSequenceGroup,
+        samples: list[SequenceOutput],
+        decodes: PlainDecodes,
+    ) -> list[SequenceRecord] | None:
+        """Advances a group that can be a plain decode, and adds it to them.
+
+        Returns:
+            Nothing for a plain decode, and the record of a sequence that ends with its token. None
+            if the group cannot be one.
+        """
         seq_group = scheduled.seq_group
         params = seq_group.sampling_params
         if (
@@ -128,7 +139,14 @@ class OutputProcessor:
         seq = seq_group.first_seq
         seq.data.update_num_computed_tokens(1)
         self._block_manager.cache_blocks(seq)
-        return self._append(seq_group, seq, samples)
+        (sample,) = samples
+        self._append_sample(seq, sample, params)
+        text = seq.get_output_text_to_return(params.output_text_buffer_length, True)
+        token_id, logprobs = sample.output_token, sample.logprobs
+        if seq.status is not _RUNNING:
+            return [SequenceRecord(seq_group.request_id, seq, [token_id], [logprobs], text)]
+        decodes.append(seq_group, seq.seq_id, token_id, logprobs[token_id].logprob, text)
+        return []
 
     def _advance(
         self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int
@@ -202,13 +220,9 @@ class OutputProcessor:
         token_ids: list[int] = []
         logprobs: list[dict[int, Logprob]] = []
         for sample in samples:
-            token_id, candidates = sample.output_token, sample.logprobs
-            token_ids.append(token_id)
-            logprobs.append(candidates)
-            for candidate_id, candidate in candidates.items():
-                candidate.decoded_token = self.detokenizer.token_text(candidate_id)
-            seq.append_token_id(token_id, candidates)
-            self._detokenize_and_stop(seq, token_id, params)
+            token_ids.append(sample.output_token)
+            logprobs.append(sample.logprobs)
+            self._append_sample(seq, sample, params)
             if seq.is_finished():
                 break
         if len(token_ids) > 1:
@@ -217,8 +231,12 @@ class OutputProcessor:
         text = seq.get_output_text_to_return(params.output_text_buffer_length, True)
         return SequenceRecord(seq_group.request_id, seq, token_ids, logprobs, text)
 
-    def _detokenize_and_stop(self, seq: Sequence, token_id: int, params: SamplingParams) -> None:
-        """Decodes the newest token, and sets the status if it ends the sequence."""
+    def _append_sample(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
+        """Appends and decodes a token, and sets the status if it ends the sequence."""
+        token_id, candidates = sample.output_token, sample.logprobs
+        for candidate_id, candidate in candidates.items():
+            candidate.decoded_token = self.detokenizer.token_text(candidate_id)
+        seq.append_token_id(token_id, candidates)
         num_output = seq.data.get_output_len()
         may_stop = num_output >= params.min_tokens
         ended = (

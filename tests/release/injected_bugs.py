@@ -552,26 +552,25 @@ def evict_most_recent(run: Run) -> None:
 
 
 def one_token_more(run: Run) -> None:
-    original = run.engine.output_processor._detokenize_and_stop
+    original = run.engine.output_processor._append_sample
 
-    def stop(seq: Any, token_id: int, params: Any) -> None:
+    def append(seq: Any, sample: Any, params: Any) -> None:
         longer = params.clone()
         longer.max_tokens = params.max_tokens + 1
-        original(seq, token_id, longer)
+        original(seq, sample, longer)
 
-    vars(run.engine.output_processor)["_detokenize_and_stop"] = stop
+    vars(run.engine.output_processor)["_append_sample"] = append
 
 
 def append_twice(run: Run) -> None:
-    original = run.engine.output_processor._append
+    original = run.engine.output_processor._append_sample
 
-    def append(seq_group: Any, seq: Any, samples: Any) -> Any:
-        update = original(seq_group, seq, samples)
-        if samples and run.num_steps == 15 and not seq.is_finished():
-            seq.append_token_id(samples[-1].output_token, samples[-1].logprobs)
-        return update
+    def append(seq: Any, sample: Any, params: Any) -> None:
+        original(seq, sample, params)
+        if run.num_steps == 15 and not seq.is_finished():
+            seq.append_token_id(sample.output_token, sample.logprobs)
 
-    vars(run.engine.output_processor)["_append"] = append
+    vars(run.engine.output_processor)["_append_sample"] = append
 
 
 def _after_preemption(run: Run, change: Callable[[Any], None]) -> None:
@@ -648,14 +647,17 @@ def count_more_tokens(run: Run) -> None:
 
 
 def drop_text(run: Run) -> None:
-    original = run.engine.output_processor._append
+    original = run.engine.output_processor.process
 
-    def append(*args: Any) -> Any:
-        update = original(*args)
-        text = "" if run.num_steps % 10 == 5 else update.text_delta
-        return msgspec.structs.replace(update, text_delta=text)
+    def process(*args: Any) -> Any:
+        processed = original(*args)
+        if run.num_steps % 10 == 5:
+            decodes, others = processed.decodes, processed.others
+            decodes.texts[:] = [""] * len(decodes.texts)
+            others[:] = [msgspec.structs.replace(update, text_delta="") for update in others]
+        return processed
 
-    vars(run.engine.output_processor)["_append"] = append
+    vars(run.engine.output_processor)["process"] = process
 
 
 def clock_ahead(run: Run) -> None:

@@ -197,9 +197,11 @@ class EngineMetrics:
 
     def _count_tokens(self, record: StepRecord) -> None:
         last_times = self._last_token_times
-        updates = [update for update in record.updates if update.new_token_ids]
-        self._output_tokens.value += sum(len(update.new_token_ids) for update in updates)
-        sampled = {update.request_id for update in updates}
+        others = [update for update in record.others if update.new_token_ids]
+        self._output_tokens.value += len(record.decodes.token_ids)
+        self._output_tokens.value += sum(len(update.new_token_ids) for update in others)
+        sampled = {group.request_id for group in record.decodes.seq_groups}
+        sampled.update(update.request_id for update in others)
         for group in record.changed_metrics:
             if group.request_id in sampled and group.request_id not in last_times:
                 self._prompt_tokens.value += len(group.prompt_token_ids)

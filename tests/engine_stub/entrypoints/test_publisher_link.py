@@ -93,14 +93,14 @@ def test_columns_have_plain_decodes_and_their_ids_once(make_engine: MakeEngine) 
     while engine.has_unfinished_requests():
         reporter.stepped(engine.step())
     prefill, first, *rest, last, end = reports
-    assert (len(prefill.token_ids), prefill.other_updates) == (0, [0, 1, 2])
+    assert (len(prefill.token_ids), prefill.other_positions) == (0, [0, 1, 2])
     assert first.seq_ids == [0, 1, 2]
     assert len(rest) == 5
     for report in (first, *rest):
         assert len(report.token_ids) == len(report.logprobs) == len(report.texts) == 3
         assert report.step.sequences == report.step.execute.seq_group_metadata_list == []
     assert {report.seq_ids is None for report in rest} == {True}
-    assert (last.other_updates, len(last.ended)) == ([0, 1, 2], 3)
+    assert (last.other_positions, len(last.ended)) == ([0, 1, 2], 3)
     assert end.step.execute is not None
     assert end.step.execute.finished_requests_ids == ["r0", "r1", "r2"]
 
