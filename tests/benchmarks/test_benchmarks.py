@@ -25,7 +25,7 @@ def rows_of(findings: Findings, name: str = "painting") -> list[Row]:
 
 
 @pytest.mark.release("measures for seconds")
-@pytest.mark.parametrize("name", [name for name in ROWS if name != OF_ANOTHER_SCRIPT])
+@pytest.mark.parametrize("name", [*(name for name in ROWS if name != OF_ANOTHER_SCRIPT), "gpu"])
 def test_a_row_yields_figures_with_a_target_and_a_peer(name: str) -> None:
     module = importlib.import_module(f"benchmarks.{name}")
     findings = module.measure(tiny=True)
