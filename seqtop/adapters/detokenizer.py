@@ -67,8 +67,8 @@ def _local_path(tokenizer: str, revision: str | None) -> str:
     try:
         from huggingface_hub import hf_hub_download
 
-        return hf_hub_download(
-            tokenizer, "tokenizer.json", revision=revision, local_files_only=True
+        return str(
+            hf_hub_download(tokenizer, "tokenizer.json", revision=revision, local_files_only=True)
         )
     except Exception as error:  # the libraries below it raise many kinds
         raise TokenizerError(f"the tokenizer {tokenizer!r} cannot be read: {error}") from error

@@ -103,6 +103,7 @@ class RunDecisions(Reader):
         timeline: The recording, which is read from its beginning to its end.
         progress: Shows the part that has been read.
         readers: Further readers of the same pass.
+        reads_waits: Whether `RunRequest.seconds_waiting` is read, for which states are restored.
 
     Raises:
         RecordingError: A part of the recording cannot be read.
@@ -115,6 +116,8 @@ class RunDecisions(Reader):
         timeline: Timeline,
         progress: ShowProgress = no_progress,
         readers: Sequence[Reader] = (),
+        *,
+        reads_waits: bool = True,
     ) -> None:
         self.info: EngineInfo | None = None
         self.requests: list[RunRequest] = []
@@ -139,11 +142,12 @@ class RunDecisions(Reader):
         self.end_time = 0.0
         """The end of the last step, epoch seconds."""
         self._timeline = timeline
+        self._reads_waits = reads_waits
         self._num_ended = 0
         self._most_ended = 1
         """The requests that end between two readings of waits: a state drops the oldest of them."""
         Replay(timeline, [self, *readers]).run(progress)
-        self._read_waits(timeline.at(timeline.last))
+        self._read_waits(timeline.last)
 
     @property
     def duration(self) -> float:
@@ -163,7 +167,7 @@ class RunDecisions(Reader):
         """Adds the requests of a state that was not reached by events."""
         if position > self._timeline.first:
             self.num_gaps += bool(self.steps)
-            self._read_waits(self._timeline.at(position - 1))
+            self._read_waits(position - 1)
         # A state drops an eighth of its finished requests at once.
         self._most_ended = max(state.max_finished // 2, 1)
         self._read_state(state)
@@ -174,10 +178,13 @@ class RunDecisions(Reader):
         if isinstance(event, RequestFinished):
             self._num_ended += 1
             if self._num_ended % self._most_ended == 0:
-                self._read_waits(self._timeline.at(position))
+                self._read_waits(position)
 
-    def _read_waits(self, state: EngineState) -> None:
-        """Reads the waits of the requests in a state, up to the time of that state."""
+    def _read_waits(self, position: int) -> None:
+        """Reads the waits of the requests in the state at a position, up to its time."""
+        if not self._reads_waits:
+            return
+        state = self._timeline.at(position)
         for request in state.requests.values():
             if (number := self._numbers.get(request.request_id)) is None:
                 continue

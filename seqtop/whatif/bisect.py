@@ -66,7 +66,7 @@ def bisect(recording: str, python: str, versions: str) -> Bisection:
             if result.error is not None:
                 raise DriverError(f"{version}: {result.error}")
             with FileStore(path) as replayed:
-                return RunDecisions(replayed)
+                return RunDecisions(replayed, reads_waits=False)
 
         return find_change(chosen, replay)
 

@@ -389,9 +389,10 @@ class Replays:
         if repeated is None or proof is None:
             return True
         with FileStore(self.question.source) as recording:
-            recorded = RunDecisions(recording)
+            recorded = RunDecisions(recording, reads_waits=False)
         result_of(repeated)
-        self.basis.proof = prove(recorded, _decisions(output), starts_late=proof.starts_late)
+        again = _decisions(output, reads_waits=False)
+        self.basis.proof = prove(recorded, again, starts_late=proof.starts_late)
         return self.basis.is_proven or self.question.anyway
 
 
@@ -482,10 +483,10 @@ def keep(path: str, question: Question) -> None:
         raise RecordingError(f"{question.output} cannot be written: {error.strerror}") from error
 
 
-def _decisions(path: str) -> RunDecisions:
+def _decisions(path: str, *, reads_waits: bool = True) -> RunDecisions:
     """Returns the decisions of a recording that a replay wrote."""
     with FileStore(path) as recording:
-        return RunDecisions(recording)
+        return RunDecisions(recording, reads_waits=reads_waits)
 
 
 def _replay_distance(

@@ -225,10 +225,10 @@ def _finish(
         return
     counter = DecisionCounter()
     with FileStore(test.path) as recording:
-        recorded = RunDecisions(recording, readers=[counter])
+        recorded = RunDecisions(recording, readers=[counter], reads_waits=False)
         starts_late = recording.at(recording.first).step >= 0
     with FileStore(output) as recording:
-        repeated = RunDecisions(recording)
+        repeated = RunDecisions(recording, reads_waits=False)
     coverage.add(recorded, counter)
     test.num_requests = len(recorded.requests)
     test.proof = prove(recorded, repeated, starts_late=starts_late)

@@ -52,17 +52,26 @@ def with_gap(seed: int) -> ScriptedSource:
     return source
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.fixture(scope="module", params=range(3))
+def run(request: pytest.FixtureRequest) -> tuple[ScriptedSource, dict[int, EngineState]]:
+    """A random run with a gap, and its state at each position."""
+    source = with_gap(request.param)
+    history = source.history
+    positions = range(history.first, history.last + 1)
+    return source, {position: history.at(position) for position in positions}
+
+
 @pytest.mark.parametrize("text", CONDITIONS)
-def test_it_finds_what_evaluating_every_position_finds(text: str, seed: int) -> None:
-    source = with_gap(seed)
+def test_it_finds_what_evaluating_every_position_finds(
+    text: str, run: tuple[ScriptedSource, dict[int, EngineState]]
+) -> None:
+    source, states = run
     history = source.history
     events = dict(history.events(history.first, history.last))
     first, requests, seconds, num_held, num_steps = None, [], 0.0, 0, 0
     held_at = None
-    for position in range(history.first, history.last + 1):
-        state, condition = history.at(position), parse_condition(text)
-        ids = [-1]
+    for position, state in states.items():
+        condition, ids = parse_condition(text), [-1]
         if condition.filter is not None:
             ids = [seq_id for seq_id in state.sequences if condition.matches(state, seq_id)]
         holds = bool(ids) and condition.holds_for_engine(state)

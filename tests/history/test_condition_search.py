@@ -8,6 +8,7 @@ from seqtop.history import segments
 from seqtop.history.condition_search import ConditionSearch
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
+from seqtop.state import EngineState
 from seqtop.state.condition import parse_condition
 from tests.support.random_engine import RandomEngine
 from tests.support.scripted import Script, ScriptedSource
@@ -47,13 +48,12 @@ def search(timeline: Timeline, text: str, position: int, direction: int) -> Cond
     return finished
 
 
-def beginnings(timeline: Timeline, text: str) -> list[int]:
+def beginnings(states: dict[int, EngineState], text: str) -> list[int]:
     """The positions at which the condition begins to hold, by evaluating each."""
     before: set[int] = set()
     positions = []
-    for position in range(timeline.first, timeline.last + 1):
-        state, condition = timeline.at(position), parse_condition(text)
-        matching = {-1}
+    for position, state in states.items():
+        condition, matching = parse_condition(text), {-1}
         if condition.filter is not None:
             matching = {seq_id for seq_id in state.sequences if condition.matches(state, seq_id)}
         now = matching if condition.holds_for_engine(state) else set()
@@ -70,8 +70,10 @@ def test_it_finds_where_a_condition_begins_to_hold(
     history = recorded(seed, monkeypatch)
     rng = random.Random(seed)
     num_matches = 0
+    positions = range(history.first, history.last + 1)
+    states = {position: history.at(position) for position in positions}
     for text in CONDITIONS:
-        expected = beginnings(history, text)
+        expected = beginnings(states, text)
         num_matches += len(expected)
         starts = [history.first, history.last, *rng.choices(range(history.last), k=6)]
         for position in starts:

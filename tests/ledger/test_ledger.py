@@ -100,7 +100,7 @@ def test_harm_is_the_sum_of_the_accounts_in_random_runs(seeds: range) -> None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(20), pytest.param(range(20, 300), marks=pytest.mark.release("many seeds"))],
+    [range(8), pytest.param(range(8, 300), marks=pytest.mark.release("many seeds"))],
     ids=["few", "many"],
 )
 def test_harm_is_the_sum_of_the_accounts_when_the_engine_starts_again(seeds: range) -> None:

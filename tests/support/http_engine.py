@@ -1,6 +1,7 @@
 """An engine with its HTTP server in a process of its own, and requests for it."""
 
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,11 @@ from tests.support.waiting import SECONDS, wait_until
 
 ENGINE = (sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1")
 MODEL = "bundled-stories"
+CERTIFICATES = ssl.create_default_context()
+"""To read those of the system takes longer than a request; each new client would do it."""
+HTTP = httpx.Client(
+    verify=CERTIFICATES, timeout=SECONDS, limits=httpx.Limits(max_keepalive_connections=0)
+)
 CHAT: list[Any] = [
     {"role": "system", "content": "You are a kind storyteller."},
     {"role": "user", "content": "Tell me a story about a fox."},
@@ -44,7 +50,11 @@ class Served:
     @property
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=SECONDS
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=SECONDS,
+            http_client=openai.DefaultHttpxClient(verify=CERTIFICATES),
         )
 
     def request(self, request_id: str) -> RequestState | None:

@@ -4,12 +4,11 @@ import json
 import shutil
 import subprocess
 
-import httpx
 import openai
 import pytest
 
 from seqtop import __version__
-from tests.support.http_engine import GREEDY, MODEL, SEEDED, Served
+from tests.support.http_engine import GREEDY, HTTP, MODEL, SEEDED, Served
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -46,8 +45,8 @@ def test_prompt_of_tokens(served: Served) -> None:
 
 def test_models_and_health(served: Served) -> None:
     assert [model.id for model in served.client.models.list()] == [MODEL]
-    assert httpx.get(f"{served.url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{served.url}/version").json() == {"version": __version__}
+    assert HTTP.get(f"{served.url}/health").json() == {"status": "ok"}
+    assert HTTP.get(f"{served.url}/version").json() == {"version": __version__}
 
 
 def test_one_model(served: Served) -> None:

@@ -5,7 +5,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import torch
@@ -14,7 +13,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import PoolingParams
 from seqtop.state import RequestState
-from tests.support.http_engine import MODEL, Served, serve
+from tests.support.http_engine import HTTP, MODEL, Served, serve
 from tests.support.waiting import SECONDS, wait_until
 
 TEXTS = ["The lantern", "A fox by the river", "Bread."]
@@ -46,7 +45,7 @@ def test_formats_and_kinds_of_input_agree(served: Served, expected: list[list[fl
     create = served.client.embeddings.create
     floats = create(model=MODEL, input=TEXTS[0], encoding_format="float").data[0].embedding
     torch.testing.assert_close(torch.tensor(floats), torch.tensor(expected[0]), atol=1e-5, rtol=0)
-    raw = httpx.post(
+    raw = HTTP.post(
         f"{served.url}/v1/embeddings", json={"input": [TEXTS[0]], "encoding_format": "base64"}
     ).json()
     packed = base64.b64decode(raw["data"][0]["embedding"])
@@ -99,7 +98,7 @@ def test_requests_are_seen(served: Served) -> None:
 def test_mistakes_are_answered_in_one_sentence(
     served: Served, given: dict[str, Any], words: str | None
 ) -> None:
-    answer = httpx.post(f"{served.url}/v1/embeddings", json=given, timeout=SECONDS)
+    answer = HTTP.post(f"{served.url}/v1/embeddings", json=given, timeout=SECONDS)
     if words is None:
         assert answer.status_code == 200  # the model puts a token before each text
         return

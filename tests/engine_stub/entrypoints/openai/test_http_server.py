@@ -1,17 +1,17 @@
 """The addresses of the server, and clients that it keeps out."""
 
 import contextlib
+import json
 import re
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from tests.support.http_engine import ENGINE, GREEDY, Served, post_by_hand
+from tests.support.http_engine import ENGINE, GREEDY, HTTP, Served, post_by_hand
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -24,13 +24,13 @@ def refusal(*arguments: str) -> tuple[int, str]:
 def test_a_client_that_does_not_finish_its_request(served: Served) -> None:
     post_by_hand(served, b'{"prompt"', 99).close()
     # Nothing may have been written to standard error: the fixture looks at its end.
-    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert HTTP.get(f"{served.url}/health").status_code == 200
 
 
 def test_pages_of_other_origins_are_kept_out(served: Served) -> None:
     url = f"{served.url}/v1/completions"
-    assert httpx.post(url, content='{"prompt": "x"}').status_code == 415
-    assert httpx.post(url, json={"prompt": "x"}, headers={"host": "a.page"}).status_code == 400
+    assert HTTP.post(url, content='{"prompt": "x"}').status_code == 415
+    assert HTTP.post(url, json={"prompt": "x"}, headers={"host": "a.page"}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_a_body_of_a_gigabyte_is_not_read(served: Served, chunked: bool) -> None
             sent += len(part)
     assert sent < 2**26  # what fits into the buffers of both ends, and not more
     assert process.memory_info().rss - before < 2**25
-    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert HTTP.get(f"{served.url}/health").status_code == 200
 
 
 def test_a_storm_of_refused_requests_leaves_no_memory_behind(served: Served) -> None:
     process = psutil.Process(served.process.pid)
     text, conversation = "never " * 150_000, [{"role": "user", "content": "never " * 150_000}]
-    kinds: list[tuple[str, dict[str, Any]]] = [
+    bodies = [
         ("completions", {"prompt": text}),
         ("completions", {"prompt": [5] * 300_000}),
         ("completions", {"prompt": ["x"] * 200_000}),
@@ -135,11 +135,12 @@ def test_a_storm_of_refused_requests_leaves_no_memory_behind(served: Served) -> 
         ("chat/completions", {"messages": conversation}),
         ("embeddings", {"input": text}),
     ]
+    contents = [(path, json.dumps(body).encode()) for path, body in bodies]
+    headers = {"content-type": "application/json"}
 
     def post(number: int) -> int:
-        path, body = kinds[number % len(kinds)]
-        url = f"{served.url}/v1/{path}"
-        return httpx.post(url, json=body, timeout=SECONDS).status_code
+        path, content = contents[number % len(contents)]
+        return HTTP.post(f"{served.url}/v1/{path}", content=content, headers=headers).status_code
 
     with ThreadPoolExecutor(max_workers=16) as clients:
         assert {*clients.map(post, range(24))} == {400, 404}
@@ -154,7 +155,7 @@ def test_connections_that_say_little_hinder_nobody(served: Served) -> None:
     for number, client in enumerate(slow):
         with contextlib.suppress(ConnectionError):  # those of 512 and more are closed
             client.sendall(sent[: number % len(sent)])
-    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert HTTP.get(f"{served.url}/health").status_code == 200
     for client in slow:
         client.close()
 

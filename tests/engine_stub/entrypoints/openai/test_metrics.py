@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.openai.metrics import EngineMetrics, Histogram
 from seqtop.sequence import PoolingParams
-from tests.support.http_engine import ENDLESS, GREEDY, MODEL, Served
+from tests.support.http_engine import ENDLESS, GREEDY, HTTP, MODEL, Served
 from tests.support.running import Clock, MakeEngine, greedy
 from tests.support.waiting import wait_until
 
@@ -62,7 +61,7 @@ def steps(engine: LLMEngine, metrics: EngineMetrics) -> Iterator[Figures]:
 
 
 def scrape(served: Served) -> Figures:
-    response = httpx.get(f"{served.url}/metrics")
+    response = HTTP.get(f"{served.url}/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return Figures(response.text)

@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from tests.support.http_engine import MODEL, Served
+from tests.support.http_engine import HTTP, MODEL, Served
 
 WORDS: list[tuple[dict[str, Any], str, str]] = [
     (
@@ -226,7 +225,7 @@ def test_openais_client_is_told_the_parameter(
 def test_places_inside_a_body(
     served: Served, path: str, body: Any, words: str, param: str | None, code: str | None
 ) -> None:
-    answer = httpx.post(f"{served.url}/v1/{path}", json=body)
+    answer = HTTP.post(f"{served.url}/v1/{path}", json=body)
     assert answer.status_code == 400
     assert answer.json() == {
         "error": {"message": words, "type": "invalid_request_error", "param": param, "code": code}
@@ -263,7 +262,7 @@ def test_texts_that_are_no_json_of_python(
     served: Served, body: str, words: str, param: str | None
 ) -> None:
     url, headers = f"{served.url}/v1/completions", {"content-type": "application/json"}
-    error = httpx.post(url, content=body, headers=headers).json()["error"]
+    error = HTTP.post(url, content=body, headers=headers).json()["error"]
     assert (error["message"], error["param"]) == (words, param)
 
 
@@ -271,6 +270,6 @@ def test_no_refusal_has_the_words_of_a_library(served: Served) -> None:
     for given, _, _ in WORDS:
         body = json.dumps({"prompt": "x"} | given)
         headers = {"content-type": "application/json"}
-        answer = httpx.post(f"{served.url}/v1/completions", content=body, headers=headers)
+        answer = HTTP.post(f"{served.url}/v1/completions", content=body, headers=headers)
         assert "$" not in answer.text
         assert "`" not in answer.text

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.support.http_engine import CHAT, GREEDY, Served
+from tests.support.http_engine import CHAT, GREEDY, HTTP, Served
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ from tests.support.http_engine import CHAT, GREEDY, Served
 def test_mistakes_are_answered_in_one_sentence(
     served: Served, body: str, status: int, words: str
 ) -> None:
-    answer = httpx.post(
+    answer = HTTP.post(
         f"{served.url}/v1/completions", content=body, headers={"content-type": "application/json"}
     )
     assert answer.status_code == status
@@ -122,7 +121,7 @@ def test_the_field_at_fault_is_named(
     served: Served, path: str, body: str, param: str | None
 ) -> None:
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{served.url}/v1/{path}", content=body, headers=headers)
+    answer = HTTP.post(f"{served.url}/v1/{path}", content=body, headers=headers)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == param, error
@@ -170,7 +169,7 @@ def test_an_agents_request_with_fields_that_change_nothing(served: Served) -> No
 def test_options_that_chat_lacks_are_refused(
     served: Served, given: dict[str, Any], words: str
 ) -> None:
-    answer = httpx.post(f"{served.url}/v1/chat/completions", json=given)
+    answer = HTTP.post(f"{served.url}/v1/chat/completions", json=given)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
 
@@ -178,10 +177,10 @@ def test_options_that_chat_lacks_are_refused(
 def test_variables_of_the_template_with_any_name_and_depth(served: Served) -> None:
     body = {"messages": CHAT, "max_tokens": 1, "chat_template_kwargs": {"self": 1, "source": 2}}
     url = f"{served.url}/v1/chat/completions"
-    assert httpx.post(url, json=body).status_code == 200
+    assert HTTP.post(url, json=body).status_code == 200
     for depth in (500, 50_000):
         deep = "[" * depth + "]" * depth
         content = json.dumps(body).replace('"self": 1', f'"self": {deep}')
-        answer = httpx.post(url, content=content, headers={"content-type": "application/json"})
+        answer = HTTP.post(url, content=content, headers={"content-type": "application/json"})
         assert answer.status_code == (200 if depth == 500 else 400)
     assert "nested too deeply" in answer.json()["error"]["message"]

@@ -7,13 +7,13 @@ import pytest
 
 from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
-from tests.support.http_engine import CHAT, GREEDY, Served
+from tests.support.http_engine import CHAT, GREEDY, HTTP, Served
 
 TOKENIZER = Tokenizer(DEFAULT_MODEL)
 
 
 def post(served: Served, path: str, body: dict[str, Any]) -> httpx.Response:
-    return httpx.post(f"{served.url}/{path}", json=body)
+    return HTTP.post(f"{served.url}/{path}", json=body)
 
 
 def test_a_text_is_tokenized_as_the_engine_does(served: Served) -> None:
