@@ -10,7 +10,8 @@ def solve_non_negative(
 ) -> dict[int, float]:
     """Returns the coefficients, none negative, with the least sum of squared errors.
 
-    Each set of columns is solved by its normal equations.
+    Each set of columns is solved by its normal equations; that of all columns is the best if its
+    coefficients are not negative.
 
     Args:
         products: The sums of the products of each two columns.
@@ -19,16 +20,18 @@ def solve_non_negative(
     Returns:
         The coefficients by column; those of the other columns are 0.
     """
-    width = len(targets)
+    used = [column for column in range(len(targets)) if products[column][column]]
     best: dict[int, float] = {}
     least = 0.0  # squared error, less that of all zeros
-    for count in range(1, width + 1):
-        for columns in itertools.combinations(range(width), count):
+    for count in range(len(used), 0, -1):
+        for columns in itertools.combinations(used, count):
             solution = solve(
                 [[products[i][j] for j in columns] for i in columns], [targets[i] for i in columns]
             )
             if solution is None or min(solution) < 0:
                 continue
+            if count == len(used):
+                return dict(zip(columns, solution, strict=True))
             # At a solution of the normal equations, the error falls by the product with the target.
             error = -math.fsum(
                 value * targets[i] for value, i in zip(solution, columns, strict=True)
