@@ -130,7 +130,10 @@ def _at_once(
     num_tokens = sum(request.num_outputs for request in requests)
     _run(engine, None, requests)  # captures the graphs
     _, steps, on_device = _run(engine, None, requests)
+    link.report_state(engine)  # of the steps that were not reported
     seconds, published, _ = _run(engine, link, requests)
+    if link.num_dropped:
+        raise RuntimeError(f"{link.num_dropped} reports were dropped")
     what = f"{size} at once, {mode}"
     yield Figure(
         what=f"{what}: a decode step",
