@@ -11,6 +11,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
+from seqtop.wire.errors import WireError
 from tests.support import events
 from tests.support.events import arrival, update
 from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
@@ -126,3 +127,18 @@ def test_an_event_adds_its_payload_and_its_entry_in_the_index_to_the_bytes() -> 
     before = history.num_bytes
     append(history, SHORT[:5], state, 3)
     assert history.num_bytes - before == sum(len(own) + 50 for own in SHORT[3:5])
+
+
+def test_each_piece_is_counted_with_what_it_takes_beside_its_bytes() -> None:
+    history = MemoryStore()
+    before = history.num_bytes
+    history._store(b"x" * 100)
+    assert history.num_bytes - before > 100
+
+
+def test_a_finished_request_beyond_the_last_is_not_recorded() -> None:
+    history = MemoryStore()
+    history.restore("one", 119, fed(SHORT))
+    last = history._finished[-1]
+    with pytest.raises(WireError, match="is not recorded"):
+        history._finished_request(last.first + last.count)

@@ -105,3 +105,10 @@ def test_a_thread_reads_everything_and_says_so(history: MemoryStore) -> None:
         thread.close()
     assert (replay.is_behind, thread.is_running, replay.failure) == (False, False, "")
     assert reader.noted[-1] == ("apply", 7)
+
+
+def test_nothing_is_read_after_a_fault_of_a_reader(history: MemoryStore) -> None:
+    replay = Replay(history, [])
+    assert replay.is_behind
+    replay.failure = "a fault"
+    assert not replay.is_behind

@@ -268,6 +268,7 @@ def test_last_second() -> None:
     begun = series.last_second(START + 0.9)
     assert begun is not None
     assert begun.rate("steps") == pytest.approx(1.4 / 0.9), "of the time so far"
+    assert series.last_second(START + 0.25) is not None
     assert series.last_second(START + 0.2) is None
     assert series.last_second(math.nan) is None
 
@@ -279,3 +280,11 @@ def test_generated_tokens_are_those_of_the_sequences() -> None:
         series = read(store)
         assert series.between(0.0, series.end).sums["generated"] == state.num_output_tokens
         assert series.between(0.0, series.end).sums["steps"] == state.num_steps_seen
+
+
+def test_the_larger_gauges_are_those_that_are_known() -> None:
+    unknown = (math.nan, 9.0)
+    assert step_series._larger((1.0, 5.0), (2.0, 0.0)) == (2.0, 0.0)
+    assert step_series._larger((2.0, 0.0), (1.0, 5.0)) == (2.0, 0.0)
+    assert step_series._larger(unknown, (1.0, 5.0)) == (1.0, 5.0)
+    assert step_series._larger((1.0, 5.0), unknown) == (1.0, 5.0)

@@ -6,6 +6,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from seqtop.history import step_time
 from seqtop.history.step_time import (
     MIN_STEPS_OF_A_KIND,
     Size,
@@ -157,3 +158,20 @@ def test_times_that_no_clock_measured_are_refused() -> None:
     odd[7] = replace(odd[7], end_time=1e308)
     with pytest.raises(StepTimeError, match="longer than a clock can measure"):
         fit(odd)
+
+
+def test_the_held_out_error_is_that_of_the_steps_that_were_left_out() -> None:
+    right = steps(200)
+    late = [
+        replace(
+            step, start_time=step.start_time + 1e-3 * sum(number > own for own in range(0, 200, 5))
+        )
+        for number, step in enumerate(right)
+    ]
+    given = {"step": 2e-3, "prefill": 1e-5, "decode": 1e-4, "gap": 5e-4, "arrival": 2e-4}
+    assert step_time._held_out_error(right, given)[0] == pytest.approx(0.0, abs=1e-9)
+    error, total = step_time._held_out_error(late, given)
+    assert error == pytest.approx(0.3, abs=0.2)
+    assert total == pytest.approx(-0.3, abs=0.2)
+    at_once = [replace(own, start_time=1.0) for own in right]
+    assert step_time._held_out_error(at_once[:2], given) == (None, None)

@@ -78,3 +78,11 @@ def test_the_bins_of_a_histogram_have_equal_ratios(
     window = SlidingWindow()
     window.extend([0.0] * len(values), values)
     assert window.histogram(num_bins) == counts
+
+
+def test_medians_are_those_of_the_seconds_before_a_time() -> None:
+    window = SlidingWindow()
+    window.extend([99.5, 102.0, 102.25, 104.75, 105.5], [7.0, 1.0, 3.0, 5.0, 9.0])
+    medians = window.medians(104.9)
+    known = {ago: value for ago, value in enumerate(reversed(medians)) if not math.isnan(value)}
+    assert known == {0: 5.0, 2: 2.0, 5: 7.0}, "that of 105.5 is later"

@@ -222,3 +222,9 @@ def test_a_wait_in_a_sentence() -> None:
         f"a waits: max_num_seqs ({info().max_num_seqs}) sequences are running;"
         " 2 more sequence slots needed."
     )
+
+
+def test_the_time_in_which_the_step_before_ran_is_no_part_of_a_step() -> None:
+    found = step_summary.summarize(a_step(stats(model_execute_time=0.625)), gap=-0.0625)
+    assert found.overlap == 0.0625
+    assert sum(found.parts.values()) == found.period == 0.9375

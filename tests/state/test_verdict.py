@@ -25,6 +25,7 @@ from tests.support.events import (
     update,
     wait_reason,
 )
+from tests.support.random_engine import RandomEngine
 from tests.support.simulated_scheduler import REMOTE, SimulatedRequest, SimulatedScheduler
 
 
@@ -349,3 +350,22 @@ def test_an_encoder_cache_is_full(num_slots: int, *, is_full: bool) -> None:
     state = applied([engine_info(encoder_cache_size=num_slots)])
     state.apply(step(1, stats=stats(num_used_encoder_slots=min(num_slots, 1))))
     assert is_encoder_cache_full(state) is is_full
+
+
+def test_the_request_that_others_waited_for_longest_is_named() -> None:
+    state = applied([engine_info(), *(arrival(number) for number in range(1, 4))])
+    for number, harm in ((1, 2.0), (2, 5.0), (3, 3.0)):
+        state.requests[f"req-{number}"].harm = harm
+    assert verdicts._waited_for(state).request_id == "req-2"
+
+
+def test_a_load_takes_no_more_than_all_of_the_time() -> None:
+    sums = {"busy": 4.0, "steps": 100.0, "load": 6.0, "load_computed": 0.5}
+    wastes = {waste.key: waste for waste in verdicts._wastes(EngineState(), sums)}
+    assert {key: waste.share for key, waste in wastes.items()} == {"slow_load": 1.0}
+
+
+def test_requests_that_loaded_nothing_are_no_loads() -> None:
+    state = applied([*RandomEngine(1, 60)])
+    assert state.num_finished > 5
+    assert "load" not in state.limits.sums

@@ -94,6 +94,8 @@ def test_tree_names_the_head_of_the_queue_and_those_that_hold_blocks() -> None:
         f"  ├ {available} blocks available after the step; 2 too few when it began",
         "  └ runs  3 blocks  runs: 1 of at most 64 output tokens",
     ]
+    assert tree(graph, most=len(graph.root.holders)) == tree(graph)
+    assert tree(graph, most=0)[-1] == "  └ 1 other request  3 blocks"
 
 
 @pytest.mark.parametrize(
