@@ -53,7 +53,9 @@ def test_each_screen_names_the_full_rank_beside_the_idle_one(width: int) -> None
             pilot.press("1")
             until(pilot, lambda: not isinstance(app.screen, FleetScreen))
             first = app.engines.all[0]
-            assert "dp0 (rank 0, 4" in first.verdict.sentence
+            # It changes once a second, and the first one may be of a state that is still to come.
+            until(pilot, lambda: "dp0 (rank 0, 4" in first.verdict.sentence)
+            pilot.draw()
             assert first.verdict.sentence.startswith("limited by KV blocks")
             idle = app.engines.all[1]
             assert "is full" not in idle.verdict.sentence
