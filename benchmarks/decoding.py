@@ -100,8 +100,8 @@ def decoding_engine(size: int, num_outputs: int) -> Iterator[tuple[LLMEngine, Wa
     engine = LLMEngine(config, worker=worker)
     params = SamplingParams(temperature=0.0, max_tokens=num_outputs + 4, ignore_eos=True)
     for number in range(size):
-        length = _PROMPT_LENGTH - number % 16  # not all fill a block in the same step
-        prompt = [2 + (7 * number + index) % (_VOCAB - 2) for index in range(length)]
+        num_tokens = _PROMPT_LENGTH - number % 16  # not all fill a block in the same step
+        prompt = [2 + (7 * number + index) % (_VOCAB - 2) for index in range(num_tokens)]
         engine.add_request(f"request-{number}", prompt, params)
     while not all(group.first_seq.get_output_len() for group in engine.seq_groups.values()):
         engine.step()

@@ -26,7 +26,7 @@ from engine_stub.processing.output_processor import (
     drop_withheld_text,
 )
 from engine_stub.processing.tokenizer import Tokenizer
-from engine_stub.step_record import StepRecord
+from engine_stub.step_record import StepRecord, sampled_request_ids
 from engine_stub.step_timer import StepTimer
 from engine_stub.worker.pool_sizes import bytes_per_block, with_pool_sizes
 from engine_stub.worker.recorded_worker import RecordedWorker
@@ -296,7 +296,9 @@ class LLMEngine:
         """Updates the metrics of the groups of a step, and returns its record."""
         has_drafts = self.config.num_draft_tokens > 0
         # Plain decodes have all sampled.
-        sampled = processed.sampled_request_ids() if processed.other_groups else None
+        sampled = None
+        if processed.other_groups:
+            sampled = sampled_request_ids(processed.decodes, processed.others)
         changed_metrics: list[SequenceGroup] = []
         for group in scheduled.scheduled:
             seq_group = group.seq_group

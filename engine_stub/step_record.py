@@ -240,6 +240,13 @@ class PlainDecodes(msgspec.Struct):
         ]
 
 
+def sampled_request_ids(decodes: PlainDecodes, others: list[SequenceRecord]) -> set[str]:
+    """Returns the ids of the groups that sampled a token."""
+    sampled = {group.request_id for group in decodes.seq_groups}
+    sampled.update(update.request_id for update in others if update.new_token_ids)
+    return sampled
+
+
 def merged(others: list[T], positions: list[int], rest: list[T]) -> list[T]:
     """Inserts each of `others` into `rest`, at its position in the result, and returns `rest`."""
     for position, other in zip(positions, others, strict=True):

@@ -16,7 +16,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")
 # Before `seqtop` notes it as the default. With Python's own, collections are a quarter of the time:
 # full ones traverse the million objects of imported modules, which are no garbage.
-gc.set_threshold(50_000, 10, 40)
+gc.set_threshold(10_000, 10, 40)
 
 from seqtop.history import segments
 from tests.support import settling

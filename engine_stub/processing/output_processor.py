@@ -48,12 +48,6 @@ class ProcessedOutputs(msgspec.Struct):
     errors: dict[str, str] = {}
     num_unused_slots: int = 0
 
-    def sampled_request_ids(self) -> set[str]:
-        """Returns the ids of the groups that sampled a token."""
-        sampled = {group.request_id for group in self.decodes.seq_groups}
-        sampled.update(update.request_id for update in self.others if update.new_token_ids)
-        return sampled
-
 
 class OutputProcessor:
     """Appends samples to sequences, and sets the status of sequences that end with them.

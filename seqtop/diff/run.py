@@ -83,7 +83,8 @@ class RunRequest(msgspec.Struct):
     end: str | None = None
     """The name of the final status; `None` while unfinished."""
     seconds_waiting: dict[str, float] = {}
-    """Seconds in the waiting queue by cause (`RequestState.wait`), with `unknown` for the rest."""
+    """Seconds in the waiting queue by cause (`RequestState.wait`), with `unknown` for the rest.
+    Empty if `RunDecisions` was told not to read them."""
 
     @property
     def ttft(self) -> float | None:

@@ -95,15 +95,25 @@ def test_thousands_of_requests_go_through_a_pool_too_small_for_them(
     assert stress.stress(tmp_path, 5_000, mode)["requests"] == 5_000
 
 
+LOSE_MUCH = {
+    "admission stops, and the budget is given as the reason",
+    "a preempted request is the last",
+}
+"""Bugs whose loads lose more than a quarter of all tokens to preemptions without the bug, too."""
+
+
 @pytest.mark.parametrize("is_injected", [True, False])
 def test_injected_bugs_are_found(tmp_path: Path, is_injected: bool) -> None:
     model = injected_bugs.tiny_model(tmp_path)
     for bug in injected_bugs.BUGS if is_injected else injected_bugs.BUGS_BY_LOAD.values():
         run = injected_bugs.run_bug(model, bug, is_injected=is_injected)
-        # A slow machine is long enough in a load that preempts much, which is no bug.
-        rules = {finding.rule for finding in run.findings} - {"recomputes"}
+        rules = {finding.rule for finding in run.findings}
         wanted = {bug.rule} - {injected_bugs.MISSED} if is_injected else set()
-        assert (wanted <= rules) if wanted else not rules, (bug.name, rules)
+        if wanted:
+            assert wanted <= rules, (bug.name, rules)
+        else:
+            loses_much = not is_injected and bug.name in LOSE_MUCH
+            assert rules == ({"recomputes"} if loses_much else set()), bug.name
         if not wanted:
             assert run.error is None, bug.name
 

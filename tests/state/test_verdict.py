@@ -25,7 +25,6 @@ from tests.support.events import (
     update,
     wait_reason,
 )
-from tests.support.random_engine import RandomEngine
 from tests.support.simulated_scheduler import REMOTE, SimulatedRequest, SimulatedScheduler
 
 
@@ -363,9 +362,3 @@ def test_a_load_takes_no_more_than_all_of_the_time() -> None:
     sums = {"busy": 4.0, "steps": 100.0, "load": 6.0, "load_computed": 0.5}
     wastes = {waste.key: waste for waste in verdicts._wastes(EngineState(), sums)}
     assert {key: waste.share for key, waste in wastes.items()} == {"slow_load": 1.0}
-
-
-def test_requests_that_loaded_nothing_are_no_loads() -> None:
-    state = applied([*RandomEngine(1, 60)])
-    assert state.num_finished > 5
-    assert "load" not in state.limits.sums

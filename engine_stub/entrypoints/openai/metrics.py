@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final, Literal
 
 from engine_stub.failure_log import log_failure
-from engine_stub.step_record import StepRecord
+from engine_stub.step_record import StepRecord, sampled_request_ids
 from seqtop.sequence import SequenceGroup, SequenceStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -197,11 +197,9 @@ class EngineMetrics:
 
     def _count_tokens(self, record: StepRecord) -> None:
         last_times = self._last_token_times
-        others = [update for update in record.others if update.new_token_ids]
         self._output_tokens.value += len(record.decodes.token_ids)
-        self._output_tokens.value += sum(len(update.new_token_ids) for update in others)
-        sampled = {group.request_id for group in record.decodes.seq_groups}
-        sampled.update(update.request_id for update in others)
+        self._output_tokens.value += sum(len(update.new_token_ids) for update in record.others)
+        sampled = sampled_request_ids(record.decodes, record.others)
         for group in record.changed_metrics:
             if group.request_id in sampled and group.request_id not in last_times:
                 self._prompt_tokens.value += len(group.prompt_token_ids)
