@@ -42,6 +42,8 @@ _PRELOADED = {
 
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "OMP_", "MKL_", "TEXTUAL_", "CUDA_")
 """The beginnings of variables that the interpreter or packages read when they start."""
+_ENVIRONMENT = dict(os.environ)
+"""The variables of all servers: not those of the test that needs one first."""
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "encoding", "cwd", "env", "start_new_session"}
 """The options of `subprocess.Popen` that there are."""
 
@@ -70,9 +72,8 @@ def _kind_of(
         return None
     kinds = [command[2]] if is_short else [" ".join(command[2:4]), command[2]]
     kind = next((kind for kind in kinds if kind in _PRELOADED), None)
-    if kind is None or _read_at_start(options.get("env") or os.environ) != _server(kind).variables:
-        return None
-    return kind
+    variables = _read_at_start(options.get("env") or os.environ)
+    return kind if variables == _read_at_start(_ENVIRONMENT) else None
 
 
 def _read_at_start(environment: Any) -> dict[str, str]:
@@ -87,7 +88,6 @@ class _Server:
     """A process of `fork_server.py`, started when it is needed."""
 
     def __init__(self, kind: str) -> None:
-        self.variables = _read_at_start(os.environ)
         self._kind = kind
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
@@ -109,6 +109,7 @@ class _Server:
             self._process = subprocess.Popen(
                 [*program, *_PRELOADED[self._kind]],
                 cwd=_ROOT,
+                env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
