@@ -482,7 +482,9 @@ def _distributions(samples: dict[str, list[float]], scales: _Scales) -> str:
         ]
         caption = ", ".join(f"{name} {form(value)}" for name, value in marks)
         low = scales.figures[key][0]
-        below = f"; the first bar also has all below {form(low)}" if values[0] < low else ""
+        below = ""
+        if values[0] < low and form(values[0]) != form(low):
+            below = f"; the first bar also has all below {form(low)}"
         figures.append(
             f"<figure><h3>{title}</h3><figcaption>{caption}, largest {form(values[-1])}{below}"
             f"</figcaption>{charts.histogram(values, scales.figures[key], marks, title, form)}"

@@ -162,6 +162,9 @@ def test_two_recordings_have_one_axis_and_their_differences(
     assert "differs" in row
     assert "<details open><summary><h2>Engine and settings" in text, "they differ"
     assert "<td>4</td><td>77</td>" in row
+    row = next(row for row in text.split("<tr") if "<th>Recorded time</th>" in row)
+    steps = re.findall(r"(\d+) steps", row)
+    assert steps == [str(len(run.steps)), "3"]
     charts = re.findall(r'aria-label="Sequences">.*?</svg>', text)
     ends = [re.findall(r">([^<]+)</text>", chart)[-1] for chart in charts]
     assert len(ends) == 2

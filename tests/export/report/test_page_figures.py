@@ -29,7 +29,7 @@ from tests.support.events import (
 )
 from tests.support.scripted import ScriptedSource
 
-RUNNING = SequenceStatus.RUNNING
+RUNNING, STOPPED = SequenceStatus.RUNNING, SequenceStatus.FINISHED_STOPPED
 
 
 def ended(number: int, end: float, status: SequenceStatus, queue: float) -> RequestFinished:
@@ -181,10 +181,54 @@ def test_the_words_of_a_page(run: Contents, title: str, words: str) -> None:
     assert words in section(run, title)
 
 
+def test_bars_show_the_shares_of_the_steps_that_each_reason_limited(run: Contents) -> None:
+    part = written(run).split("<h2>What limited the batches</h2>")[1].split("<h2>")[0]
+    assert re.findall(r'<rect class="queued" width="([^"]*)"', part) == ["50", "25", "25"]
+
+
+@pytest.mark.parametrize(
+    ("count", "more"), [(5, ""), (6, " and 1 more"), (1_005, " and 1,000 more")]
+)
+def test_of_many_gaps_five_are_named(run: Contents, count: int, more: str) -> None:
+    gaps = [(10.0 + number, f"gap {number}") for number in range(count)]
+    (words,) = re.findall(
+        '<p class="warning">(.*?)</p>', written(msgspec.structs.replace(run, gaps=gaps))
+    )
+    assert words == (
+        f"{count:,} gaps in the recorded time: gap 0 at 0 s, gap 1 at 1.00 s, gap 2 at 2.00 s,"
+        f" gap 3 at 3.00 s, gap 4 at 4.00 s{more}."
+    )
+
+
+def test_a_scale_has_no_more_than_four_powers_of_ten(tmp_path: Path) -> None:
+    """A request that did not wait makes no scale that is too long to read."""
+    events = arrival(1), arrival(2), step(0), ended(1, 20.0, STOPPED, 0.0)
+    path = tmp_path / "run.seqtop"
+    record(path, (engine_info(), *events, ended(2, 20.0, STOPPED, 9.0)))
+    caption = "Queue p50 4.50 s, p90 8.10 s, p99 8.91 s, largest 9.00 s; the first bar also has all"
+    words = section(read(path), "Distributions")
+    assert f"{caption} below 900 µs" in words
+    assert "p99: 8.91 s 1.00 ms 3.00 ms 10.0 ms 30.0 ms 100 ms 300 ms 1.00 s 3.00 s E2E" in words
+    assert "Output tokens p50 0, p90 0, p99 0, largest 0 2 0 p50" in words, "none is below 0"
+
+
 def test_the_tokens_of_each_kind_are_drawn_over_time(run: Contents) -> None:
     chart = written(run).split("<h3>Tokens per second</h3>")[1].split("<h3>")[0]
     for style in ("prefill", "decode"):
         assert re.search(rf'<path class="{style}" d="M\d', chart) is not None
+
+
+def test_a_chart_over_time_is_as_wide_as_the_recorded_time(run: Contents) -> None:
+    chart = written(run).split("<h3>The engine's time</h3>")[1].split("<h3>")[0]
+    assert re.findall(r'<text class="end" x="56" y="\d+">([^<]*)</text>', chart) == ["100%", "0"]
+    assert max(float(x) for x in re.findall(r"H([\d.]+)", chart)) == 712.0
+
+
+def test_a_step_that_ends_before_it_begins_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    record(path, (engine_info(), step(0), step(1, start_time=103.0, time=102.0)))
+    (share,) = read(path).limits()
+    assert (share.num_steps, share.seconds) == (2, 0.5)
 
 
 def test_the_phases_of_a_request_on_the_axis(run: Contents) -> None:

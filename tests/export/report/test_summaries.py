@@ -20,7 +20,7 @@ SLO = parse("ttft=0.5")
 
 
 def summary(
-    name: str, met: int | None = None, *, of: int = 200, ttft: float = 1.0, **fields: Any
+    name: str, met: int | None = None, *, of: int = 200, ttft: float | None = 1.0, **fields: Any
 ) -> RecordingSummary:
     figures = RunFigures(num_requests=of, num_within_slo=met, ttft=Distribution(p99=ttft))
     return RecordingSummary(name=name, figures=figures, **fields)
@@ -74,6 +74,7 @@ def test_the_rows_are_in_order() -> None:
     found = [
         summary("broken", 0, problem="it was cut", verdict="unknown"),
         summary("none", 0, of=0, ttft=9.0),
+        summary("at once", 100, ttft=None),
         summary("all", 200, ttft=8.0),
         summary("b", 100),
         summary("a", 100, start=0.0),
@@ -81,11 +82,11 @@ def test_the_rows_are_in_order() -> None:
         summary("few", 1_500, of=3_000, ttft=1.5, num_unfinished=1_200),
     ]
     rows = rows_of("".join(folder.write(found, SLO)))
-    assert [row[0] for row in rows] == ["slow", "few", "a", "b", "all", "none", "broken"]
+    assert [row[0] for row in rows] == ["slow", "few", "a", "b", "at once", "all", "none", "broken"]
     assert rows[1][4:7] == ["3,000", "1,200", "50.0%"]
     assert [row[2] for row in rows[2:4]] == ["1970-01-01 00:00:00 UTC", fmt.UNKNOWN]
-    assert (rows[5][6], rows[5][3], rows[5][8]) == (fmt.UNKNOWN, fmt.UNKNOWN, "9.00 s")
-    assert rows[6][-1] == "it was cut; unknown"
+    assert (rows[6][6], rows[6][3], rows[6][8]) == (fmt.UNKNOWN, fmt.UNKNOWN, "9.00 s")
+    assert rows[7][-1] == "it was cut; unknown"
     assert len(rows_of("".join(folder.write(found, Slo())))[0]) == len(rows[0]) - 1
 
 
