@@ -280,8 +280,7 @@ class _Table(contextlib.AbstractContextManager["_Table"]):
     def add(self, info: EngineInfo | None, row: Row) -> None:
         """Adds a row; a column that it lacks is null."""
         if info is not None:
-            engine = (info.engine_id, info.incarnation, info.data_parallel_rank)
-            row |= dict(zip(_ENGINE, engine, strict=True))
+            row |= {name: getattr(info, name) for name in _ENGINE}
         for name, values in self._columns.items():
             values.append(row.get(name))
         self.num_rows += 1

@@ -184,7 +184,7 @@ class _RunTracks:
         self, lifecycle: RequestLifecycle, sequence: SequenceState, tid: int, *, is_first: bool
     ) -> Iterator[bytes]:
         request = lifecycle.request
-        first_token = nanoseconds.of_time(request.metrics.first_token_time) or 0
+        first_token = nanoseconds.of_time(request.metrics.first_token_time)
         resumed: list[int] = []
         for slice_ in slices(lifecycle):
             arguments = _slice_arguments(lifecycle, slice_)
@@ -196,7 +196,7 @@ class _RunTracks:
                 ended, resumed = resumed, []
             category = _CATEGORIES.get(slice_.name, "preemption")
             yield self._begin(tid, slice_.start, slice_.name, category, arguments, flows, ended)
-            if slice_.start < first_token <= slice_.end:
+            if first_token is not None and slice_.start < first_token <= slice_.end:
                 ttft = {"ttft_seconds": lifecycle.latencies()["ttft"]}
                 yield self._instant(tid, first_token, "first token", "request", ttft)
             yield self._end(tid, slice_.end)

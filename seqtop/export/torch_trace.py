@@ -116,7 +116,7 @@ class TorchTrace:
     def _time(self, microseconds: float) -> int:
         """Converts to nanoseconds since the epoch."""
         if not math.isfinite(microseconds):
-            return max(self._base, 0)
+            microseconds = 0.0
         limit = _LONGEST_MICROSECONDS
         time = self._base + round(min(max(microseconds, -limit), limit) * 1e3)
         return min(max(time, 0), 2**63 - 1)

@@ -12,6 +12,7 @@ import pytest
 
 import seqtop
 from seqtop.cli.main import main
+from seqtop.history import FileStore
 from seqtop.wire.messages import EngineInfo, Event
 from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step, update
@@ -180,6 +181,22 @@ def test_many_recordings_are_read_together_by_date_and_engine(archive: Path) -> 
     assert [row[3] for row in lost[1:]] == [0, 0]
 
 
+def test_a_longer_recording_of_a_run_replaces_its_files(tmp_path: Path) -> None:
+    """A recording that begins before its engine described itself has the engine's first name."""
+    from seqtop.export import parquet
+
+    events: tuple[Event, ...] = (engine_info(), engine_info(engine_id="other"), step(0))
+    for count in (1, 2, 3):
+        path = tmp_path / f"{count}.seqtop"
+        record(path, events[:count])
+        with FileStore(path) as recording:
+            parquet.write(
+                tmp_path / "all", recording, redact=False, overwrite=True, partitioned=True
+            )
+        (file,) = (tmp_path / "all" / "steps").rglob("*.parquet")
+        assert file.parent.name == "engine=test"
+
+
 def test_the_report_of_the_tables_of_many_recordings(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +282,21 @@ def test_each_of_several_tokens_of_a_step_has_its_position(
         (2, 1, 9, None),
     ]
     assert "1 request, 1 sequence, 2 steps, 3 tokens" in capsys.readouterr().err
+
+
+def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import parquet as pq
+
+    from seqtop.export import parquet
+
+    path = tmp_path / "run.seqtop"
+    record(path, (engine_info(), *map(step, range(5))))
+    for size, num_groups in ((2**16, 1), (3, 2)):
+        monkeypatch.setattr(parquet, "_ROWS", size)
+        with FileStore(path) as recording:
+            parquet.write(tmp_path / "run", recording, redact=False, overwrite=True)
+        file = pq.ParquetFile(tmp_path / "run" / "steps.parquet")
+        assert (file.metadata.num_rows, file.num_row_groups) == (5, num_groups)
 
 
 def test_files_are_replaced_together_and_only_if_asked(

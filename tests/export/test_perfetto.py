@@ -14,6 +14,16 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
+from tests.support.decided_runs import recorded as recorded_from
+from tests.support.events import (
+    arrival,
+    engine_info,
+    full,
+    preemption,
+    stats,
+    step,
+    wait_reason,
+)
 from tests.support.random_engine import RandomEngine
 from tests.support.trace_format import Instant, Trace
 
@@ -171,6 +181,36 @@ def test_times_and_figures_that_make_no_sense_still_make_a_trace() -> None:
             event.stats.scheduler_time = [math.nan, -1.0, 1e300][number // 3 % 3]
     trace = written(read_runs(history_of(script)))
     assert all(slice_.end < 2**63 for of in trace.slices.values() for slice_ in of)
+
+
+@pytest.mark.parametrize(("source", "more"), [("", ""), ("a.seqtop", ", PREDICTION from a.seqtop")])
+def test_a_process_has_the_names_of_engine_and_model_and_of_what_it_is_predicted_from(
+    source: str, more: str
+) -> None:
+    trace = written(read_runs(history_of([engine_info(predicted_from=source), step(0)])))
+    assert [*trace.processes] == [f"requests of test, none{more}"]
+
+
+def test_a_clock_may_begin_at_zero() -> None:
+    """That of the prediction of a trace does; parts of a step without a duration are no slices."""
+    figures = stats(scheduler_time=0.0, model_execute_time=0.25)
+    first = step(0, start_time=0.0, time=0.5, stats=figures)
+    trace = written(read_runs(history_of([engine_info(), first])))
+    found = [(own.name, own.start, own.end) for own in trace.slices["steps"]]
+    assert sorted(found) == [("execute", 0, 250_000_000), ("step", 0, 500_000_000)]
+
+
+def test_a_preemption_before_the_recording_is_known_by_its_time_only() -> None:
+    prompt = full("req-1", 1, chunk=3)
+    events = (
+        *(engine_info(), arrival(1), step(0, prompt), step(1, preemptions=[preemption("req-1")])),
+        step(2, wait_reasons=[wait_reason("req-1", "no_blocks", 1)]),
+        step(3, prompt),
+    )
+    trace = written(read_runs(recorded_from(events, first=4)))
+    (preempted,) = (own for own in trace.slices["req-1"] if own.name == "preempted")
+    assert (preempted.start, preempted.end) == (101 * 10**9, 103 * 10**9)
+    assert preempted.args == {"request_id": "req-1", "num_steps_no_blocks": 1}
 
 
 def test_nothing_on_record_is_an_empty_trace() -> None:

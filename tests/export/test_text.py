@@ -52,6 +52,12 @@ def test_text_that_is_not_whole_says_so(
     assert shown("text") == shown("prompt_text") == "of twenty cells, all"
 
 
+def test_numbers_end_below_the_end_of_their_titles(state: EngineState) -> None:
+    state.sequences[0].num_computed_tokens = 1_234
+    lines = text.table(state, columns=["computed", "out"], sort=Sort("seq")).splitlines()
+    assert lines == ["Computed  Out", "   1,234    1", "       0    0", "       0    0"]
+
+
 def test_text_of_nothing_is_the_heading() -> None:
     assert text.table(EngineState()).split()[0] == "Request"
 

@@ -56,7 +56,7 @@ def document(*events: dict[str, Any], **changed: Any) -> bytes:
     return json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10**18, **changed}).encode()
 
 
-def kernel(ts: float, dur: float, **changed: Any) -> dict[str, Any]:
+def kernel(ts: float | str, dur: float, **changed: Any) -> dict[str, Any]:
     return {"ph": "X", "name": "k", "pid": 0, "tid": 7, "ts": ts, "dur": dur, **changed}
 
 
@@ -79,15 +79,21 @@ def test_launches_lead_to_kernels_and_overlapping_kernels_are_beside_each_other(
         kernel(1.5, 4, name="one"),
         kernel(2.5, 4, name="overlapping"),
         kernel(2.5, 1, name="nested"),
+        kernel(5.5, 1, name="following"),
         kernel(7.5, 0, name="empty"),
         kernel(1e300, -5, name="no time"),
+        kernel("nan", 5, name="no number", pid=9, tid="8"),
     )
     assert merged(recorded, tmp_path, content) == 0
     trace = Trace((tmp_path / "run.pftrace").read_bytes())
     assert [("python", "cudaLaunchKernel"), ("GPU 0 stream 7", "one")] in trace.flows.values()
+    depths = {own.name: own.depth for own in trace.slices["GPU 0 stream 7"]}
+    assert (depths["one"], depths["nested"], depths["following"]) == (0, 1, 0)
     (launch,) = trace.slices["python"]
     assert (launch.start, launch.end) == (10**18 + 500, 10**18 + 2_500)
     assert launch.args == {"stream": 7, "shape": "[1]"}
+    (unknown,) = trace.slices["9 8"]
+    assert (unknown.start, unknown.end) == (10**18, 10**18), "at the beginning of the trace"
 
 
 def test_traces_of_ranks_are_below_each_other(recorded: Path, tmp_path: Path) -> None:

@@ -4,10 +4,15 @@ import math
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from seqtop.export import vcr
 from seqtop.export.lifecycle import read_runs
 from seqtop.history import FileStore
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.wire.messages import RequestFinished
+from tests.support.decided_runs import recorded as recording_of
+from tests.support.events import arrival, engine_info, step, update
 
 
 class Meta(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,3 +69,22 @@ def test_records_add_up_to_the_latencies_of_the_requests(recorded: Path) -> None
         assert math.isclose(seconds, metrics.last_token_time - metrics.arrival_time, abs_tol=1e-6)
         arrival = metrics.arrival_time - start
         assert math.isclose(record.arrival_ms / 1e3, arrival, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("counts", "itl_tokens"), [([1, 1, 1], None), ([2, 2], [2]), ([1, 3, 1], [3, 1]), ([2], [])]
+)
+def test_the_tokens_of_steps_are_given_if_they_are_not_one_each(
+    counts: list[int], itl_tokens: list[int] | None
+) -> None:
+    steps = [
+        step(number, sequences=[update(1, tokens=[7] * count)])
+        for number, count in enumerate(counts)
+    ]
+    metrics = RequestMetrics(1.0, 102.0, 100.0, 100.5, 99.0, 103.0)
+    end = RequestFinished("req-1", 103.0, SequenceStatus.FINISHED_STOPPED, metrics)
+    times = vcr.TokenTimes()
+    runs = read_runs(recording_of((engine_info(), arrival(1), *steps, end)), times)
+    _, line = vcr.encode(runs, times)
+    record = msgspec.json.decode(line, type=Record)
+    assert (record.itl_tokens, record.itl_ms) == (itl_tokens, [1_000.0] * (len(counts) - 1))
