@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -121,8 +122,6 @@ def kinds_of(engine: str) -> list[DecisionKind]:
 class _Request(msgspec.Struct):
     """An unfinished request."""
 
-    number: int
-    """Its place in the order of arrival."""
     priority: int
     may_use_cache: bool
     is_waiting: bool = True
@@ -140,7 +139,7 @@ class DecisionCounter(Reader):
         """The numbers of decisions by `DecisionKind.name`."""
         self._info: EngineInfo | None = None
         self._requests: dict[str, _Request] = {}
-        self._num_arrived = 0
+        """In order of arrival."""
         self._priorities: set[int] = set()
 
     def start(self, position: int, state: EngineState) -> None:
@@ -171,8 +170,7 @@ class DecisionCounter(Reader):
         return settings.get("speculative") is not None
 
     def _add(self, request_id: str, priority: int, *, may_use_cache: bool) -> None:
-        self._requests[request_id] = _Request(self._num_arrived, priority, may_use_cache)
-        self._num_arrived += 1
+        self._requests[request_id] = _Request(priority, may_use_cache)
         self._priorities.add(priority)
 
     def _finish(self, event: RequestFinished) -> None:
@@ -234,11 +232,9 @@ class DecisionCounter(Reader):
             is_on = self._info is not None and self._info.enable_prefix_caching
             self.counts["prefix_ignored"] += is_on and not request.may_use_cache
         if len(self._priorities) > 1:
+            earlier = takewhile(lambda other: other is not request, self._requests.values())
             self.counts["priority"] += any(
-                other.is_waiting
-                and other.number < request.number
-                and other.priority != request.priority
-                for other in self._requests.values()
+                other.is_waiting and other.priority != request.priority for other in earlier
             )
 
     def _count_waits(self, step: Step) -> None:

@@ -137,7 +137,6 @@ def run_tests(
         for test, (output, replay) in zip(tests, started, strict=True):
             if replay is not None:
                 _finish(test, replay, output, coverage)
-                output.unlink(missing_ok=True)
     return RecordedTests(recordings=tests, decisions=coverage.decisions())
 
 
@@ -229,6 +228,7 @@ def _finish(
         starts_late = recording.at(recording.first).step >= 0
     with FileStore(output) as recording:
         repeated = RunDecisions(recording, reads_waits=False)
+    output.unlink()
     coverage.add(recorded, counter)
     test.num_requests = len(recorded.requests)
     test.proof = prove(recorded, repeated, starts_late=starts_late)

@@ -335,8 +335,10 @@ def _bench(text: str) -> Trace:
     except (msgspec.MsgspecError, ValueError) as error:
         raise TraceError(f"it is no result of vllm bench serve --save-detailed: {error}") from error
     times: Sequence[float | None] = result.start_times or [None] * len(result.input_lens)
-    if not len(times) == len(result.input_lens) == len(result.output_lens):
-        raise TraceError("its input_lens, output_lens and start_times are not as many")
+    try:
+        rows = [*zip(times, result.input_lens, result.output_lens, strict=True)]
+    except ValueError as error:
+        raise TraceError("its input_lens, output_lens and start_times are not as many") from error
     first = min((time for time in times if time is not None), default=0.0)
     requests = [
         TraceRequest(
@@ -344,10 +346,10 @@ def _bench(text: str) -> Trace:
             input_length=given,
             output_length=got,
         )
-        for time, given, got in zip(times, result.input_lens, result.output_lens, strict=True)
+        for time, given, got in rows
         if given and got
     ]
-    failed = len(result.input_lens) - len(requests)
+    failed = len(rows) - len(requests)
     left_out = {"without a prompt or an output": failed} if failed else {}
     trace = Trace(format="vllm bench serve", requests=requests, left_out=left_out)
     if result.start_times is None and rate > 0:

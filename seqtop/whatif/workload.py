@@ -226,8 +226,8 @@ class _WorkloadReader(Reader):
         self._has_started = False
         self._arrived: list[str] = []
         self._aborted: list[str] = []
-        self._first_step = 0
-        """The number of the first step."""
+        self._first_step: int
+        """The number of the first step, once there is one."""
         self._outputs: dict[int, TokenIds] = {}
         """The output so far of each beam, by sequence id."""
         self._request_of: dict[int, WorkloadRequest] = {}
@@ -240,8 +240,13 @@ class _WorkloadReader(Reader):
             raise WorkloadError("the recording does not describe its engine")
         if not self.steps:
             raise WorkloadError("the recording has no step")
-        if all(step.num_schedule_calls is not None for step in self.steps):
-            _assign_by_call(self.steps, self.requests, self._first_step, self._aborted)
+        calls = [
+            step.num_schedule_calls - self._first_step
+            for step in self.steps
+            if step.num_schedule_calls is not None
+        ]
+        if len(calls) == len(self.steps):
+            _assign_by_call(self.steps, calls, self.requests, self._first_step, self._aborted)
             self._aborted = []
         for step in self.steps:
             joined = (self.requests[request_id].joined_at for request_id in step.arrived)
@@ -372,6 +377,7 @@ class _WorkloadReader(Reader):
 
 def _assign_by_call(
     steps: list[TimedStep],
+    calls: list[int],
     requests: dict[str, WorkloadRequest],
     first: int,
     aborted_after: list[str],
@@ -383,13 +389,13 @@ def _assign_by_call(
 
     Args:
         steps: The steps.
+        calls: The calls of the scheduler since the first step before the outputs of each.
         requests: The requests by id.
         first: The number of the first step.
         aborted_after: The requests whose abort is reported after the last step.
     """
     given = [(step.arrived, step.aborted, step.controls) for step in steps]
     given.append(([], aborted_after, []))
-    calls = [(step.num_schedule_calls or 0) - first for step in steps]
     for step in steps:
         step.arrived, step.aborted, step.controls = [], [], []
     for index, (arrived, aborted, controls) in enumerate(given):
