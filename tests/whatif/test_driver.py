@@ -1,12 +1,16 @@
 """The processes in which schedulers run."""
 
 import io
+import subprocess
+import threading
+from contextlib import closing
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from seqtop.whatif import driver
+from seqtop.whatif.replay import ReplayOptions
 
 
 def test_a_process_that_has_ended_a_replay_gets_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +32,24 @@ def test_progress_is_written_every_tenth_of_a_second(monkeypatch: pytest.MonkeyP
     for share in shares:
         progress(share)
     assert output.getvalue() == b"0.0000\n0.5000\n1.0000\n"
+
+
+def hanging(*_: object, **__: object) -> MagicMock:
+    """Returns a process that answers nothing until it is killed."""
+    killed = threading.Event()
+
+    def readline() -> bytes:
+        killed.wait()
+        return b""
+
+    return MagicMock(stdout=Mock(readline=readline), kill=killed.set)
+
+
+def test_a_replay_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", hanging)
+    request = driver.ReplayRequest("a.seqtop", None, ReplayOptions())
+    with (
+        closing(driver._Process("python", "none")) as process,
+        pytest.raises(driver.DriverFailedError, match=r"^no result after 0\.01 seconds$"),
+    ):
+        process.run(request, lambda _: None, timeout=0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from seqtop.history.step_time import Size, StepTime
@@ -130,3 +132,79 @@ def test_requests_arrive_before_the_same_steps() -> None:
     ]
     assert result.num_steps == 4
     assert (result.num_extrapolated, result.share_extrapolated) == (1, pytest.approx(0.25))
+
+
+def test_a_request_that_arrives_when_a_step_ends_is_in_the_next_one() -> None:
+    scheduler = TwoStepScheduler(
+        workload(r1=request(1, 100.0), r2=request(2, 101.125)),
+        ReplayOptions(step_time=TIMES, arrivals="time"),
+    )
+    scheduler.run()
+    assert scheduler.given == [
+        (100.125, "add", "r1"),
+        (101.125, "add", "r2"),
+        (102.875, "end", "r1"),  # a gap and the time of an arrival after the first step
+        (104.125, "end", "r2"),
+    ]
+
+
+def test_requests_of_a_closed_loop_arrive_after_the_end_of_another_one() -> None:
+    """As long after it as in the recording; the first ones at their times."""
+    scheduler = TwoStepScheduler(
+        workload(
+            r1=request(1, 100.0, ended_at=110.0),
+            r2=request(2, 112.0, ended_at=120.0),
+            r3=request(3, 120.0, ended_at=121.0),
+        ),
+        ReplayOptions(step_time=TIMES, arrivals="closed-loop", scale_arrivals=2.0),
+    )
+    result = scheduler.run()
+    assert scheduler.given == [
+        (100.125, "add", "r1"),
+        (102.375, "end", "r1"),
+        (104.5, "add", "r2"),  # two seconds later, and the engine is woken
+        (106.75, "end", "r2"),
+        (106.75, "add", "r3"),
+        (109.75, "end", "r3"),
+    ]
+    assert scheduler.arrivals == {"r1": 100.0, "r2": 104.375, "r3": 106.75}
+    assert (result.num_following, result.num_steps) == (2, 6)
+
+
+@pytest.mark.parametrize(("pause", "begins_at"), [(0.0, 102.25), (0.5, 102.75), (-0.5, 102.25)])
+def test_the_engine_idles_as_long_as_in_the_recording(pause: float, begins_at: float) -> None:
+    steps = (
+        TimedStep(["r1"], [], 100.0, 101.0, 0, 1),
+        TimedStep([], [], 101.0, 102.0, 0, 1, is_idle_after=True),
+        TimedStep(["r2"], [], 102.0 + pause, 103.0, 0, 1),
+    )
+    scheduler = TwoStepScheduler(
+        workload(*steps, r1=request(1, 100.0), r2=request(2, 102.0)),
+        ReplayOptions(step_time=TIMES, arrivals="step"),
+    )
+    scheduler.run()
+    assert scheduler.given[:3] == [
+        (100.0, "add", "r1"),
+        (102.25, "end", "r1"),
+        (begins_at, "add", "r2"),
+    ]
+
+
+def test_arrivals_keep_their_order_when_steps_are_faster_than_recorded() -> None:
+    steps = (
+        TimedStep(["r1"], [], 100.0, 103.0, 0, 1),
+        TimedStep(["r2"], [], 103.0, 106.0, 0, 1),
+        TimedStep(["r3"], [], 106.0, 109.0, 0, 1),
+    )
+    own = {
+        f"r{number}": request(number, time) for number, time in ((1, 99.5), (2, 100.5), (3, 110.0))
+    }
+    scheduler = TwoStepScheduler(
+        workload(*steps, **own), ReplayOptions(step_time=TIMES, arrivals="step")
+    )
+    scheduler.run()
+    assert scheduler.arrivals == {
+        "r1": 99.5,
+        "r2": math.nextafter(99.5, math.inf),  # 1.25 s earlier, it would be before the first one
+        "r3": 107.5,
+    }

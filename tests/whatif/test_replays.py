@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from seqtop.history import FileWriter
-from seqtop.history.step_time import Size
+from seqtop.history.step_time import Size, StepTime
 from seqtop.state import EngineState
 from seqtop.whatif import predict
 from seqtop.whatif.figures import Distribution, RunFigures
@@ -20,6 +20,7 @@ from seqtop.whatif.settings import SettingError
 from seqtop.whatif.workload import WorkloadError
 from seqtop.wire import codec
 from seqtop.wire.messages import Event
+from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step
 
 INFO = engine_info(engine="engine_stub 1")
@@ -92,6 +93,50 @@ def test_other_recordings_are_compared_with_the_times_of_the_own_one(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("change", "has_changes"),
+    [
+        ({}, False),
+        ({"arrivals": "step", "calibrations": ["b.seqtop"], "anyway": True}, False),
+        ({"without": ["req-1"]}, True),
+        ({"scale_arrivals": 2.0}, True),
+        ({"changes": ["max_num_seqs=4"]}, True),
+        ({"policy": "mine.py"}, True),
+    ],
+)
+def test_without_a_change_there_is_nothing_to_predict(
+    change: dict[str, Any], has_changes: bool
+) -> None:
+    assert Question(source="a.seqtop", **change).has_changes is has_changes
+
+
+@pytest.mark.parametrize(
+    ("is_equal", "anyway", "may_predict"),
+    [(True, False, True), (False, False, False), (False, True, True)],
+)
+def test_a_repeated_run_that_differs_is_predicted_from_only_if_that_is_wanted(
+    tmp_path: Path, is_equal: bool, anyway: bool, may_predict: bool
+) -> None:
+    source = recorded(tmp_path / "run.seqtop", 0)
+    again = source if is_equal else timed(tmp_path / "again.seqtop", 1.0)
+    repeated: Future[ReplayResult] = Future()
+    repeated.set_result(ReplayResult())
+    replays = Replays(Question(source=source, anyway=anyway))
+    assert replays.prove(repeated, again) is may_predict
+    assert replays.basis.proof is not None
+    assert replays.basis.is_proven is is_equal
+    assert replays.basis.proof.is_complete
+
+
+def test_each_of_too_few_steps_takes_their_mean_time(tmp_path: Path) -> None:
+    replays = Replays(Question(source=recorded(tmp_path / "run.seqtop", 0)))
+    replays.fit_or_guess()
+    basis = replays.basis
+    assert basis.step_time == StepTime(per_step=0.5, per_prefill_token=0.0, per_decode_token=0.0)
+    assert basis.times_unknown.startswith("0 steps are too few for a model of their times")
+    assert basis.arrivals == "step", "so that decisions depend on no time"
+
+
+@pytest.mark.parametrize(
     ("recorded_ttft", "predicted_ttft", "expected"),
     [
         ((1.0, 2.0, None), (0.5, 2.5, 9.0), ModelDistance(50, 1.0, 7.0, 0.5)),
@@ -139,8 +184,34 @@ def test_a_prediction_is_compared_with_a_replay_of_the_recorded_settings(
     question = Question(source=source, changes=["max_num_seqs=4"], output=str(output))
     answer: Any = predict.predict(question)
     assert answer.recorded_settings == {"max_num_seqs": INFO.max_num_seqs}
+    assert answer.basis.step_time.per_step == pytest.approx(0.25, rel=1e-3)
     assert output.exists() is is_proven
     if is_proven:
         assert answer.changed == ["{}", "{'max_num_seqs': 4}"]
         assert output.read_text() == answer.changed[1]
     assert (answer.unchanged is not None, answer.predicted is not None) == (is_proven, is_proven)
+
+
+def test_a_trace_has_the_settings_and_the_times_of_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[ReplayOptions] = []
+
+    def submit(_: Replays, options: ReplayOptions, path: str) -> Future[ReplayResult]:
+        given.append(options)
+        replay: Future[ReplayResult] = Future()
+        replay.set_result(ReplayResult())
+        return replay
+
+    monkeypatch.setattr(Replays, "submit", submit)
+    trace, other = tmp_path / "trace.jsonl", tmp_path / "other.seqtop"
+    trace.write_text('{"timestamp": 0, "input_length": 20, "output_length": 5}\n')
+    calibration = timed(tmp_path / "own.seqtop", 1.0)
+    answer = predict.predict(Question(source=str(trace), calibrations=[calibration]))
+    (options,) = given
+    assert answer.basis.settings["num_gpu_blocks"] == INFO.num_gpu_blocks
+    assert options.step_time is not None
+    assert options.step_time.per_step == pytest.approx(0.25, rel=1e-3)
+    record(other, (step(0),))
+    with pytest.raises(SettingError, match=r"other\.seqtop does not describe its engine"):
+        predict.predict(Question(source=str(trace), calibrations=[str(other)]))

@@ -56,6 +56,14 @@ def test_inputs_belong_to_the_call_of_the_scheduler_that_saw_them_first() -> Non
         assert " ".join(called) == (
             "add schedule add schedule add control abort schedule schedule"
         ), "the third request came before the first outputs"
+        processed = [own.args[0] for own in scheduler.process_outputs.call_args_list]
+        assert processed == [
+            *(0, 0),  # before the first request, and before the first call
+            *(0, 0),
+            *(0, 1, 1, 1),  # before the third request, the reset and the abort
+            2,
+            4,  # all, at the end
+        ]
         steps = workload.steps
         assert [inputs.arrived for inputs in steps] == [["req-0"], ["req-1"], ["req-2"], []]
         assert [inputs.aborted for inputs in steps] == [[], [], ["req-0"], []]

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from seqtop.whatif import traces
+from seqtop.whatif.trace_options import read_trace
+from seqtop.whatif.trace_workload import trace_workload
 from seqtop.whatif.traces import Trace, TraceError, TraceTokens
+from tests.support.events import engine_info
 
 ROW = {"timestamp": 0, "input_length": 20, "output_length": 5}
 
@@ -147,6 +150,9 @@ def test_a_trace_is_scaled_and_what_does_not_fit_is_counted(tmp_path: Path) -> N
     assert [own.arrival for own in trace.requests] == [0.0, 0.5]
     assert [own.input_length for own in trace.requests] == [300, 350]
     assert len(trace.scaled(limit=1).requests) == 1
+    turn = {"session_id": "a", "input_length": 8, "output_length": 2}
+    turns = read(tmp_path, lines({**turn, "timestamp": 0}, {**turn, "delay": 1_000}))
+    assert [own.delay for own in turns.scaled(arrivals=4.0).requests] == [0.0, 0.25]
     fitting = trace.fitting(340)
     assert len(fitting.requests) == 1
     assert fitting.left_out == {"without a prompt or an output": 1, "longer than 340 tokens": 1}
@@ -194,6 +200,27 @@ def test_every_request_has_an_id_of_its_own(tmp_path: Path) -> None:
     named = {**ROW, "request_id": "a"}
     rows = read(tmp_path, lines(named, named, ROW)).requests
     assert [*traces.names(rows)] == ["a", "a-2", "request-3"]
+
+
+def test_texts_need_a_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text('[{"conversations": [{"from": "human", "value": "a"}]}]')
+    with pytest.raises(TraceError, match="depends on a tokenizer: --tokenizer names one"):
+        read_trace(str(path), tokenizer=None)
+
+
+def test_a_workload_has_the_arrivals_and_the_sessions_of_its_trace(tmp_path: Path) -> None:
+    """Times are those after the start of the engine, at 1 s."""
+    turn = {"session_id": "a", "input_length": 8, "output_length": 2}
+    rows = {**turn, "timestamp": 0}, {**ROW, "timestamp": 2_500}, {**turn, "delay": 250}
+    requests = trace_workload(read(tmp_path, lines(*rows)), engine_info()).requests
+    first, other, second = requests.values()
+    assert (first.arrival.arrival_time, other.arrival.arrival_time) == (1.0, 3.5)
+    assert [own.lag for own in requests.values()] == [0.0] * 3
+    assert (second.follows, second.delay) == (first.arrival.request_id, 0.25)
+    assert (first.follows, other.follows) == (None, None)
+    prompt = first.prompt_token_ids() + first.answer.token_ids
+    assert second.prompt_token_ids()[: len(prompt)] == prompt
 
 
 @pytest.mark.parametrize(

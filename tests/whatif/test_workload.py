@@ -52,6 +52,9 @@ def test_requests_join_at_the_steps_that_could_schedule_them() -> None:
         ([], [], True),
         (["req-4"], ["req-2"], True),
     ]
+    last = workload.steps[-1]
+    assert (last.start_time, last.end_time) == (102.5, 102.5)
+    assert (last.num_prefill_tokens, last.num_decode_tokens) == (0, 0)
     assert [own.first_joined_at for own in workload.steps] == [50.0, 100.0, None, None]
     requests = workload.requests
     assert [own.joined_at for own in requests.values()] == [50.0, 100.0, 100.25, 110.0]
