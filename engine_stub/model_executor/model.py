@@ -172,7 +172,9 @@ class Decoder(nn.Module):
         self.config = config
         self.stage = stage
         if embeds or stage.is_first or (stage.is_last and config.tie_word_embeddings):
-            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+            # Not drawn at random: on the meta device that imports torch's compiler, for a second.
+            weight = torch.zeros(config.vocab_size, config.hidden_size)
+            self.embed_tokens = nn.Embedding.from_pretrained(weight, freeze=False)
         self.rotary = RotaryEmbedding(config)
         # Named by their positions in the whole model, as in the checkpoint; `attend` counts layers
         # within this stage.
