@@ -109,6 +109,7 @@ def _patient_pilot() -> Iterator[None]:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", settling.wait_for_idle)
         patch.setattr("textual.pilot.Pilot._wait_for_screen", settling.wait_for_screen)
+        patch.setattr("textual._compositor.Compositor.render_update", settling.render_update)
         parse_once(patch)
         yield
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from textual._compositor import Compositor
 from textual.strip import Strip
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
+from tests.support import settling
 from tests.support.piloting import Pilot
 from tests.support.scripted import Script, ScriptedSource
 
@@ -23,7 +25,8 @@ def counted_lines() -> Iterator[Counter[LineView]]:
         counts[view] += 1
         return render_line(view, y)
 
-    with mock.patch.object(LineView, "render_line", spy):
+    frames = mock.patch.object(Compositor, "render_update", settling.textual_render_update)
+    with frames, mock.patch.object(LineView, "render_line", spy):
         yield counts
 
 

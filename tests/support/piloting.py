@@ -16,6 +16,7 @@ from seqtop.kv.app import KvApp
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
+from tests.support import settling
 from tests.support.waiting import SECONDS, described, pauses
 
 T = TypeVar("T")
@@ -81,6 +82,8 @@ def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
                 if isinstance(app, SeqtopApp | KvApp):
                     pilot.draw()
                 yield pilot
+                if app._running:
+                    settling.render(app)
         finally:
             asyncio._set_running_loop(None)
             runner.run(running.__aexit__(None, None, None))
@@ -88,8 +91,7 @@ def play(app: App[Any], size: tuple[int, int] = (100, 30)) -> Iterator[Pilot]:
 
 def screen(app: App[Any]) -> str:
     """The text of the terminal, line by line."""
-    strips = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+    return "\n".join(strip.text for strip in settling.render(app))
 
 
 def inside(lines: Iterable[str]) -> list[str]:

@@ -1,13 +1,15 @@
-"""Waiting for an app of this process to come to rest."""
+"""Waiting for an app of this process to come to rest, and rendering its screen."""
 
 import asyncio
 import time
 from typing import Any
 
-from textual._context import active_app
+from textual._compositor import Compositor
+from textual._context import active_app, visible_screen_stack
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.strip import Strip
 
 from tests.support.waiting import SECONDS
 
@@ -70,6 +72,26 @@ def _is_stale(screen: Screen[Any]) -> bool:
         or screen._dirty_widgets
         or screen._callbacks
     )
+
+
+textual_render_update = Compositor.render_update
+
+
+def render_update(compositor: Compositor, full: bool = False, **options: Any) -> Any:
+    """Stands for Textual's, whose frames a headless terminal throws away: a fifth of an app's time.
+
+    What a test looks at is rendered then, and all of a screen when its app ends.
+    """
+    if full:
+        return textual_render_update(compositor, full, **options)
+    compositor._dirty_regions.clear()
+    return None
+
+
+def render(app: App[Any]) -> list[Strip]:
+    """The lines of the terminal."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
 
 
 async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 0.0) -> None:

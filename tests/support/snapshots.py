@@ -27,6 +27,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 
 from seqtop.tui import theme
+from tests.support import settling
 from tests.support.piloting import Pilot, play, screen, until
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")
@@ -161,7 +162,7 @@ def _diff(old: list[str], new: list[str]) -> str:
 def picture(app: App[Any]) -> str:
     """The text of the screen, and below it the styles of its lines."""
     roles = _roles(app)
-    lines = [_cells(strip, roles) for strip in app.screen._compositor.render_strips()]
+    lines = [_cells(strip, roles) for strip in settling.render(app)]
     text = ["".join(text for text, _ in line).rstrip() for line in lines]
     styles = [f"{numbers}: {listed}" for listed, numbers in _runs(map(_styles, lines)) if listed]
     return "\n".join([*text, _SEPARATOR, *styles, ""])

@@ -12,6 +12,7 @@ from seqtop.transport.connection import ConnectionState
 from seqtop.tui import base_app
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.base_app import MAX_HEIGHT, MAX_WIDTH
+from tests.support import settling
 from tests.support.piloting import notices, play, rows, screen, until, words
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 
@@ -88,7 +89,7 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
     source.connection.endpoint = HOSTILE
 
     def look(app: SeqtopApp) -> None:
-        for strip in app.screen._compositor.render_strips():
+        for strip in settling.render(app):
             for segment in strip:
                 assert not FORBIDDEN & set(segment.text), segment
                 segment.text.encode()

@@ -13,6 +13,7 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import Line, plain
 from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat, RequestFinished
+from tests.support import settling
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import checked, inside, play, screen, selected, until, words
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
@@ -170,7 +171,7 @@ def test_found_words_are_highlighted(app: SeqtopApp) -> None:
     with play(app, (100, 36)) as pilot:
         pilot.press("backslash", *"eq-1", "enter")
         ink = app.screen.get_component_rich_style("style--match", partial=True)
-        strips = app.screen._compositor.render_strips()
+        strips = settling.render(app)
         texts = [
             segment.text
             for strip in strips
