@@ -173,8 +173,8 @@ class Decoder(nn.Module):
         self.stage = stage
         if embeds or stage.is_first or (stage.is_last and config.tie_word_embeddings):
             # Not drawn at random: on the meta device that imports torch's compiler, for a second.
-            weight = torch.zeros(config.vocab_size, config.hidden_size)
-            self.embed_tokens = nn.Embedding.from_pretrained(weight, freeze=False)
+            shape = config.vocab_size, config.hidden_size
+            self.embed_tokens = nn.Embedding(*shape, _weight=torch.zeros(shape))
         self.rotary = RotaryEmbedding(config)
         # Named by their positions in the whole model, as in the checkpoint; `attend` counts layers
         # within this stage.

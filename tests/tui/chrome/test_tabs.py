@@ -15,9 +15,10 @@ def test_each_screen_has_a_number_and_a_tab_to_click_that_stands_out(app: Seqtop
     with play(app, (80, 24)) as pilot:
         for key, (wanted, title) in enumerate(zip(SCREENS, titles(app), strict=True), start=1):
             pilot.press(str(key))
-            assert type(app.screen) is wanted
-            assert all(title in screen(app).splitlines()[3] for title in titles(app))
+            shown = screen(app).splitlines()[3]
             strip = app.screen.query_one(ScreenTabs).render_line(0)
+            assert type(app.screen) is wanted
+            assert all(title in shown for title in titles(app))
             bold = [part.text.strip() for part in strip if part.style and part.style.bold]
             assert bold == [title]
         for wanted, title in [*zip(SCREENS, titles(app), strict=True)][::-1]:
