@@ -13,6 +13,7 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
 from tests.support.events import arrival, engine_info, stats, step, update
+from tests.support.forked import start
 from tests.support.hand_driven import HandDrivenEngine
 from tests.support.waiting import SECONDS
 
@@ -28,7 +29,7 @@ def following(
     engine: HandDrivenEngine, endpoint: str, *options: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command, connected and with a snapshot on its way."""
-    process = subprocess.Popen(
+    process = start(
         [*SEQTOP, "show", endpoint, "--follow", "--json", "--every", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from seqtop.export import mooncake
 from seqtop.export.lifecycle import read_runs
 from seqtop.history import FileStore
 from seqtop.live.session import Session
+from tests.support.forked import start
 from tests.support.waiting import wait_until
 
 
@@ -47,7 +48,7 @@ def test_a_recording_is_played_back_with_its_arrivals_lengths_and_shared_prefixe
     endpoint = f"ipc://{tmp_path}/engine"
     command = [sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1"]
     command += ["--bind", endpoint, "--load", str(workload), "--until-stdin-closes"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as engine:
+    with start(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as engine:
         with Session(endpoint) as session:
             wait_until(lambda: session.state.num_finished == len(rows))
         assert main(["export", endpoint, "--mooncake", "-o", str(again)]) == 0

@@ -28,6 +28,10 @@ _OF_THE_APP = (
     *("argparse", "csv", "hashlib", "dis", "inspect", "tempfile", "concurrent.futures.thread"),
     *("gzip", "resource", "shlex", "statistics"),
 )
+_OF_THE_ENGINE = (
+    *("torch", "torch.nn.functional", "tokenizers", "safetensors.torch", "jinja2.sandbox"),
+    *("starlette.applications", "starlette.responses", "uvicorn"),
+)
 _OF_THE_DRIVER = (
     *("engine_stub.engine", "engine_stub.entrypoints.reporting", "engine_stub.model_executor.hub"),
     *("engine_stub.worker.recorded_worker", "seqtop.whatif.driver"),
@@ -35,7 +39,7 @@ _OF_THE_DRIVER = (
 _PRELOADED = {
     "seqtop": _OF_THE_APP,
     "engine_stub": _OF_THE_APP,
-    "engine_stub serve": (*_OF_THE_APP, "torch", "torch.nn.functional", "tokenizers"),
+    "engine_stub serve": (*_OF_THE_APP, *_OF_THE_ENGINE),
     "engine_stub.entrypoints.whatif": _OF_THE_DRIVER,
 }
 """The modules that are imported for a program, or a command of it."""

@@ -18,6 +18,7 @@ from seqtop.live.session import Session
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import RequestState
 from seqtop.transport.connection import ConnectionState
+from tests.support.forked import start
 from tests.support.waiting import SECONDS, wait_until
 
 ENGINE = (sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1")
@@ -91,7 +92,7 @@ def serve(*arguments: str) -> Iterator[Served]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
         endpoint = f"ipc://{Path(directory, 'e')}"
-        process = subprocess.Popen(
+        process = start(
             [*ENGINE, "--bind", endpoint, "--http", address, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -12,6 +12,7 @@ import pyte
 import pytest
 
 from tests.support.browsing import a_page
+from tests.support.forked import start
 from tests.support.waiting import SECONDS, wait_until
 
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")
@@ -24,7 +25,7 @@ def url(recording: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "seqtop", "serve", "--port", str(port)]
-    with subprocess.Popen(
+    with start(
         [*command, "--", "replay", recording, "--speed", "0.1"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
