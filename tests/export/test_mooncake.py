@@ -15,6 +15,10 @@ from seqtop.export import mooncake
 from seqtop.export.lifecycle import read_runs
 from seqtop.history import FileStore
 from seqtop.live.session import Session
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.wire.messages import RequestFinished
+from tests.support.decided_runs import recorded as recorded_from
+from tests.support.events import arrival, engine_info, step, update
 from tests.support.forked import start
 from tests.support.waiting import wait_until
 
@@ -59,6 +63,34 @@ def test_a_recording_is_played_back_with_its_arrivals_lengths_and_shared_prefixe
         assert abs(row.timestamp - other.timestamp) <= 0.002, "microseconds are rounded"
         for name in ("request_id", "input_length", "output_length", "hash_ids", "priority"):
             assert getattr(row, name) == getattr(other, name)
+
+
+def test_times_are_milliseconds_after_the_first_arrival() -> None:
+    """Requests without an end or without an output are left out."""
+    arrived = [
+        msgspec.structs.replace(arrival(number), arrival_time=number * 2.5)
+        for number in (1, 2, 3, 4)
+    ]
+    given = [update(number, tokens=[7] * number) for number in (1, 2, 4)]
+    ends = [ended(number) for number in (1, 2, 3)]
+    runs = read_runs(recorded_from((engine_info(), *arrived, step(0, sequences=given), *ends)))
+    trace = mooncake.read(runs, 16)
+    assert [(row.request_id, row.timestamp, row.output_length) for row in trace.rows] == [
+        ("req-1", 0.0, 1),
+        ("req-2", 2_500.0, 2),
+    ]
+    assert trace.num_left_out == 2
+
+
+@pytest.mark.parametrize(("size", "expected"), [(32, 32), (1, 1), (0, 16)])
+def test_the_block_size_is_that_of_the_engine_if_it_is_known(size: int, expected: int) -> None:
+    runs = read_runs(recorded_from((engine_info(block_size=size), step(0))))
+    assert mooncake.block_size_of(runs) == expected
+
+
+def ended(number: int) -> RequestFinished:
+    metrics = RequestMetrics(number * 2.5, 100.5, 100.0, 100.5, 1.0, 101.0)
+    return RequestFinished(f"req-{number}", 101.0, SequenceStatus.FINISHED_STOPPED, metrics)
 
 
 @pytest.mark.release("needs AIPerf, which takes a hundred packages")

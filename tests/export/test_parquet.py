@@ -13,7 +13,8 @@ import pytest
 import seqtop
 from seqtop.cli.main import main
 from seqtop.history import FileStore
-from seqtop.wire.messages import EngineInfo, Event
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.wire.messages import EngineInfo, Event, RequestFinished
 from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step, update
 from tests.support.greedy_runs import NUM_REQUESTS, record_run
@@ -282,6 +283,17 @@ def test_each_of_several_tokens_of_a_step_has_its_position(
         (2, 1, 9, None),
     ]
     assert "1 request, 1 sequence, 2 steps, 3 tokens" in capsys.readouterr().err
+
+
+def test_the_end_of_a_request_has_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    metrics = RequestMetrics(1.0, 1.0, None, None, None, 101.0)
+    end = RequestFinished("req-1", 101.0, SequenceStatus.FINISHED_LENGTH_CAPPED, metrics)
+    record(path, (engine_info(), arrival(1), step(0), end))
+    rows = Tables(path, tmp_path / "run").rows("from 'events.parquet' where kind = 'finished'")
+    assert [(row["request_id"], row["cause"], row["time_ns"]) for row in rows] == [
+        ("req-1", "length", 101 * 10**9)
+    ]
 
 
 def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ class TwoStepScheduler:
 
     def __init__(self, workload: Workload, options: ReplayOptions) -> None:
         self._clock = Clock()
-        self._replay = WorkloadReplay(workload, options, self._clock)
+        self.progress: list[float] = []
+        self._replay = WorkloadReplay(workload, options, self._clock, progress=self.progress.append)
         self._left: dict[str, int] = {}
         self.given: list[tuple[float, str, str]] = []
         """The time, what was done, and the request."""
@@ -134,18 +135,26 @@ def test_requests_arrive_before_the_same_steps() -> None:
     assert (result.num_extrapolated, result.share_extrapolated) == (1, pytest.approx(0.25))
 
 
-def test_a_request_that_arrives_when_a_step_ends_is_in_the_next_one() -> None:
+def test_a_request_that_arrives_or_is_aborted_when_a_step_ends_is_so_for_the_next_one() -> None:
     scheduler = TwoStepScheduler(
-        workload(r1=request(1, 100.0), r2=request(2, 101.125)),
+        workload(
+            r1=request(1, 100.0),
+            r2=request(2, 101.125),
+            r3=request(3, 100.0, status=ABORTED, ended_at=101.125),
+        ),
         ReplayOptions(step_time=TIMES, arrivals="time"),
     )
     scheduler.run()
     assert scheduler.given == [
         (100.125, "add", "r1"),
+        (100.125, "add", "r3"),
         (101.125, "add", "r2"),
+        (101.125, "abort", "r3"),
         (102.875, "end", "r1"),  # a gap and the time of an arrival after the first step
         (104.125, "end", "r2"),
     ]
+    thirds = [number / 3 for number in (0, 1, 2)]
+    assert scheduler.progress == thirds, "the share of the requests that have ended"
 
 
 def test_requests_of_a_closed_loop_arrive_after_the_end_of_another_one() -> None:

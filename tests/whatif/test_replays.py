@@ -19,7 +19,7 @@ from seqtop.whatif.replay import ReplayOptions, ReplayResult
 from seqtop.whatif.settings import SettingError
 from seqtop.whatif.workload import WorkloadError
 from seqtop.wire import codec
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import EngineInfo, Event
 from tests.support.broken_recordings import record
 from tests.support.events import arrival, engine_info, stats, step
 
@@ -58,10 +58,10 @@ def test_a_recording_that_begins_after_a_step_starts_late(
         Replays(Question(source=source, arrivals="step", scale_arrivals=2.0))
 
 
-def timed(path: Path, scale: float) -> str:
+def timed(path: Path, scale: float, info: EngineInfo = INFO) -> str:
     """Records steps of sizes that differ, whose times follow from them."""
     state, now = EngineState(), 100.0
-    state.apply(INFO)
+    state.apply(info)
     with FileWriter(path) as writer:
         writer.restore("one", 0, state)
         for number in range(24):
@@ -117,7 +117,8 @@ def test_a_repeated_run_that_differs_is_predicted_from_only_if_that_is_wanted(
     tmp_path: Path, is_equal: bool, anyway: bool, may_predict: bool
 ) -> None:
     source = recorded(tmp_path / "run.seqtop", 0)
-    again = source if is_equal else timed(tmp_path / "again.seqtop", 1.0)
+    newer = engine_info(engine="engine_stub 2")
+    again = source if is_equal else timed(tmp_path / "again.seqtop", 1.0, newer)
     repeated: Future[ReplayResult] = Future()
     repeated.set_result(ReplayResult())
     replays = Replays(Question(source=source, anyway=anyway))
@@ -125,6 +126,7 @@ def test_a_repeated_run_that_differs_is_predicted_from_only_if_that_is_wanted(
     assert replays.basis.proof is not None
     assert replays.basis.is_proven is is_equal
     assert replays.basis.proof.is_complete
+    assert replays.basis.proof.repeated_by == ("" if is_equal else "engine_stub 2")
 
 
 def test_each_of_too_few_steps_takes_their_mean_time(tmp_path: Path) -> None:

@@ -219,8 +219,27 @@ def test_a_workload_has_the_arrivals_and_the_sessions_of_its_trace(tmp_path: Pat
     assert [own.lag for own in requests.values()] == [0.0] * 3
     assert (second.follows, second.delay) == (first.arrival.request_id, 0.25)
     assert (first.follows, other.follows) == (None, None)
+    assert all(own.answer.is_whole and not own.is_cut for own in requests.values())
     prompt = first.prompt_token_ids() + first.answer.token_ids
     assert second.prompt_token_ids()[: len(prompt)] == prompt
+
+
+@pytest.mark.parametrize(
+    ("content", "arrivals"),
+    [
+        (AZURE.replace("2023-11-16 18:17:03.9799600", "2023-11-16 20:17:04+02:00"), [0.0, 1.47996]),
+        (BURST_GPT.replace("\n5,", "\n0,"), [0.0, 118.0]),
+        (
+            json.dumps({**json.loads(BENCH), "start_times": [50.5, 50.0, 51.0]}),
+            [0.5, 0.0],
+        ),
+    ],
+)  # fmt: skip
+def test_arrivals_are_counted_from_the_first_one(
+    tmp_path: Path, content: str, arrivals: list[float]
+) -> None:
+    found = [own.arrival for own in read(tmp_path, content).requests]
+    assert found == pytest.approx(arrivals)
 
 
 @pytest.mark.parametrize(
