@@ -48,6 +48,7 @@ class CheckedEngine:
         from seqtop.checks.live_report import report_live
 
         self._receive_all(timeout)
+        self.session.close()  # an engine may go on, and its events are checked on another thread
         report = report_live(self.session, self._checker)
         self._recorder.close()
         if self._recorder.error is not None:
@@ -66,8 +67,9 @@ class CheckedEngine:
         from seqtop.process.observable import Observable
         from seqtop.transport.connection import ConnectionState
 
-        live, session, change = ConnectionState.LIVE, self.session, Observable()
-        going_on = ConnectionState.SYNCING, live
+        session, change = self.session, Observable()
+        # A session has its first state shortly before it is live.
+        goes_on = ConnectionState.CONNECTING, ConnectionState.SYNCING, ConnectionState.LIVE
         # A snapshot contains everything that was published before it was requested.
         with contextlib.ExitStack() as stack:
             later = stack.enter_context(Session(session.connection.endpoint))
@@ -77,10 +79,11 @@ class CheckedEngine:
 
             def has_ended() -> bool:
                 """Returns whether the engine has said that it ends: it then sends no snapshot."""
-                # A session that has its first state is live only shortly after it.
-                return session.connection.state not in going_on
+                return session.connection.state not in goes_on
 
-            change.wait_until(lambda: has_ended() or later.connection.state is live, timeout)
+            change.wait_until(
+                lambda: has_ended() or later.connection.state is ConnectionState.LIVE, timeout
+            )
             number = later.sequence_number
             change.wait_until(lambda: has_ended() or session.sequence_number >= number, timeout)
 

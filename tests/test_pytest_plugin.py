@@ -132,6 +132,59 @@ def test_gates(suite: Suite) -> None:
     )
 
 
+RACES = """
+import threading
+import time
+from itertools import count
+from msgspec.structs import replace
+from seqtop.live.session import Session
+from tests.support.waiting import SECONDS
+
+now = time.time()  # as in heartbeats
+arrived = replace(arrival(1), arrival_time=now, metrics=None)
+
+def publish_step(engine, number):
+    engine.publish(step(number, start_time=now, time=now))
+
+def test_an_engine_goes_on(seqtop_checks, engine):
+    seqtop_checks.fail_on = "error"
+    seqtop_checks(engine.endpoint, slo="e2e=1h")
+    engine.publish(arrived)
+    publish_step(engine, 0)
+    ended, close = threading.Event(), engine.close
+    def go_on():
+        for number in count(1):
+            if ended.is_set():
+                return
+            publish_step(engine, number)
+    thread = threading.Thread(target=go_on)
+    def end():
+        ended.set()
+        thread.join()
+        close()
+    engine.close = end
+    thread.start()
+
+def test_a_state_comes_before_the_connection_is_live(seqtop_checks, engine, monkeypatch):
+    restore, is_first, another_is_live = Session.restore, iter([True, False]), threading.Event()
+    def restore_slowly(session, *arguments):
+        restore(session, *arguments)
+        if next(is_first):
+            another_is_live.wait(SECONDS)
+        else:
+            another_is_live.set()
+    monkeypatch.setattr(Session, "restore", restore_slowly)
+    seqtop_checks(engine.endpoint)
+    engine.publish(arrived)
+    publish_step(engine, 0)
+"""
+
+
+def test_threads_of_an_engine_and_of_a_session_take_their_time(suite: Suite) -> None:
+    result = suite(RACES, "-W", "error::pytest.PytestUnhandledThreadExceptionWarning")
+    result.assert_outcomes(passed=2)
+
+
 MANY = """
 def test_error_alone_is_asked_for(seqtop_checks, engine):
     seqtop_checks.fail_on = "error"
