@@ -11,10 +11,11 @@ CPU_TORCH := https://download.pytorch.org/whl/cpu
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-# One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
+# One torch thread per worker. As many workers as a small machine has cores: with a third, which would
+# use the time that some tests wait, all of it took as long and a fifth more processor time.
 # Files start in the order of their names, by which the long ones come first. Modules are compiled once,
 # also where the environment says otherwise: tests start some hundred processes.
-WORKERS ?= 3
+WORKERS ?= 2
 PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv tests/publish tests/sequence \
 	tests/state tests/test_documents.py tests/test_names.py tests/wire

@@ -39,6 +39,14 @@ from tests.support.waiting import SECONDS, wait_until
 SECRET = "the secret of the client"
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in this process waits a second before it repairs a stream, or checks it again."""
+    monkeypatch.setattr("seqtop.transport.publisher._SECONDS_BETWEEN_REPAIRS", 0.05)
+    monkeypatch.setattr("seqtop.transport.publisher_process._CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("seqtop.checks.protocol._ROUND_SECONDS", 0.05)
+
+
 class OneRequest(Adapter[int]):
     """An adapter of an engine with one request, whose description a test changes."""
 

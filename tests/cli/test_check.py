@@ -27,16 +27,17 @@ from tests.support.hand_driven import HandDrivenEngine
 
 
 def test_check_of_a_running_engine_finds_nothing(engine: str) -> None:
-    done = run(*SEQTOP, "check", engine, "--duration", "2")
+    done = run(*SEQTOP, "check", engine, "--duration", "1")
     assert done.returncode == 0, done.stdout
     assert "0 findings" in done.stdout
     assert ": 0 steps" not in done.stdout
 
 
 def test_protocol_of_a_running_engine_has_no_mistake(
-    engine: str, capsys: pytest.CaptureFixture[str]
+    engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run_here(capsys, "check", "--protocol", engine, "--duration", "4", "--json")
+    monkeypatch.setattr("seqtop.checks.protocol._ROUND_SECONDS", 0.2)
+    done = run_here(capsys, "check", "--protocol", engine, "--duration", "2", "--json")
     assert done.returncode == 0, done.stdout
     report = json.loads(done.stdout)
     assert report["findings"] == []

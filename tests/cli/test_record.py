@@ -216,7 +216,7 @@ def test_record_then_check_the_recording(
     engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(tmp_path / "run.seqtop")
-    assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "2").returncode == 0
+    assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "1").returncode == 0
     done = run_here(capsys, "check", file, "--json")
     assert done.returncode == 0, done.stdout
     report = json.loads(done.stdout)

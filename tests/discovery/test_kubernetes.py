@@ -29,6 +29,13 @@ pytest.importorskip("kr8s", reason="needs the extra kubernetes")
 from seqtop.discovery.kubernetes import Kubernetes, Pod, engines_of
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that is away: a second otherwise, and two."""
+    monkeypatch.setattr("seqtop.discovery.kubernetes._PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("seqtop.discovery._RETRY_SECONDS", 0.05)
+
+
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
     api = KubernetesApi()

@@ -74,7 +74,11 @@ def test_no_file_is_a_sentence(tmp_path: Path) -> None:
         TargetsFile(tmp_path / "none.json").start()
 
 
-def test_changes_are_followed_and_damage_is_told(tmp_path: Path) -> None:
+def test_changes_are_followed_and_damage_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TargetsFile, "_SECONDS", 0.05)
+    monkeypatch.setattr("seqtop.discovery._RETRY_SECONDS", 0.05)
     path = tmp_path / "targets.json"
     path.write_text(json.dumps(GROUPS[:1]))
     discovery = TargetsFile(path)

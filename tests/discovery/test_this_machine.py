@@ -13,6 +13,7 @@ from tests.support.waiting import wait_until
 def test_engines_start_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     local_engines.wake_socket_path(1).touch()  # a dormant one
+    monkeypatch.setattr(ThisMachine, "_SECONDS", 0.05)
     discovery = ThisMachine()
     discovery.start()
     try:

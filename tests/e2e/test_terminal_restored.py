@@ -32,7 +32,9 @@ with Session("ipc:///nowhere/e") as session:
 STUCK = """
 import pathlib, sys, time
 from seqtop.live.session import Session
+from seqtop.tui import signals
 from seqtop.tui.app import SeqtopApp
+signals._SECONDS_TO_END = 0.2
 class Stuck(SeqtopApp):
     def on_key(self):
         pathlib.Path(sys.argv[1]).touch()

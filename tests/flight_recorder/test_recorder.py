@@ -41,7 +41,9 @@ from tests.support.events import arrival, engine_info, stats, step, update
 from tests.support.scripted import ScriptedSource
 from tests.support.waiting import SECONDS, wait_until
 
-THRESHOLDS = "no_progress_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
+THRESHOLDS = (
+    "no_progress_seconds=0.5,empty_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
+)
 MAX_MEMORY = 100 * 2**20
 NUM_LARGE_STEPS = 1_600
 

@@ -53,8 +53,9 @@ def test_one_that_does_not_answer_has_its_time(endpoint: str) -> None:
             stacks.read(path, 0.1)
 
 
-def test_a_reader_that_does_not_read_stops_no_thread() -> None:
+def test_a_reader_that_does_not_read_stops_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dump is larger than what a socket holds: many threads, each many calls deep."""
+    monkeypatch.setattr(stacks, "_SECONDS", 0.1)
     goes_on = threading.Event()
 
     def wait_deeply(depth: int) -> None:
