@@ -42,7 +42,7 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
         until(pilot, lambda: bool(notices(app)))
         path = written(folder)
         assert notices(app) == [f"Recording to {path}."]
-        pilot.pause()
+        pilot.draw()
         assert "● REC" in screen(app)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         for _ in range(5):

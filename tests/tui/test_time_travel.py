@@ -258,6 +258,7 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
         pilot.press("left", "p")
         assert missing in screen(app)
         pilot.press("down")
+        pilot.draw()
         assert app.ui.paused
         assert missing not in screen(app)
 

@@ -62,7 +62,7 @@ def test_figures_follow_what_the_engine_does() -> None:
         assert "▸(none) 1" in screen(app)
         with app.ui.lock:
             script.arrive("bob-4")
-        pilot.pause()
+        pilot.draw()
         assert "▸o 4" in screen(app)
 
 
