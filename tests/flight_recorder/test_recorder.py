@@ -42,7 +42,8 @@ from tests.support.scripted import ScriptedSource
 from tests.support.waiting import SECONDS, wait_until
 
 THRESHOLDS = (
-    "no_progress_seconds=0.5,empty_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
+    "no_progress_seconds=0.5,empty_seconds=0.5,no_progress_steps=50,"
+    "stalled_seconds=0.5,stalled_steps=20"
 )
 MAX_MEMORY = 100 * 2**20
 NUM_LARGE_STEPS = 1_600
