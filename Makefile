@@ -33,7 +33,7 @@ demo: $(VENV)/engine
 check: lint
 	$(PYTEST) -m "not release" $(PURE)
 
-## Five minutes: lint, and test all that a change can break.
+## Six minutes: lint, and test all that a change can break.
 test: lint
 	$(PYTEST) -m "not release"
 
