@@ -96,6 +96,7 @@ REQUESTS = {
     "folded": (START + LENGTH + b"X:\r\n  y\r\n\r\n" + BODY + SECOND, [b"200", b"200"]),
     "a space": (START + LENGTH + b"X : y\r\n\r\n" + BODY, [b"400"]),
     "a long header": (START + b"X: " + b"x" * 200_000, [b"400"]),
+    # Asks to close: the server otherwise keeps the connection open for five seconds.
     "a version": (b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n", [b"400"]),
     "no host": (b"GET /health HTTP/1.1\r\n\r\n", [b"400"]),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", [b"400"]),
